@@ -1,0 +1,5 @@
+"""`python -m forewarn` is the `forewarn` command."""
+
+from forewarn.cli import main
+
+main()

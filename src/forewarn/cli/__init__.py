@@ -1,0 +1,16 @@
+"""The `forewarn` command. Without the `server` extra it says what to install and ends with 2."""
+
+import sys
+
+
+def main() -> None:
+    try:
+        import rich
+        import typer
+    except ModuleNotFoundError:
+        print("forewarn: the service needs more than the base install: pip install 'forewarn[server]'", file=sys.stderr)
+        raise SystemExit(2) from None
+    del rich, typer
+    from forewarn.cli.app import run
+
+    run()

@@ -1,0 +1,162 @@
+"""What time brings: late orders fail, waves are published, due waves start, a maintenance's state is derived anew.
+
+Works on a Draft for the verbs of lifecycle; decides by the predicates of waiting and the table of transitions.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from forewarn.core.draft import Draft
+from forewarn.core.model import (
+    OPEN,
+    UNSTARTED,
+    Event,
+    Maintenance,
+    MaintenanceStatus,
+    OnFailure,
+    Order,
+    OrderState,
+    Status,
+)
+from forewarn.core.planning import publication
+from forewarn.core.transitions import Verb, after
+from forewarn.core.waiting import current_wave, due, in_the_way, order_failed, queue_key, ready, stopped
+
+
+def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> None:
+    for maintenance_id in maintenance_ids:
+        _fail_late_orders(draft, maintenance_id)
+        _publish(draft, maintenance_id)
+    waves = []
+    for maintenance_id in maintenance_ids:
+        maintenance = draft.maintenances[maintenance_id]
+        wave = current_wave(draft, maintenance)
+        if wave and due(draft, maintenance, wave):
+            waves.append((queue_key(maintenance, wave), maintenance, wave))
+    for _, maintenance, wave in sorted(waves, key=lambda row: row[0]):
+        if not in_the_way(draft, maintenance, wave):
+            for event in wave:
+                _start(draft, event, order_timeout_s)
+    for maintenance_id in maintenance_ids:
+        refresh(draft, maintenance_id)
+
+
+def _fail_late_orders(draft: Draft, maintenance_id: str) -> None:
+    """Give up on orders past their deadline, then obey on_failure = cancel."""
+    maintenance = draft.maintenances[maintenance_id]
+    for event in draft.events_of(maintenance_id):
+        order = draft.orders.get(event.id)
+        if order is None or order.state not in (OrderState.OPEN, OrderState.RUNNING) or order.deadline is None:
+            continue
+        now = draft.now_in(event.scope)
+        if now >= order.deadline:
+            reason = f"timed out: no result by {order.deadline:%Y-%m-%dT%H:%M:%SZ}"
+            draft.put_order(replace(order, state=OrderState.FAILED, ended=now, reason=reason))
+            draft.note("order failed", event=event, detail=reason)
+    failed = [e for e in draft.events_of(maintenance_id) if order_failed(draft, e)]
+    if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
+        cancel_rest(draft, maintenance, f"the order of event {failed[0].id} failed")
+
+
+def _publish(draft: Draft, maintenance_id: str) -> None:
+    """Tell the scopes of the current wave, unless it is approved by birth: that is "shown only once Started"."""
+    maintenance = draft.maintenances[maintenance_id]
+    wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
+    if not wave or stopped(draft, maintenance):
+        return
+    told = publication(maintenance, wave, draft.scopes, draft.now_in)
+    for event in wave:
+        now_told = told[event.id]
+        published = replace(
+            event,
+            status=after(event, Verb.PUBLISH),
+            sequence=_next_sequence(draft, event),
+            approval=draft.scopes[event.scope].approval,
+            published=now_told.published,
+            not_before=now_told.not_before,
+            minimum_notice_s=now_told.minimum_notice_s,
+            needs_approval=now_told.needs_approval,
+        )
+        draft.put(published)
+        draft.note("event published", event=published)
+
+
+def _next_sequence(draft: Draft, event: Event) -> int:
+    """The place in the document: behind everything shown there; events of one wave keep their planned order."""
+    wave = (event.maintenance_id, event.wave)
+    shown = (e.sequence for e in draft.events_in(event.scope) if (e.maintenance_id, e.wave) != wave)
+    return 1 + max(shown, default=0)
+
+
+def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
+    now = draft.now_in(event.scope)
+    started = replace(event, status=after(event, Verb.START), started=now)
+    if started.published is None:
+        sequence = _next_sequence(draft, event)
+        started = replace(started, published=now, not_before=now, sequence=sequence)
+    draft.put(started)
+    draft.put_order(issue(draft, event, order_timeout_s, attempt=1))
+    draft.note("event started", event=event)
+
+
+def issue(draft: Draft, event: Event, order_timeout_s: int, *, attempt: int) -> Order:
+    now = draft.now_in(event.scope)
+    deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
+    return Order(id=event.id, issued=now, deadline=deadline, attempt=attempt)
+
+
+def cancel(draft: Draft, event: Event, reason: str) -> None:
+    ended = draft.now_in(event.scope)
+    draft.put(replace(event, status=after(event, Verb.CANCEL), ended=ended, reason=reason))
+    draft.note("event cancelled", event=event, detail=reason)
+
+
+def cancel_rest(draft: Draft, maintenance: Maintenance, reason: str) -> None:
+    for event in draft.events_of(maintenance.id):
+        if event.status in UNSTARTED:
+            cancel(draft, event, reason)
+    draft.put_maintenance(replace(maintenance, cancelled=True))
+
+
+def refresh(draft: Draft, maintenance_id: str) -> None:
+    """Derive the maintenance's status, its end, and when time alone could next move it."""
+    maintenance = draft.maintenances[maintenance_id]
+    events = draft.events_of(maintenance_id)
+    status = _status_of(draft, maintenance, events)
+    ended = None
+    if all(e.status not in OPEN for e in events):
+        ended = maintenance.ended or max(draft.now_in(e.scope) for e in events)
+    draft.put_maintenance(
+        replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
+    )
+
+
+def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> MaintenanceStatus:
+    statuses = {e.status for e in events}
+    if statuses & OPEN:
+        if stopped(draft, maintenance):
+            return MaintenanceStatus.PAUSED
+        begun = any(e.started for e in events)
+        return MaintenanceStatus.RUNNING if begun else MaintenanceStatus.PLANNED
+    if Status.ABANDONED in statuses:
+        return MaintenanceStatus.FAILED
+    if maintenance.cancelled or Status.COMPLETED not in statuses:
+        return MaintenanceStatus.CANCELLED
+    return MaintenanceStatus.COMPLETED
+
+
+def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
+    """The next moment time alone could change something; everything else that matters wakes it by itself."""
+    moments = [
+        order.deadline
+        for event in draft.events_of(maintenance.id)
+        if (order := draft.orders.get(event.id)) is not None
+        and order.state in (OrderState.OPEN, OrderState.RUNNING)
+        and order.deadline is not None
+    ]
+    if not stopped(draft, maintenance):
+        wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
+        moments += [e.not_before for e in wave if e.not_before and not ready(e, draft.now_in(e.scope))]
+        if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
+            moments.append(maintenance.earliest)
+    return min(moments, default=None)

@@ -1,0 +1,130 @@
+"""What a guest sees: the api-version table, the document's bytes, and what a StartRequests body says.
+
+The table below is the protocol's own history; a version is a row, never a branch in the code. This file knows events
+and scopes, not who is asking.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from forewarn.core.errors import Invalid, NotFound
+from forewarn.core.model import VISIBLE, Event, EventType, Scope, ScopeKind, Status
+
+MAX_START_REQUESTS = 100
+MAX_BODY_BYTES = 64 * 1024
+
+_DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
+_GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_FIRST_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersion:
+    """One row of the version table: what a document of this version may hold."""
+
+    name: str
+    types: frozenset[EventType] = _FIRST_TYPES
+    leading_underscore: bool = False
+    iso_times: bool = False
+    description: bool = False
+    source: bool = False
+    duration: bool = False
+
+
+_WITH_PREEMPT = _FIRST_TYPES | {EventType.PREEMPT}
+_ALL = frozenset(EventType)
+
+VERSIONS: dict[str, ApiVersion] = {
+    row.name: row
+    for row in (
+        ApiVersion(name="2017-03-01", leading_underscore=True, iso_times=True),
+        ApiVersion(name="2017-08-01"),
+        ApiVersion(name="2017-11-01", types=_WITH_PREEMPT),
+        ApiVersion(name="2019-01-01", types=_ALL),
+        ApiVersion(name="2019-04-01", types=_ALL, description=True),
+        ApiVersion(name="2019-08-01", types=_ALL, description=True, source=True),
+        ApiVersion(name="2020-07-01", types=_ALL, description=True, source=True, duration=True),
+    )
+}
+NEWEST = list(VERSIONS)[-1]
+
+
+def api_version(text: str | None) -> ApiVersion:
+    """The row for the requested version, or Invalid (400) / NotFound (404, "clients fall back on 404")."""
+    if text is not None and text in VERSIONS:
+        return VERSIONS[text]
+    if text is not None and _DATE.fullmatch(text) and text > NEWEST:
+        raise NotFound("Not found. api-version is not available")
+    raise Invalid("Bad request. api-version is invalid or was not specified in the request.")
+
+
+def visible(events: Iterable[Event]) -> list[Event]:
+    """The events guests are shown, in order of publication."""
+    return sorted((e for e in events if e.status in VISIBLE), key=lambda e: (e.sequence, e.position))
+
+
+def render(scope: Scope, events: Iterable[Event], version: ApiVersion) -> bytes:
+    """The scope's document in one version, exactly as it goes over the wire."""
+    shown = [_render_event(scope, e, version) for e in visible(events) if e.type in version.types]
+    document = {"DocumentIncarnation": scope.incarnation, "Events": shown}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _render_event(scope: Scope, event: Event, version: ApiVersion) -> dict[str, object]:
+    # "Removed prepended underscore from resource names for IaaS VMs": role instances of a cloud service never had it.
+    prefix = "_" if version.leading_underscore and scope.kind is not ScopeKind.CLOUD_SERVICE else ""
+    shown: dict[str, object] = {
+        "EventId": event.id,
+        "EventStatus": str(event.status),
+        "EventType": str(event.type),
+        "ResourceType": "VirtualMachine",
+        "Resources": [prefix + name for name in event.resources],
+        "NotBefore": _render_not_before(event, version),
+    }
+    if version.description:
+        shown["Description"] = event.description
+    if version.source:
+        shown["EventSource"] = str(event.source)
+    if version.duration:
+        shown["DurationInSeconds"] = event.duration_s
+    return shown
+
+
+def _render_not_before(event: Event, version: ApiVersion) -> str:
+    if event.status is Status.STARTED or event.not_before is None:
+        return ""
+    return event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if version.iso_times else rfc1123(event.not_before)
+
+
+def rfc1123(moment: datetime) -> str:
+    """`Mon, 19 Sep 2016 18:29:47 GMT`, whatever the machine's locale."""
+    day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
+    return f"{day}, {moment.day:02d} {month} {moment.year:04d} {moment:%H:%M:%S} GMT"
+
+
+def parse_start_requests(body: bytes) -> tuple[str, ...]:
+    """The event ids a guest approves, upper-case, each once, in the order given; or Invalid, saying which part."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Invalid("Bad request. The body is not JSON") from None
+    if not isinstance(document, dict):
+        raise Invalid("Bad request. The body is not a JSON object")
+    requests = document.get("StartRequests")
+    if not isinstance(requests, list) or not requests:
+        raise Invalid("Bad request. StartRequests must be a non-empty list")
+    if len(requests) > MAX_START_REQUESTS:
+        raise Invalid(f"Bad request. StartRequests holds more than {MAX_START_REQUESTS} entries")
+    return tuple(dict.fromkeys(_event_id(index, entry) for index, entry in enumerate(requests)))
+
+
+def _event_id(index: int, entry: object) -> str:
+    event_id = entry.get("EventId") if isinstance(entry, dict) else None
+    if not isinstance(event_id, str) or not _GUID.fullmatch(event_id):
+        raise Invalid(f"Bad request. StartRequests[{index}] has no EventId that is a GUID")
+    return event_id.upper()

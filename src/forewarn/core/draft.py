@@ -1,0 +1,215 @@
+"""The working copy a decision is written on, and the Change it becomes.
+
+Owns the bookkeeping no rule should do by hand: which scopes were touched, how far a scope's incarnation grows, which
+maintenances must be looked at again, and the time a scope lives in. It knows no rule about who may do what.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
+
+from forewarn.core.document import visible
+from forewarn.core.invariants import check_invariants
+from forewarn.core.model import (
+    ENDED,
+    OPEN,
+    UNSTARTED,
+    Actor,
+    Approval,
+    AuditEntry,
+    Change,
+    Event,
+    Machine,
+    Maintenance,
+    Order,
+    Scope,
+    Snapshot,
+    Status,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Draft:
+    """A snapshot one verb may write on; `change()` is what it decided."""
+
+    def __init__(self, snapshot: Snapshot, now: datetime, actor: Actor) -> None:
+        self.before = snapshot
+        self.now = now
+        self.actor = actor
+        self.scopes = dict(snapshot.scopes)
+        self.machines = dict(snapshot.machines)
+        self.maintenances = dict(snapshot.maintenances)
+        self.events = dict(snapshot.events)
+        self.orders = dict(snapshot.orders)
+        self._removed_machines: list[tuple[str, str]] = []
+        self._approvals: list[Approval] = []
+        self._audit: list[AuditEntry] = []
+        self._refreshed: set[str] = set()
+        self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
+        self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
+        for event in snapshot.events.values():
+            self._index(event)
+
+    # -- reading
+
+    def now_in(self, scope: str) -> datetime:
+        """Time does not run backwards for a scope: a decision uses max(now, its last change)."""
+        known = self.scopes.get(scope)
+        return self.now if known is None or known.changed is None else max(self.now, known.changed)
+
+    def events_in(self, scope: str) -> list[Event]:
+        """The scope's open events."""
+        return [e for i in self._ids_of_scope[scope] if (e := self.events[i]).status in OPEN]
+
+    def events_of(self, maintenance_id: str) -> list[Event]:
+        """All events of a maintenance, the ended ones too."""
+        return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
+
+    # -- writing
+
+    def put(self, event: Event) -> Event:
+        if event.id not in self.events:
+            self._index(event)
+        self.events[event.id] = event
+        return event
+
+    def put_order(self, order: Order) -> None:
+        self.orders[order.id] = order
+
+    def put_maintenance(self, maintenance: Maintenance, *, refreshed: bool = False) -> None:
+        """Save it; `refreshed` says that its wake_at already answers everything in this draft."""
+        self.maintenances[maintenance.id] = maintenance
+        if refreshed:
+            self._refreshed.add(maintenance.id)
+
+    def put_scope(self, scope: Scope) -> None:
+        self.scopes[scope.name] = scope
+
+    def put_machine(self, machine: Machine) -> None:
+        self.machines[machine.key] = machine
+
+    def remove_machine(self, key: tuple[str, str]) -> None:
+        self.machines.pop(key, None)
+        self._removed_machines.append(key)
+
+    def approve(self, event: Event, approval: Approval) -> None:
+        self._approvals.append(approval)
+        self.put(replace(event, approvals=(*event.approvals, approval)))
+
+    def note(
+        self,
+        action: str,
+        *,
+        event: Event | None = None,
+        maintenance_id: str = "",
+        scope: str = "",
+        detail: str = "",
+    ) -> None:
+        """One line of the audit."""
+        if event is not None:
+            maintenance_id, scope = event.maintenance_id, event.scope
+        entry = AuditEntry(
+            at=self.now_in(scope),
+            who=self.actor.name,
+            origin=self.actor.origin,
+            action=action,
+            scope=scope,
+            maintenance_id=maintenance_id,
+            event_id=event.id if event is not None else "",
+            detail=detail,
+        )
+        self._audit.append(entry)
+
+    # -- the result
+
+    def change(self) -> Change:
+        """What was decided, checked against the invariants; raises InvariantBroken rather than hand out a bad one."""
+        moved = [e for e in self.events.values() if _status(self.before.events, e) is not e.status]
+        wakes = self._wakes(moved)
+        scopes = self._changed_scopes(moved)
+        after = Snapshot(
+            scopes={**self.scopes, **scopes},
+            machines=self.machines,
+            maintenances=self.maintenances,
+            events=self.events,
+            orders=self.orders,
+        )
+        check_invariants(self.before, after, self.now)
+        return Change(
+            at=self.now,
+            # An approval is an inserted fact: it relies on no version and bumps none.
+            expect=() if self._only_approvals(scopes) else _versions(self.before.scopes),
+            scopes=tuple(scopes.values()),
+            machines=tuple(_changed(self.before.machines, self.machines)),
+            removed_machines=tuple(self._removed_machines),
+            maintenances=tuple(_changed(self.before.maintenances, self.maintenances)),
+            events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
+            approvals=tuple(self._approvals),
+            orders=tuple(_changed(self.before.orders, self.orders)),
+            wakes=tuple(sorted(wakes)),
+            audit=tuple(self._audit),
+        )
+
+    def _index(self, event: Event) -> None:
+        self._ids_of_scope[event.scope].append(event.id)
+        self._ids_of_maintenance[event.maintenance_id].append(event.id)
+
+    def _only_approvals(self, scopes: Mapping[str, Scope]) -> bool:
+        return bool(self._approvals) and not scopes and self.maintenances == self.before.maintenances
+
+    def _only_approved(self, event: Event) -> bool:
+        """Approvals travel as rows of their own: an event that only gained one is not written."""
+        before = self.before.events.get(event.id)
+        return before is not None and replace(event, approvals=before.approvals) == before
+
+    def _changed_scopes(self, moved: Iterable[Event]) -> dict[str, Scope]:
+        """The scopes to write, each with its time and its incarnation: nobody counts by hand."""
+        touched = {e.scope for e in moved}
+        touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders)}
+        touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
+        touched |= {m.scope for m in _changed(self.before.machines, self.machines)}
+        touched |= {scope for scope, _ in self._removed_machines}
+        return {name: self._next(name) for name in sorted(touched)}
+
+    def _next(self, name: str) -> Scope:
+        scope, before = self.scopes[name], self.before.scopes[name]
+        shown_before = [(e.id, e.status) for e in visible(self._events_before(name))]
+        shown = [(e.id, e.status) for e in visible(self.events_in(name))]
+        grown = before.incarnation + (shown != shown_before)
+        incarnation = 1 if scope.epoch != before.epoch else grown
+        return replace(scope, incarnation=incarnation, changed=self.now_in(name))
+
+    def _events_before(self, scope: str) -> list[Event]:
+        known = self.before.events
+        return [known[i] for i in self._ids_of_scope[scope] if i in known]
+
+    def _wakes(self, moved: Iterable[Event]) -> set[str]:
+        """Who must be looked at again: whose own event changed, and who may have waited for one that moved on."""
+        wakes = {e.maintenance_id for e in moved}
+        wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
+        wakes |= {self.events[o.id].maintenance_id for o in _changed(self.before.orders, self.orders)}
+        stirred = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
+        for maintenance in _changed(self.before.maintenances, self.maintenances):
+            known = self.before.maintenances.get(maintenance.id)
+            if known is not None and known.paused != maintenance.paused:
+                stirred |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}
+        for scope in stirred:
+            wakes |= {e.maintenance_id for e in self.events_in(scope) if e.status in UNSTARTED}
+        return wakes - self._refreshed
+
+
+def _status(events: Mapping[str, Event], event: Event) -> Status | None:
+    known = events.get(event.id)
+    return known.status if known is not None else None
+
+
+def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
+    return [value for key, value in after.items() if before.get(key) is not value and before.get(key) != value]
+
+
+def _versions(scopes: Mapping[str, Scope]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, scopes[name].version) for name in sorted(scopes))

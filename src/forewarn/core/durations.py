@@ -1,0 +1,28 @@
+"""Durations as people write them: a whole number and a unit, `90s`, `15m`, `24h`, `30d`; plain seconds inside."""
+
+import re
+
+from forewarn.core.errors import Invalid
+
+_DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def parse_duration(text: object) -> int:
+    """Seconds; `0` alone needs no unit."""
+    if text == "0":
+        return 0
+    found = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise Invalid(
+            f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
+        )
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def duration_text(seconds: int) -> str:
+    """The shortest way to write it."""
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds // _SECONDS[unit]}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,251 @@
+"""What must be true of every change, in words and in code; independent of the rules that are meant to make it so.
+
+`check_invariants` compares the snapshot a decision read with the one it would leave behind and raises InvariantBroken
+with the sentence that would be broken. It deliberately shares no predicate with lifecycle or waiting: a rule that was
+bent there must not bend its own judge. The numbers are those of the design's list.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from forewarn.core.errors import InvariantBroken
+from forewarn.core.model import (
+    ENDED,
+    UNSTARTED,
+    VISIBLE,
+    ApprovalMode,
+    Event,
+    Maintenance,
+    OnFailure,
+    OrderState,
+    Snapshot,
+    Status,
+)
+
+# 7. Never backwards, and ended is final.
+_STEPS = {
+    None: {Status.PLANNED, Status.SCHEDULED, Status.STARTED},
+    Status.PLANNED: {Status.SCHEDULED, Status.STARTED, Status.CANCELLED},
+    Status.SCHEDULED: {Status.STARTED, Status.CANCELLED},
+    Status.STARTED: {Status.COMPLETED, Status.ABANDONED},
+}
+
+
+def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
+    """Raise InvariantBroken if going from `before` to `after` at `now` would break a rule."""
+    moved = [e for e in after.events.values() if before.events.get(e.id) != e]
+    for event in moved:
+        _check_identity(before.events.get(event.id), event)
+        _check_resources(event)
+        _check_approvals(event)
+        _check_notice(before, event)
+        _check_start(after, event)
+    started = [e for e in moved if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
+    by_scope, by_maintenance = _grouped(after)
+    _check_started_together(by_maintenance, started)
+    _check_not_overtaken(after, by_scope, by_maintenance, started, now)
+    for scope in {e.scope for e in moved}:
+        _check_domains(by_scope[scope])
+        _check_machines(by_scope[scope])
+    _check_guard(by_scope, started)
+    for maintenance_id in {e.maintenance_id for e in moved}:
+        _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
+    _check_scopes(before, after)
+
+
+def _broken(number: int, sentence: str) -> InvariantBroken:
+    return InvariantBroken(f"invariant {number}: {sentence}; nothing was saved, please report this")
+
+
+def _status_before(before: Snapshot, event: Event) -> Status | None:
+    known = before.events.get(event.id)
+    return known.status if known is not None else None
+
+
+def _grouped(snapshot: Snapshot) -> tuple[dict[str, list[Event]], dict[str, list[Event]]]:
+    """Open events by scope, and by maintenance."""
+    by_scope: dict[str, list[Event]] = defaultdict(list)
+    by_maintenance: dict[str, list[Event]] = defaultdict(list)
+    for event in snapshot.events.values():
+        if event.status not in ENDED:
+            by_scope[event.scope].append(event)
+            by_maintenance[event.maintenance_id].append(event)
+    return by_scope, by_maintenance
+
+
+def _check_identity(known: Event | None, event: Event) -> None:
+    """3. An event stays itself. 7. Its status moves along the line. 2. NotBefore never changes after publication."""
+    if known is not None:
+        fixed = (
+            "maintenance_id",
+            "wave",
+            "position",
+            "scope",
+            "update_domain",
+            "type",
+            "source",
+            "resources",
+        )
+        for name in fixed:
+            if getattr(known, name) != getattr(event, name):
+                raise _broken(3, f"event {event.id} would change its {name}")
+        if known.published is not None and (known.published, known.not_before) != (
+            event.published,
+            event.not_before,
+        ):
+            raise _broken(2, f"event {event.id} would change its NotBefore after publication")
+    status = known.status if known is not None else None
+    if status is not event.status and event.status not in _STEPS.get(status, ()):
+        raise _broken(7, f"event {event.id} would go from {status} to {event.status}")
+
+
+def _check_resources(event: Event) -> None:
+    if not event.resources or list(event.resources) != sorted(set(event.resources)):
+        raise _broken(5, f"event {event.id} would have resources that are empty, unsorted or doubled")
+
+
+def _check_approvals(event: Event) -> None:
+    machines = [a.machine for a in event.approvals]
+    if len(machines) != len(set(machines)):
+        raise _broken(9, f"event {event.id} would record one approval twice")
+
+
+def _check_notice(before: Snapshot, event: Event) -> None:
+    """2. The minimum notice is given, unless the scope was disabled or the event was approved by birth."""
+    if event.published is None or event.not_before is None or event.born_approved:
+        return
+    known = before.events.get(event.id)
+    scope = before.scopes.get(event.scope)
+    if scope is None or not scope.enabled or (known is not None and known.published is not None):
+        return
+    if event.not_before - event.published < timedelta(seconds=scope.notice_s(event.type)):
+        raise _broken(2, f"event {event.id} would give {event.scope} less than its minimum notice")
+
+
+def _check_start(after: Snapshot, event: Event) -> None:
+    """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
+    if event.started is None:
+        return
+    past = event.not_before is not None and event.started >= event.not_before
+    if not (event.born_approved or not event.needs_approval or past or _has_go(event)):
+        raise _broken(1, f"event {event.id} would start without approval and before its NotBefore")
+    earliest = after.maintenances[event.maintenance_id].earliest
+    if earliest is not None and event.started < earliest:
+        raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
+    if event.id not in after.orders:
+        raise _broken(11, f"event {event.id} would be Started without an order")
+
+
+def _has_go(event: Event) -> bool:
+    given = {a.machine for a in event.approvals}
+    enough = {
+        ApprovalMode.ANY: bool(given),
+        ApprovalMode.ALL: given >= set(event.resources),
+        ApprovalMode.OPERATOR: False,
+    }
+    return "" in given or enough[event.approval]
+
+
+def _check_started_together(by_maintenance: dict[str, list[Event]], started: Iterable[Event]) -> None:
+    """8. Events of a wave start in one transaction."""
+    for maintenance_id, wave in {(e.maintenance_id, e.wave) for e in started}:
+        for event in by_maintenance[maintenance_id]:
+            if event.wave == wave and event.status in UNSTARTED:
+                raise _broken(8, f"event {event.id} would be left behind by the other events of its wave")
+
+
+def _check_one_wave_visible(after: Snapshot, maintenance: Maintenance, events: Iterable[Event]) -> None:
+    """8. Wave n+1 is not visible while wave n is; under on_failure = continue a failed event does not count."""
+    waves = {e.wave for e in events if e.status in VISIBLE and not _passed_over(after, maintenance, e)}
+    if len(waves) > 1:
+        raise _broken(8, f"waves {sorted(waves)} of maintenance {maintenance.id} would be visible at once")
+
+
+def _passed_over(after: Snapshot, maintenance: Maintenance, event: Event) -> bool:
+    order = after.orders.get(event.id)
+    failed = order is not None and order.state is OrderState.FAILED
+    return failed and maintenance.on_failure is OnFailure.CONTINUE
+
+
+def _check_domains(events: Iterable[Event]) -> None:
+    """6. Platform Freeze/Reboot/Redeploy without emergency: at most one update domain of a scope started at a time."""
+    domains = {e.update_domain for e in events if e.status is Status.STARTED and e.one_domain_at_a_time}
+    if len(domains) > 1:
+        raise _broken(6, f"update domains {sorted(domains)} of one scope would be under way at once")
+
+
+def _check_guard(by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:
+    """6. A rolling event does not start while anything else has another update domain of its scope under way."""
+    for event in started:
+        for other in by_scope[event.scope] if event.one_domain_at_a_time else ():
+            if other.status is Status.STARTED and other.update_domain != event.update_domain:
+                raise _broken(6, f"event {event.id} would start while event {other.id} has another update domain")
+
+
+def _check_machines(events: Iterable[Event]) -> None:
+    """6. A machine is in at most one started event."""
+    taken: dict[str, str] = {}
+    for event in events:
+        for name in event.resources if event.status is Status.STARTED else ():
+            if name in taken:
+                raise _broken(
+                    6, f"machine {event.scope}/{name} would be in events {taken[name]} and {event.id} at once"
+                )
+            taken[name] = event.id
+
+
+def _check_not_overtaken(
+    after: Snapshot,
+    by_scope: dict[str, list[Event]],
+    by_maintenance: dict[str, list[Event]],
+    started: Iterable[Event],
+    now: datetime,
+) -> None:
+    """Due waves do not overtake each other in a scope."""
+    for event in started:
+        for other in by_scope[event.scope] if not event.emergency else ():
+            first = (other.not_before, other.maintenance_id) < (event.not_before, event.maintenance_id)
+            if other.status is Status.SCHEDULED and first:
+                maintenance = after.maintenances[other.maintenance_id]
+                if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
+                    raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
+
+
+def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datetime) -> bool:
+    """Judge only what was due beyond doubt: everything shown of it has its go, nothing of it runs or is paused."""
+    if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
+        return False
+    live = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
+    return all(
+        e.status is Status.SCHEDULED and (not e.needs_approval or _has_go(e) or (e.not_before or now) <= now)
+        for e in live
+    )
+
+
+def _check_scopes(before: Snapshot, after: Snapshot) -> None:
+    """4. The incarnation follows the visible document. 13. Time does not run backwards for a scope."""
+    shown_before, shown_after = _shown(before), _shown(after)
+    for name, scope in after.scopes.items():
+        known = before.scopes.get(name)
+        if known is None or known is scope:
+            if known is not None and shown_before.get(name) != shown_after.get(name):
+                raise _broken(4, f"the document of {name} would change while its incarnation stays")
+            continue
+        expected = known.incarnation + (shown_before.get(name) != shown_after.get(name))
+        if scope.epoch != known.epoch:
+            expected = 1
+            if known.enabled or not scope.enabled or scope.epoch != known.epoch + 1:
+                raise _broken(4, f"{name} would begin an epoch without being enabled")
+        if scope.incarnation != expected:
+            raise _broken(4, f"the incarnation of {name} would be {scope.incarnation} instead of {expected}")
+        if known.changed is not None and (scope.changed is None or scope.changed < known.changed):
+            raise _broken(13, f"time would run backwards for {name}")
+
+
+def _shown(snapshot: Snapshot) -> dict[str, frozenset[tuple[str, Status]]]:
+    shown: dict[str, set[tuple[str, Status]]] = defaultdict(set)
+    for event in snapshot.events.values():
+        if event.status in VISIBLE:
+            shown[event.scope].add((event.id, event.status))
+    return {name: frozenset(pairs) for name, pairs in shown.items()}

@@ -1,0 +1,441 @@
+"""What exists: scopes, machines, maintenances, events, approvals, orders; what is read (Snapshot) and written (Change).
+
+Frozen data that validates itself. No rule about *change* lives here (see lifecycle), only what a thing may be at all.
+Times are aware UTC datetimes on the service clock; durations are whole seconds, their names end in `_s`.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from forewarn.core.errors import Invalid
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MAX_ADDRESSES_PER_MACHINE = 16
+MAX_DOMAIN = 999
+MAX_TEXT_CHARS = 1_024
+MAX_NOTICE_S = 30 * 86_400
+MAX_DURATION_S = 30 * 86_400
+MAX_MACHINES_PER_SCOPE = 1_000
+MAX_MACHINES_PER_MAINTENANCE = 10_000
+
+
+class EventType(StrEnum):
+    """What the event does to a machine."""
+
+    FREEZE = "Freeze"
+    REBOOT = "Reboot"
+    REDEPLOY = "Redeploy"
+    PREEMPT = "Preempt"
+    TERMINATE = "Terminate"
+
+
+class Source(StrEnum):
+    PLATFORM = "Platform"
+    USER = "User"
+
+
+class Status(StrEnum):
+    """An event's status. Guests see Scheduled and Started only."""
+
+    PLANNED = "Planned"
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+    COMPLETED = "Completed"
+    CANCELLED = "Cancelled"
+    ABANDONED = "Abandoned"
+
+
+VISIBLE = frozenset({Status.SCHEDULED, Status.STARTED})
+UNSTARTED = frozenset({Status.PLANNED, Status.SCHEDULED})
+OPEN = UNSTARTED | VISIBLE
+ENDED = frozenset(Status) - OPEN
+
+
+class ScopeKind(StrEnum):
+    CLOUD_SERVICE = "cloud-service"
+    AVAILABILITY_SET = "availability-set"
+    PLACEMENT_GROUP = "placement-group"
+    STANDALONE = "standalone"
+
+
+class ApprovalMode(StrEnum):
+    """Whose approval brings an event forward: any machine's of the scope, each resource's own, or an operator's."""
+
+    ANY = "any"
+    ALL = "all"
+    OPERATOR = "operator"
+
+
+class OnFailure(StrEnum):
+    HOLD = "hold"
+    CANCEL = "cancel"
+    CONTINUE = "continue"
+
+
+class MaintenanceStatus(StrEnum):
+    PLANNED = "Planned"
+    RUNNING = "Running"
+    PAUSED = "Paused"
+    COMPLETED = "Completed"
+    CANCELLED = "Cancelled"
+    FAILED = "Failed"
+
+
+class OrderState(StrEnum):
+    OPEN = "open"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+# "Each event is scheduled a minimum amount of time in the future based on the event type."
+MINIMUM_NOTICE_S: Mapping[EventType, int] = {
+    EventType.FREEZE: 900,
+    EventType.REBOOT: 900,
+    EventType.REDEPLOY: 600,
+    EventType.PREEMPT: 30,
+    EventType.TERMINATE: 300,
+}
+TERMINATE_NOTICE_RANGE_S = (300, 900)
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse bad input with a sentence; the constructors' one way to complain."""
+    if not condition:
+        raise Invalid(message)
+
+
+def check_name(what: str, name: object) -> None:
+    require(
+        isinstance(name, str) and NAME.fullmatch(name) is not None,
+        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', first a letter or digit",
+    )
+
+
+def _check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
+    require(len(text) <= max_chars, f"{what} is {len(text)} characters long: at most {max_chars} are allowed")
+    require(text.isprintable(), f"{what} holds control characters or unpaired surrogates: use plain text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A VM, known as scope/name."""
+
+    scope: str
+    name: str
+    update_domain: int = 0
+    fault_domain: int = 0
+    host: str = ""
+    addresses: tuple[str, ...] = ()
+    interface: str = ""
+    instance_id: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("scope", self.scope)
+        check_name("machine", self.name)
+        for key, value in (("update_domain", self.update_domain), ("fault_domain", self.fault_domain)):
+            require(0 <= value <= MAX_DOMAIN, f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
+        if self.host:
+            check_name("host", self.host)
+        _check_text("interface", self.interface, 64)
+        _check_text("instance_id", self.instance_id, 128)
+        require(
+            len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
+            f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
+        )
+        object.__setattr__(self, "addresses", tuple(sorted({_address(a) for a in self.addresses})))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.scope, self.name)
+
+    @property
+    def identities(self) -> tuple[tuple[str, str], ...]:
+        """The (interface, address) pairs a caller is known by; an interface without addresses identifies by itself."""
+        if self.interface and not self.addresses:
+            return ((self.interface, ""),)
+        return tuple((self.interface, address) for address in self.addresses)
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.name}"
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise Invalid(f"{text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The machines that share one document: its settings, and where its document stands."""
+
+    name: str
+    kind: ScopeKind
+    approval: ApprovalMode = ApprovalMode.ANY
+    approve_user_events: bool = False
+    max_user_operations: int = 0
+    terminate_notice_s: int = MINIMUM_NOTICE_S[EventType.TERMINATE]
+    minimum_notice_s: Mapping[EventType, int] = field(default_factory=dict)
+    enabled: bool = False
+    epoch: int = 0
+    incarnation: int = 1
+    version: int = 0
+    changed: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_name("scope", self.name)
+        require(
+            0 <= self.max_user_operations <= 1_000_000,
+            f"max_user_operations is {self.max_user_operations}: use 0 (no limit) or a positive number",
+        )
+        low_s, high_s = TERMINATE_NOTICE_RANGE_S
+        require(
+            low_s <= self.terminate_notice_s <= high_s,
+            f"terminate_notice is {self.terminate_notice_s}s: it must lie between 5m and 15m",
+        )
+        for type_, seconds in self.minimum_notice_s.items():
+            require(
+                type_ is not EventType.TERMINATE,
+                "minimum_notice does not take Terminate: set terminate_notice instead",
+            )
+            floor_s = MINIMUM_NOTICE_S[type_]
+            require(
+                floor_s <= seconds <= MAX_NOTICE_S,
+                f"minimum_notice of {type_} is {seconds}s: it can only be raised above the protocol's {floor_s}s,"
+                f" up to {MAX_NOTICE_S}s",
+            )
+
+    def notice_s(self, type_: EventType) -> int:
+        """The minimum notice this scope is due when it is enabled."""
+        if type_ is EventType.TERMINATE:
+            return self.terminate_notice_s
+        return self.minimum_notice_s.get(type_, MINIMUM_NOTICE_S[type_])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A fact on an event: this machine (or, with an empty name, an operator) said go."""
+
+    event_id: str
+    machine: str
+    who: str
+    at: datetime
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What one scope is told. Everything a guest sees of it is here."""
+
+    id: str
+    maintenance_id: str
+    wave: int
+    position: int
+    scope: str
+    update_domain: int
+    type: EventType
+    source: Source
+    resources: tuple[str, ...]
+    description: str = ""
+    duration_s: int = -1
+    emergency: bool = False
+    status: Status = Status.PLANNED
+    born_approved: bool = False
+    # Fixed at publication:
+    needs_approval: bool = True
+    approval: ApprovalMode = ApprovalMode.ANY
+    sequence: int = 0
+    published: datetime | None = None
+    not_before: datetime | None = None
+    minimum_notice_s: int = 0
+    started: datetime | None = None
+    ended: datetime | None = None
+    reason: str = ""
+    approvals: tuple[Approval, ...] = ()
+
+    @property
+    def one_domain_at_a_time(self) -> bool:
+        """Whether the update-domain rule binds it: "Platform Freeze/Reboot/Redeploy without emergency"."""
+        rolling = self.type in (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
+        return self.source is Source.PLATFORM and rolling and not self.emergency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintenance:
+    """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it."""
+
+    id: str
+    type: EventType
+    source: Source
+    created: datetime
+    created_by: str
+    not_before: datetime | None = None
+    earliest: datetime | None = None
+    duration_s: int = -1
+    description: str = ""
+    emergency: bool = False
+    on_failure: OnFailure = OnFailure.HOLD
+    paused: bool = False
+    cancelled: bool = False
+    status: MaintenanceStatus = MaintenanceStatus.PLANNED
+    wake_at: datetime | None = None
+    version: int = 0
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The work of one started event; it bears the event's id, so one event can never have two."""
+
+    id: str
+    issued: datetime
+    deadline: datetime | None = None
+    state: OrderState = OrderState.OPEN
+    attempt: int = 1
+    node: str = ""
+    taken: datetime | None = None
+    ended: datetime | None = None
+    reason: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does a thing, and from where, for the audit."""
+
+    name: str
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """Who, what, when, from where. `id` is given by the store."""
+
+    at: datetime
+    who: str
+    action: str
+    origin: str = ""
+    scope: str = ""
+    maintenance_id: str = ""
+    event_id: str = ""
+    detail: str = ""
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What a maintenance is aimed at: exactly one of machines (scope, name), a scope (with an update domain), hosts."""
+
+    machines: tuple[tuple[str, str], ...] = ()
+    scope: str = ""
+    update_domain: int | None = None
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = [bool(self.machines), bool(self.scope), bool(self.hosts)]
+        require(sum(given) == 1, "targets must be exactly one of machines, a scope, or hosts")
+        require(
+            self.update_domain is None or bool(self.scope),
+            "update_domain goes with a scope: name the scope it lies in",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A maintenance as an operator asks for it."""
+
+    type: EventType
+    targets: Targets
+    source: Source = Source.PLATFORM
+    not_before: datetime | None = None
+    earliest: datetime | None = None
+    duration_s: int = -1
+    description: str = ""
+    emergency: bool = False
+    on_failure: OnFailure = OnFailure.HOLD
+
+    def __post_init__(self) -> None:
+        _check_text("description", self.description)
+        require(
+            -1 <= self.duration_s <= MAX_DURATION_S,
+            f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",
+        )
+        if self.source is Source.USER:
+            require(
+                self.type in (EventType.REBOOT, EventType.REDEPLOY),
+                f"a user can ask for Reboot (restart) or Redeploy, not {self.type}",
+            )
+        if self.emergency:
+            require(
+                self.source is Source.PLATFORM and self.type not in (EventType.PREEMPT, EventType.TERMINATE),
+                "an emergency is a Platform Freeze, Reboot or Redeploy",
+            )
+            require(
+                self.not_before is None and self.earliest is None,
+                "an emergency starts at once: leave out not_before and earliest",
+            )
+        for key, moment in (("not_before", self.not_before), ("earliest", self.earliest)):
+            require(
+                moment is None or moment.utcoffset() == timedelta(0),
+                f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The scopes concerned, their open events with approvals and orders, and the maintenances these belong to, whole.
+
+    A maintenance may reach into scopes that are not concerned: those events are there to be read, not changed.
+    Machines are there only where they were asked for.
+    """
+
+    scopes: Mapping[str, Scope] = field(default_factory=dict)
+    machines: Mapping[tuple[str, str], Machine] = field(default_factory=dict)
+    maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
+    events: Mapping[str, Event] = field(default_factory=dict)
+    orders: Mapping[str, Order] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One decision, saved whole or not at all.
+
+    `expect` names every scope the decision relied on and the version it must still have (0: it must not exist). Scopes
+    and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
+    look at again because of this change. Approvals rely on no version: any number may be recorded at once.
+    """
+
+    at: datetime
+    expect: tuple[tuple[str, int], ...] = ()
+    scopes: tuple[Scope, ...] = ()
+    removed_scopes: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    removed_machines: tuple[tuple[str, str], ...] = ()
+    maintenances: tuple[Maintenance, ...] = ()
+    events: tuple[Event, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    orders: tuple[Order, ...] = ()
+    wakes: tuple[str, ...] = ()
+    audit: tuple[AuditEntry, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to save: the request was a repetition."""
+        return not (
+            self.scopes
+            or self.removed_scopes
+            or self.machines
+            or self.removed_machines
+            or self.maintenances
+            or self.events
+            or self.approvals
+            or self.orders
+            or self.wakes
+            or self.audit
+        )

@@ -1,0 +1,188 @@
+"""Runs an operator's command for each order: the event as JSON on standard input and as FOREWARN_* variables.
+
+Exit code 0 means done, anything else failed; the end of the output is kept. The command runs under `runner`, which outlives
+this process: each order has a folder with a lock that the runner holds while it lives, and a result once it ended.
+So after a crash `status` knows whether the command goes on, ended, or never ran.
+"""
+
+import fcntl
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from forewarn.core.lifecycle import Outcome
+from forewarn.executors import Progress, Report, Work
+from forewarn.executors.runner import save
+
+_RUNNER = Path(__file__).with_name("runner.py")
+
+
+class CommandExecutor:
+    name = "command"
+    takes_orders = True
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        *,
+        folder: Path,
+        time_limit_s: int,
+        parallel: int,
+        environment: Mapping[str, str],
+        nudge: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`nudge` is called from a thread of ours when a report is there."""
+        self._command = command
+        self._folder = folder
+        self._time_limit_s = time_limit_s
+        # Secrets of the service are not the command's business.
+        self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
+        self._parallel = parallel
+        self._watched: set[str] = set()
+        self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self.nudge = nudge
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def status(self, work: Work) -> Progress | Outcome:
+        folder = self._folder_of(work)
+        if _locked(folder):
+            return Progress.RUNNING
+        return _result(folder) or Progress.UNKNOWN
+
+    def free_slots(self) -> int:
+        return self._parallel - len(self._watched)
+
+    def begin(self, work: Work) -> None:
+        self._spawn(work)
+        self.watch(work)
+
+    def watch(self, work: Work) -> None:
+        self._watched.add(work.order.id)
+        threading.Thread(target=self._await, args=(work,), daemon=True, name=f"order-{work.order.id}").start()
+
+    def reports(self, now: datetime) -> list[Report]:
+        del now
+        ended = []
+        while not self._ended.empty():
+            ended.append(self._ended.get())
+        return ended
+
+    def next_report(self) -> datetime | None:
+        return None
+
+    def settled(self, report: Report) -> None:
+        self._watched.discard(report.order_id)
+        shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
+
+    def tidy(self, running: Collection[Work]) -> None:
+        known = {self._folder_of(work) for work in running}
+        for folder in self._folder.iterdir():
+            if folder not in known and not _locked(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Commands go on under their runners."""
+
+    def _folder_of(self, work: Work) -> Path:
+        return self._folder / f"{work.order.id}-{work.order.attempt}"
+
+    def _spawn(self, work: Work) -> None:
+        folder = self._folder_of(work)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        request = {
+            "command": self._command,
+            "environment": {**self._environment, **_variables(work)},
+            "stdin": json.dumps(_told(work)) + "\n",
+            "time_limit_s": self._time_limit_s,
+        }
+        save(folder / "request.json", json.dumps(request))
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The lock belongs to the open file, which the runner inherits: it is held exactly as long as the runner lives.
+            subprocess.Popen(  # noqa: S603 - our own runner
+                [sys.executable, "-I", str(_RUNNER), str(folder)],
+                pass_fds=(lock,),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(lock)
+
+    def _await(self, work: Work) -> None:
+        folder = self._folder_of(work)
+        lock = os.open(folder / "lock", os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        finally:
+            os.close(lock)
+        lost = Outcome(ok=False, reason="the command was killed together with its runner; its result is unknown")
+        self._ended.put(Report(work.order.id, work.order.attempt, _result(folder) or lost))
+        self.nudge()
+
+
+def _locked(folder: Path) -> bool:
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _result(folder: Path) -> Outcome | None:
+    try:
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    return Outcome(ok=result["ok"], reason=result["reason"], output=result["output"])
+
+
+def _variables(work: Work) -> dict[str, str]:
+    order, event = work.order, work.event
+    return {
+        "FOREWARN_ORDER_ID": order.id,
+        "FOREWARN_ATTEMPT": str(order.attempt),
+        "FOREWARN_EVENT_ID": event.id,
+        "FOREWARN_MAINTENANCE_ID": event.maintenance_id,
+        "FOREWARN_EVENT_TYPE": event.type,
+        "FOREWARN_EVENT_SOURCE": event.source,
+        "FOREWARN_SCOPE": event.scope,
+        "FOREWARN_UPDATE_DOMAIN": str(event.update_domain),
+        "FOREWARN_RESOURCES": " ".join(event.resources),
+        "FOREWARN_HOSTS": " ".join(sorted({host for host in work.hosts.values() if host})),
+        "FOREWARN_DURATION_S": str(event.duration_s),
+    }
+
+
+def _told(work: Work) -> dict[str, object]:
+    order, event = work.order, work.event
+    return {
+        "order": {"id": order.id, "attempt": order.attempt},
+        "event": {
+            "id": event.id,
+            "maintenance_id": event.maintenance_id,
+            "type": event.type,
+            "source": event.source,
+            "scope": event.scope,
+            "update_domain": event.update_domain,
+            "description": event.description,
+            "duration_s": event.duration_s,
+        },
+        "machines": [{"name": name, "host": work.hosts.get(name, "")} for name in event.resources],
+    }

@@ -1,0 +1,101 @@
+"""Runs one order's command and leaves its result in a folder. A program of its own, standard library only.
+
+It outlives the service: started in a session of its own, it holds an inherited lock for as long as it lives, so that a
+restarted service can tell work that goes on from work that died. Called as `python runner.py FOLDER`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+MAX_OUTPUT_BYTES = 64 * 1024
+GRACE_S = 5.0
+
+
+def main(folder: Path) -> None:
+    request = json.loads((folder / "request.json").read_text("utf-8"))
+    try:
+        result = run(request["command"], request["environment"], request["stdin"], request["time_limit_s"])
+    except OSError as error:
+        reason = f"{request['command'][0]} cannot be run: {error.strerror or error}"
+        result = {"ok": False, "reason": reason, "output": ""}
+    save(folder / "result.json", json.dumps(result))
+
+
+def save(path: Path, text: str) -> None:
+    """Whole or not at all, also across a power failure."""
+    draft = path.with_suffix(".new")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_s: float) -> dict[str, object]:
+    deadline = time.monotonic() + time_limit_s
+    process = subprocess.Popen(  # noqa: S603 - the operator's own command, as configured, without a shell
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    tail = bytearray()
+    reader = threading.Thread(target=read_tail, args=(process, tail), daemon=True)
+    reader.start()
+    threading.Thread(target=feed, args=(process, stdin.encode()), daemon=True).start()
+    try:
+        code = process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        reason = "exit code 0" if code == 0 else ended_badly(code)
+    except subprocess.TimeoutExpired:
+        stop(process)
+        code, reason = -1, f"stopped after its time limit of {time_limit_s:g} s"
+    # A grandchild may keep the pipe open; its output is not waited for.
+    reader.join(timeout=1.0)
+    return {"ok": code == 0, "reason": reason, "output": bytes(tail).decode("utf-8", errors="replace")}
+
+
+def ended_badly(code: int) -> str:
+    return f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+
+
+def read_tail(process: "subprocess.Popen[bytes]", tail: bytearray) -> None:
+    """Keep the last of the output, and keep reading, so that a chatty command never blocks."""
+    assert process.stdout is not None  # noqa: S101 - Popen was given PIPE
+    while chunk := os.read(process.stdout.fileno(), 65_536):
+        tail += chunk
+        del tail[:-MAX_OUTPUT_BYTES]
+
+
+def feed(process: "subprocess.Popen[bytes]", data: bytes) -> None:
+    assert process.stdin is not None  # noqa: S101 - Popen was given PIPE
+    with suppress(BrokenPipeError):  # a command need not read what it is told
+        process.stdin.write(data)
+        process.stdin.close()
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """The whole process group, gently first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(timeout=GRACE_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,27 @@
+"""Log lines: for people on a terminal, JSON elsewhere; one line per action, no secrets."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "from": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(level: str, stream: TextIO = sys.stderr) -> None:
+    handler = logging.StreamHandler(stream)
+    people = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    handler.setFormatter(people if stream.isatty() else JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,235 @@
+"""The only place where objects are wired: settings in, a running service out, and an orderly end.
+
+Ids and the wall clock enter the system here and in `clock`, nowhere else.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from forewarn.clock import Clock, clock_for
+from forewarn.control import Control
+from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, ServiceError
+from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
+from forewarn.core.model import Actor
+from forewarn.executors import Executor
+from forewarn.executors.command import CommandExecutor
+from forewarn.executors.external import ExternalExecutor
+from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.settings import Settings
+from forewarn.store import Store
+from forewarn.store.memory import MemoryStore
+from forewarn.store.sqlite import SqliteStore
+from forewarn.ticker import Ticker
+from forewarn.web.operator import operator_app
+
+STOP_WITHIN_S = 4.0
+START_WITHIN_S = 10.0
+
+log = logging.getLogger("forewarn.server")
+
+
+def new_id() -> str:
+    """An upper-case GUID."""
+    return str(uuid.uuid4()).upper()
+
+
+def store_path(settings: Settings) -> Path | None:
+    """The file of an embedded store; None for memory."""
+    if settings.store == "memory:":
+        return None
+    kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
+    if kind != "sqlite" or not path:
+        raise InvalidSettings(f"store: {settings.store!r} is unknown: use sqlite:PATH or memory:")
+    return Path(path).expanduser()
+
+
+def open_store(settings: Settings) -> Store:
+    path = store_path(settings)
+    if path is None:
+        return MemoryStore()
+    if not settings.store:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return SqliteStore(path)
+
+
+def executor_for(settings: Settings) -> Executor:
+    if settings.executor == "command":
+        return CommandExecutor(
+            settings.command,
+            folder=settings.state_dir / "orders",
+            time_limit_s=settings.command_time_limit_s,
+            parallel=settings.command_parallel,
+            environment=os.environ,
+        )
+    if settings.executor == "simulated":
+        return SimulatedExecutor(
+            work_s=settings.simulated_work_s,
+            freeze_work_s=settings.simulated_freeze_work_s,
+            failures=settings.simulated_failures,
+        )
+    return ExternalExecutor()
+
+
+class Service:
+    """Store, control, executor and ticker, wired; the listeners come with `serve`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        new_id: Callable[[], str] = new_id,
+    ) -> None:
+        try:
+            self.clock = clock or clock_for(settings.clock)
+        except Invalid as error:
+            raise InvalidSettings(f"clock: {error}") from None
+        self.settings = settings
+        self.executor = executor_for(settings)
+        self.store = store or open_store(settings)
+        try:
+            self.store.hold()
+        except BaseException:
+            self.store.close()
+            raise
+        self.control = Control(self.store, self.clock, new_id=new_id, order_timeout_s=settings.order_timeout_s)
+        self.ticker = Ticker(
+            self.control,
+            self.store,
+            self.clock,
+            self.executor,
+            node=f"{socket.gethostname()}:{os.getpid()}",
+            retain_history_s=settings.retain_history_s,
+        )
+        if isinstance(self.executor, CommandExecutor):
+            self.executor.nudge = self.ticker.nudge
+
+    def apply_fleet_file(self, path: Path) -> Difference:
+        fleet = parse_fleet(_read_fleet(path), str(path))
+        return self.control.apply_fleet(fleet, Actor("fleet file", str(path)))
+
+    def store_works(self) -> str:
+        """ "" or what is wrong with the store."""
+        try:
+            self.store.next_wakeup()
+        except ServiceError as error:
+            return str(error)
+        return ""
+
+    def close(self) -> None:
+        self.executor.close()
+        self.store.close()
+
+
+def _read_fleet(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidFleet(f"{path}: larger than {MAX_FILE_BYTES} bytes: split the fleet over several services")
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InvalidFleet(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidFleet(f"{path}: this is not UTF-8 text: {error}") from None
+
+
+def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT: apply the fleet, start the ticker and the listeners, say that all is ready."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    service = Service(settings)
+    try:
+        if settings.fleet is not None:
+            _say_difference(service.apply_fleet_file(settings.fleet), say)
+        with _ticking(service), _listening(service) as operator_url:
+            say(f"ready operator={operator_url}")
+            stopping.wait()
+            log.info("stopping")
+    finally:
+        service.close()
+
+
+def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50) -> None:
+    for line in diff.lines[:most]:
+        say(line)
+    if len(diff.lines) > most:
+        say(f"  and {len(diff.lines) - most} more")
+    for warning in diff.warnings[:most]:
+        say(f"! {warning}")
+    say(f"fleet: {len(diff.lines)} difference(s) applied" if diff.lines else "fleet: no difference")
+
+
+@contextmanager
+def _ticking(service: Service) -> Iterator[None]:
+    thread = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        service.ticker.stop()
+        # What it is doing now is one transaction: it ends soon, or is safely left unsaved.
+        thread.join(timeout=STOP_WITHIN_S)
+
+
+@contextmanager
+def _listening(service: Service) -> Iterator[str]:
+    """The operator listener in a thread of its own; yields its address once it accepts."""
+    host, _, port = service.settings.operator.rpartition(":")
+    app = operator_app(ticked_at_s=lambda: service.ticker.cycled_at_s, store_works=service.store_works)
+    config = uvicorn.Config(
+        app,
+        host=host.strip("[]"),
+        port=int(port),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    with _bound(config, service.settings.operator) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), name="operator", daemon=True)
+        thread.start()
+        _wait_until(lambda: server.started, thread)
+        try:
+            name = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
+            yield f"http://{name}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=STOP_WITHIN_S)
+
+
+@contextmanager
+def _bound(config: uvicorn.Config, address: str) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((config.host, config.port))
+        except OSError as error:
+            raise InvalidSettings(
+                f"operator: cannot listen on {address}: {error.strerror}; choose another with --operator HOST:PORT"
+            ) from None
+        yield listener
+    finally:
+        listener.close()
+
+
+def _wait_until(true: Callable[[], bool], thread: threading.Thread) -> None:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while not true():
+        if not thread.is_alive() or time.monotonic() > deadline_s:
+            raise ForewarnError("the operator listener did not start: see the log above")
+        time.sleep(0.005)

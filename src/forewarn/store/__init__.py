@@ -1,0 +1,127 @@
+"""Where state lives: one protocol, grouped by the guarantee each method needs; implementations beside this file.
+
+Stores know core.model and nothing else of the core: they keep what they are given and give it back. A store is safe to
+call from several threads.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from forewarn.core.model import (
+    AuditEntry,
+    Change,
+    Event,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+    Snapshot,
+    Status,
+)
+
+MAX_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Focus:
+    """What a snapshot is about: the scopes these name, touch or lie in become the scopes concerned.
+
+    `inventory` adds every machine of the named scopes. `whole` gives each maintenance met with all its events, which a
+    decision about waves needs; without it only the open events of the scopes concerned and the named events are read.
+    """
+
+    scopes: tuple[str, ...] = ()
+    machines: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[str, ...] = ()
+    maintenances: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    inventory: bool = False
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery:
+    """A page of events, newest first; `before` is the cursor of the page that went before."""
+
+    scope: str = ""
+    machine: str = ""
+    maintenance_id: str = ""
+    statuses: Collection[Status] = tuple(Status)
+    limit: int = 50
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """A page of the audit, newest first; `before` is the id of the last entry of the page that went before."""
+
+    scope: str = ""
+    maintenance_id: str = ""
+    event_id: str = ""
+    limit: int = 50
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events and the cursor of the next page, None when there is none."""
+
+    events: tuple[Event, ...]
+    next_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Every scope and machine: for stating the fleet, never for deciding about events."""
+
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """Raises StoreUnavailable when it cannot read or write, whatever the method."""
+
+    # Consistent: everything returned was true at one moment.
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        """What a decision about `focus` needs to know."""
+
+    def inventory(self) -> Inventory:
+        """The whole fleet."""
+
+    # Atomic and durable: when it returns, the change survives a crash; when it raises, nothing of it happened.
+
+    def apply(self, change: Change) -> None:
+        """Save a decision, or raise Conflict if what it relied on has changed."""
+
+    # Hints: may be a moment old; whoever acts on them decides again on a snapshot.
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Ids of maintenances whose wake_at has come, the longest waiting first."""
+
+    def next_wakeup(self) -> datetime | None:
+        """The earliest wake_at."""
+
+    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+        """Orders in these states, oldest first."""
+
+    # History.
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
+
+    def events(self, query: EventQuery) -> Page: ...
+
+    def audit(self, query: AuditQuery) -> list[AuditEntry]: ...
+
+    def prune(self, before: datetime, limit: int) -> int:
+        """Forget at most `limit` maintenances that ended before (with their events), and as many audit entries."""
+
+    # Housekeeping.
+
+    def hold(self) -> None:
+        """Claim the store for this process, or raise StoreInUse; released by close or by the process's death."""
+
+    def close(self) -> None: ...

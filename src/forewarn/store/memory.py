@@ -1,0 +1,239 @@
+"""The store for simulation and the emulator: plain dictionaries under one lock. Nothing survives the process."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from threading import RLock
+
+from forewarn.core.errors import Conflict
+from forewarn.core.model import (
+    OPEN,
+    AuditEntry,
+    Change,
+    Event,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+    Snapshot,
+)
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page
+
+_UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._scopes: dict[str, Scope] = {}
+        self._machines: dict[str, dict[str, Machine]] = defaultdict(dict)
+        self._identities: dict[object, tuple[str, str]] = {}
+        self._hosts: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._maintenances: dict[str, Maintenance] = {}
+        self._waking: dict[str, datetime] = {}
+        self._events: dict[str, Event] = {}
+        self._numbers: dict[str, int] = {}
+        self._open_of_scope: dict[str, dict[str, None]] = defaultdict(dict)
+        self._events_of: dict[str, list[str]] = defaultdict(list)
+        self._orders: dict[str, Order] = {}
+        self._unfinished: dict[str, None] = {}
+        self._audit: list[AuditEntry] = []
+        self._audit_count = 0
+        self._event_count = 0
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        with self._lock:
+            machines = self._machines_for(focus)
+            names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
+            for maintenance_id in focus.maintenances:
+                names |= {e.scope for e in self._of(maintenance_id) if e.status in OPEN}
+            names |= {self._events[i].scope for i in focus.events if i in self._events}
+            events = {i: self._events[i] for name in sorted(names) for i in self._open_of_scope.get(name, ())}
+            events |= {i: self._events[i] for i in focus.events if i in self._events}
+            met = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
+            if focus.whole:
+                events |= {e.id: e for maintenance_id in met for e in self._of(maintenance_id)}
+            return Snapshot(
+                scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
+                machines=machines,
+                maintenances={i: self._maintenances[i] for i in met if i in self._maintenances},
+                events=events,
+                orders={i: self._orders[i] for i in events if i in self._orders},
+            )
+
+    def inventory(self) -> Inventory:
+        with self._lock:
+            machines = {m.key: m for by_name in self._machines.values() for m in by_name.values()}
+            return Inventory(dict(self._scopes), machines)
+
+    def apply(self, change: Change) -> None:
+        with self._lock:
+            self._check(change)
+            for key in change.removed_machines:
+                self._remove_machine(key)
+            for name in change.removed_scopes:
+                del self._scopes[name]
+            for scope in change.scopes:
+                self._scopes[scope.name] = replace(scope, version=scope.version + 1)
+            for machine in change.machines:
+                self._remove_machine(machine.key)
+            for machine in change.machines:
+                self._put_machine(machine)
+            for event in change.events:
+                self._put_event(event)
+            for approval in change.approvals:
+                event = self._events[approval.event_id]
+                if all(a.machine != approval.machine for a in event.approvals):
+                    self._events[event.id] = replace(event, approvals=(*event.approvals, approval))
+            for order in change.orders:
+                self._put_order(order)
+            for maintenance in change.maintenances:
+                self._put_maintenance(maintenance)
+            for maintenance_id in change.wakes:
+                self._put_maintenance(replace(self._maintenances[maintenance_id], wake_at=change.at))
+            for entry in change.audit:
+                self._audit_count += 1
+                self._audit.append(replace(entry, id=self._audit_count))
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        with self._lock:
+            waiting = sorted((at, i) for i, at in self._waking.items() if at <= now)
+            return [i for _, i in waiting[:limit]]
+
+    def next_wakeup(self) -> datetime | None:
+        with self._lock:
+            return min(self._waking.values(), default=None)
+
+    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+        with self._lock:
+            known = self._unfinished if _UNFINISHED.issuperset(states) else self._orders
+            return list(islice((o for i in known if (o := self._orders[i]).state in states), limit))
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        with self._lock:
+            return self._maintenances.get(maintenance_id)
+
+    def events(self, query: EventQuery) -> Page:
+        with self._lock:
+            found = (e for e in reversed(self._events.values()) if self._matches(e, query))
+            page = list(islice(found, query.limit + 1))
+            more = len(page) > query.limit
+            page = page[: query.limit]
+            return Page(tuple(page), self._numbers[page[-1].id] if more else None)
+
+    def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        with self._lock:
+            found = (
+                entry
+                for entry in reversed(self._audit)
+                if (query.before is None or entry.id < query.before)
+                and query.scope in ("", entry.scope)
+                and query.maintenance_id in ("", entry.maintenance_id)
+                and query.event_id in ("", entry.event_id)
+            )
+            return list(islice(found, query.limit))
+
+    def prune(self, before: datetime, limit: int) -> int:
+        with self._lock:
+            old = [m.id for m in self._maintenances.values() if m.ended is not None and m.ended < before][:limit]
+            for maintenance_id in old:
+                for event_id in self._events_of.pop(maintenance_id, ()):
+                    del self._events[event_id], self._numbers[event_id]
+                    self._orders.pop(event_id, None)
+                del self._maintenances[maintenance_id]
+            entries = sum(1 for entry in islice(self._audit, limit) if entry.at < before)
+            del self._audit[:entries]
+            return len(old) + entries
+
+    def hold(self) -> None:
+        """It lives and dies with this process: nobody else could hold it."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    # -- behind the protocol
+
+    def _check(self, change: Change) -> None:
+        """Everything that could fail, before anything is done."""
+        for name, version in change.expect:
+            known = self._scopes.get(name)
+            if (known.version if known is not None else 0) != version:
+                raise Conflict(f"scope {name} was changed by somebody else")
+        for maintenance in change.maintenances:
+            held = self._maintenances.get(maintenance.id)
+            if (held.version if held is not None else 0) != maintenance.version:
+                raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")
+        replaced = {m.key for m in change.machines} | set(change.removed_machines)
+        for machine in change.machines:
+            for identity in _identities(machine):
+                owner = self._identities.get(identity)
+                if owner is not None and owner not in replaced:
+                    raise Conflict(f"{machine} claims {identity}, which belongs to {'/'.join(owner)}")
+
+    def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
+        keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
+        keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
+        keys += [key for host in focus.hosts for key in sorted(self._hosts.get(host, ()))]
+        return {(scope, name): self._machines[scope][name] for scope, name in keys}
+
+    def _of(self, maintenance_id: str) -> Iterable[Event]:
+        return (self._events[i] for i in self._events_of.get(maintenance_id, ()))
+
+    def _matches(self, event: Event, query: EventQuery) -> bool:
+        return (
+            (query.before is None or self._numbers[event.id] < query.before)
+            and query.scope in ("", event.scope)
+            and (not query.machine or query.machine in event.resources)
+            and query.maintenance_id in ("", event.maintenance_id)
+            and event.status in query.statuses
+        )
+
+    def _put_machine(self, machine: Machine) -> None:
+        self._machines[machine.scope][machine.name] = machine
+        if machine.host:
+            self._hosts[machine.host].add(machine.key)
+        for identity in _identities(machine):
+            self._identities[identity] = machine.key
+
+    def _remove_machine(self, key: tuple[str, str]) -> None:
+        machine = self._machines[key[0]].pop(key[1], None)
+        if machine is None:
+            return
+        self._hosts[machine.host].discard(key)
+        for identity in _identities(machine):
+            del self._identities[identity]
+
+    def _put_event(self, event: Event) -> None:
+        known = self._events.get(event.id)
+        if known is None:
+            self._event_count += 1
+            self._numbers[event.id] = self._event_count
+            self._events_of[event.maintenance_id].append(event.id)
+        else:
+            event = replace(event, approvals=known.approvals)
+        self._events[event.id] = event
+        if event.status in OPEN:
+            self._open_of_scope[event.scope][event.id] = None
+        else:
+            self._open_of_scope[event.scope].pop(event.id, None)
+
+    def _put_order(self, order: Order) -> None:
+        self._orders[order.id] = order
+        if order.state in _UNFINISHED:
+            self._unfinished[order.id] = None
+        else:
+            self._unfinished.pop(order.id, None)
+
+    def _put_maintenance(self, maintenance: Maintenance) -> None:
+        self._maintenances[maintenance.id] = replace(maintenance, version=maintenance.version + 1)
+        if maintenance.wake_at is None or maintenance.ended is not None:
+            self._waking.pop(maintenance.id, None)
+        else:
+            self._waking[maintenance.id] = maintenance.wake_at
+
+
+def _identities(machine: Machine) -> list[object]:
+    return [*machine.identities, *((machine.instance_id,) if machine.instance_id else ())]

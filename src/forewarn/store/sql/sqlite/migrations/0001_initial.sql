@@ -1,0 +1,177 @@
+
+CREATE TABLE scopes (
+    name                TEXT PRIMARY KEY,
+    kind                TEXT NOT NULL CHECK (kind IN ('cloud-service', 'availability-set', 'placement-group', 'standalone')),
+    approval            TEXT NOT NULL CHECK (approval IN ('any', 'all', 'operator')),
+    approve_user_events INTEGER NOT NULL CHECK (approve_user_events IN (0, 1)),
+    max_user_operations INTEGER NOT NULL CHECK (max_user_operations >= 0),
+    terminate_notice_s  INTEGER NOT NULL CHECK (terminate_notice_s BETWEEN 300 AND 900),
+    minimum_notice_s    TEXT NOT NULL,
+    enabled             INTEGER NOT NULL CHECK (enabled IN (0, 1)),
+    epoch               INTEGER NOT NULL CHECK (epoch >= enabled),
+    incarnation         INTEGER NOT NULL CHECK (incarnation >= 1),
+    version             INTEGER NOT NULL CHECK (version >= 1),
+    changed             TEXT
+) WITHOUT ROWID;
+
+CREATE TABLE machines (
+    scope         TEXT NOT NULL REFERENCES scopes (name),
+    name          TEXT NOT NULL,
+    update_domain INTEGER NOT NULL CHECK (update_domain >= 0),
+    fault_domain  INTEGER NOT NULL CHECK (fault_domain >= 0),
+    host          TEXT NOT NULL,
+    interface     TEXT NOT NULL,
+    instance_id   TEXT NOT NULL,
+    PRIMARY KEY (scope, name)
+) WITHOUT ROWID;
+CREATE INDEX machines_by_host ON machines (host) WHERE host <> '';
+CREATE UNIQUE INDEX machines_by_instance_id ON machines (instance_id) WHERE instance_id <> '';
+
+-- Who a caller is: an (interface, address) pair belongs to one machine; address '' means the interface alone tells.
+CREATE TABLE machine_addresses (
+    interface TEXT NOT NULL,
+    address   TEXT NOT NULL,
+    scope     TEXT NOT NULL,
+    name      TEXT NOT NULL,
+    PRIMARY KEY (interface, address),
+    FOREIGN KEY (scope, name) REFERENCES machines (scope, name) ON DELETE CASCADE
+) WITHOUT ROWID;
+CREATE INDEX machine_addresses_by_machine ON machine_addresses (scope, name);
+
+CREATE TABLE maintenances (
+    id          TEXT PRIMARY KEY,
+    type        TEXT NOT NULL,
+    source      TEXT NOT NULL,
+    created     TEXT NOT NULL,
+    created_by  TEXT NOT NULL,
+    not_before  TEXT,
+    earliest    TEXT,
+    duration_s  INTEGER NOT NULL,
+    description TEXT NOT NULL,
+    emergency   INTEGER NOT NULL,
+    on_failure  TEXT NOT NULL CHECK (on_failure IN ('hold', 'cancel', 'continue')),
+    paused      INTEGER NOT NULL,
+    cancelled   INTEGER NOT NULL,
+    status      TEXT NOT NULL CHECK (status IN ('Planned', 'Running', 'Paused', 'Completed', 'Cancelled', 'Failed')),
+    wake_at     TEXT,
+    version     INTEGER NOT NULL,
+    ended       TEXT,
+    CHECK ((ended IS NULL) = (status IN ('Planned', 'Running', 'Paused'))),
+    CHECK (ended IS NULL OR wake_at IS NULL)
+) WITHOUT ROWID;
+CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS NOT NULL;
+CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL;
+
+CREATE TABLE events (
+    number           INTEGER PRIMARY KEY AUTOINCREMENT,
+    id               TEXT NOT NULL UNIQUE,
+    maintenance_id   TEXT NOT NULL REFERENCES maintenances (id),
+    wave             INTEGER NOT NULL CHECK (wave >= 1),
+    position         INTEGER NOT NULL,
+    scope            TEXT NOT NULL,
+    update_domain    INTEGER NOT NULL,
+    type             TEXT NOT NULL CHECK (type IN ('Freeze', 'Reboot', 'Redeploy', 'Preempt', 'Terminate')),
+    source           TEXT NOT NULL CHECK (source IN ('Platform', 'User')),
+    resources        TEXT NOT NULL CHECK (json_array_length(resources) >= 1),
+    description      TEXT NOT NULL,
+    duration_s       INTEGER NOT NULL,
+    emergency        INTEGER NOT NULL,
+    status           TEXT NOT NULL
+                     CHECK (status IN ('Planned', 'Scheduled', 'Started', 'Completed', 'Cancelled', 'Abandoned')),
+    born_approved    INTEGER NOT NULL,
+    needs_approval   INTEGER NOT NULL,
+    approval         TEXT NOT NULL CHECK (approval IN ('any', 'all', 'operator')),
+    sequence         INTEGER NOT NULL,
+    published        TEXT,
+    not_before       TEXT,
+    minimum_notice_s INTEGER NOT NULL,
+    started          TEXT,
+    ended            TEXT,
+    reason           TEXT NOT NULL,
+    UNIQUE (maintenance_id, position),
+    CHECK ((ended IS NULL) = (status IN ('Planned', 'Scheduled', 'Started'))),
+    CHECK (status NOT IN ('Scheduled', 'Started', 'Completed', 'Abandoned') OR published IS NOT NULL),
+    CHECK (status NOT IN ('Started', 'Completed', 'Abandoned') OR started IS NOT NULL),
+    CHECK ((published IS NULL) = (not_before IS NULL)),
+    CHECK (not_before >= published AND started >= published AND ended >= started)
+);
+CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
+CREATE INDEX events_by_scope ON events (scope, number);
+
+-- "Ended statuses are final"; an event keeps its id, its maintenance and, once told, its NotBefore.
+CREATE TRIGGER events_are_final BEFORE UPDATE ON events
+WHEN old.ended IS NOT NULL
+  OR new.id <> old.id
+  OR new.maintenance_id <> old.maintenance_id
+  OR (old.published IS NOT NULL AND (new.published IS NOT old.published OR new.not_before IS NOT old.not_before))
+  OR (old.status = 'Started' AND new.status IN ('Planned', 'Scheduled', 'Cancelled'))
+  OR (old.status = 'Scheduled' AND new.status = 'Planned')
+BEGIN
+    SELECT RAISE(ABORT, 'an event is final once ended and never goes backwards');
+END;
+
+-- The machines of an event, for finding events by machine and for "a machine is in at most one started event".
+CREATE TABLE event_machines (
+    scope        TEXT NOT NULL,
+    machine      TEXT NOT NULL,
+    event_number INTEGER NOT NULL REFERENCES events (number) ON DELETE CASCADE,
+    started      INTEGER NOT NULL,
+    PRIMARY KEY (scope, machine, event_number)
+) WITHOUT ROWID;
+CREATE INDEX event_machines_by_event ON event_machines (event_number);
+CREATE UNIQUE INDEX one_started_event_per_machine ON event_machines (scope, machine) WHERE started = 1;
+
+CREATE TRIGGER events_name_machines AFTER INSERT ON events
+BEGIN
+    INSERT INTO event_machines (scope, machine, event_number, started)
+    SELECT new.scope, value, new.number, new.status = 'Started' FROM json_each(new.resources);
+END;
+
+CREATE TRIGGER events_hold_machines AFTER UPDATE OF status ON events
+WHEN (old.status = 'Started') <> (new.status = 'Started')
+BEGIN
+    UPDATE event_machines SET started = (new.status = 'Started') WHERE event_number = new.number;
+END;
+
+CREATE TABLE approvals (
+    event_id TEXT NOT NULL REFERENCES events (id) ON DELETE CASCADE,
+    machine  TEXT NOT NULL,
+    who      TEXT NOT NULL,
+    at       TEXT NOT NULL,
+    origin   TEXT NOT NULL,
+    PRIMARY KEY (event_id, machine)
+) WITHOUT ROWID;
+
+CREATE TABLE orders (
+    id       TEXT PRIMARY KEY REFERENCES events (id) ON DELETE CASCADE,
+    issued   TEXT NOT NULL,
+    deadline TEXT,
+    state    TEXT NOT NULL CHECK (state IN ('open', 'running', 'done', 'failed')),
+    attempt  INTEGER NOT NULL CHECK (attempt >= 1),
+    node     TEXT NOT NULL,
+    taken    TEXT,
+    ended    TEXT,
+    reason   TEXT NOT NULL,
+    output   TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX orders_by_state ON orders (state, issued, id);
+
+CREATE TABLE audit (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    at             TEXT NOT NULL,
+    who            TEXT NOT NULL,
+    action         TEXT NOT NULL,
+    origin         TEXT NOT NULL,
+    scope          TEXT NOT NULL,
+    maintenance_id TEXT NOT NULL,
+    event_id       TEXT NOT NULL,
+    detail         TEXT NOT NULL
+);
+CREATE INDEX audit_by_event ON audit (event_id, id) WHERE event_id <> '';
+CREATE INDEX audit_by_maintenance ON audit (maintenance_id, id) WHERE maintenance_id <> '';
+CREATE INDEX audit_by_scope ON audit (scope, id) WHERE scope <> '';
+
+CREATE TRIGGER audit_is_append_only BEFORE UPDATE ON audit
+BEGIN
+    SELECT RAISE(ABORT, 'the audit is append-only');
+END;

@@ -1,0 +1,180 @@
+-- Every question and every write of the embedded store, by name. Lists come in as JSON arrays.
+
+-- name: scopes_by_name
+SELECT * FROM scopes WHERE name IN (SELECT value FROM json_each(:names)) ORDER BY name;
+
+-- name: scopes_all
+SELECT * FROM scopes ORDER BY name;
+
+-- name: machines_of_scopes
+SELECT * FROM machines WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;
+
+-- name: machines_by_key
+-- The keys come as a JSON array of [scope, name].
+SELECT m.* FROM json_each(:keys) k
+JOIN machines m ON m.scope = k.value ->> 0 AND m.name = k.value ->> 1 ORDER BY m.scope, m.name;
+
+-- name: machines_on_hosts
+SELECT * FROM machines
+WHERE host <> '' AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY scope, name;
+
+-- name: machines_all
+SELECT * FROM machines ORDER BY scope, name;
+
+-- name: addresses_by_key
+SELECT a.scope, a.name, a.address FROM json_each(:keys) k
+JOIN machine_addresses a ON a.scope = k.value ->> 0 AND a.name = k.value ->> 1;
+
+-- name: addresses_all
+SELECT scope, name, address FROM machine_addresses;
+
+-- name: scopes_of_maintenances
+-- Where a maintenance still has something open.
+SELECT DISTINCT scope FROM events
+WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) AND ended IS NULL;
+
+-- name: events_by_id
+SELECT * FROM events WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY number;
+
+-- name: events_open_in_scopes
+SELECT * FROM events WHERE scope IN (SELECT value FROM json_each(:names)) AND ended IS NULL ORDER BY number;
+
+-- name: events_of_maintenances
+SELECT * FROM events WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) ORDER BY number;
+
+-- name: maintenances_by_id
+SELECT * FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: approvals_of_events
+SELECT * FROM approvals WHERE event_id IN (SELECT value FROM json_each(:ids)) ORDER BY event_id, at, machine;
+
+-- name: orders_of_events
+SELECT * FROM orders WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: due
+SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :limit;
+
+-- name: next_wakeup
+SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
+
+-- name: orders_in_states
+SELECT * FROM orders WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY issued, id LIMIT :limit;
+
+-- name: events_page
+SELECT * FROM events
+WHERE number < :before AND status IN (SELECT value FROM json_each(:statuses))
+ORDER BY number DESC LIMIT :limit;
+
+-- name: events_page_of_scope
+SELECT * FROM events
+WHERE scope = :scope AND number < :before AND status IN (SELECT value FROM json_each(:statuses))
+ORDER BY number DESC LIMIT :limit;
+
+-- name: events_page_of_machine
+SELECT e.* FROM event_machines m JOIN events e ON e.number = m.event_number
+WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
+  AND e.status IN (SELECT value FROM json_each(:statuses))
+ORDER BY m.event_number DESC LIMIT :limit;
+
+-- name: events_page_of_maintenance
+SELECT * FROM events
+WHERE maintenance_id = :maintenance_id AND number < :before AND status IN (SELECT value FROM json_each(:statuses))
+ORDER BY number DESC LIMIT :limit;
+
+-- name: audit_page
+SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: audit_page_of_scope
+SELECT * FROM audit WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: audit_page_of_maintenance
+SELECT * FROM audit WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before
+ORDER BY id DESC LIMIT :limit;
+
+-- name: audit_page_of_event
+SELECT * FROM audit WHERE event_id <> '' AND event_id = :event_id AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: versions
+SELECT name, version FROM scopes WHERE name IN (SELECT value FROM json_each(:names));
+
+-- name: put_scope
+INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
+    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.approval,
+    approve_user_events = excluded.approve_user_events, max_user_operations = excluded.max_user_operations,
+    terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
+    enabled = excluded.enabled, epoch = excluded.epoch, incarnation = excluded.incarnation,
+    version = excluded.version, changed = excluded.changed;
+
+-- name: remove_scope
+DELETE FROM scopes WHERE name = :name;
+
+-- name: put_machine
+INSERT INTO machines VALUES (:scope, :name, :update_domain, :fault_domain, :host, :interface, :instance_id)
+ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
+    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id;
+
+-- name: clear_instance_id
+-- Identities may swap between machines in one change: every old one goes before any new one comes.
+UPDATE machines SET instance_id = '' WHERE scope = :scope AND name = :name AND instance_id <> '';
+
+-- name: clear_addresses
+DELETE FROM machine_addresses WHERE scope = :scope AND name = :name;
+
+-- name: put_address
+INSERT INTO machine_addresses VALUES (:interface, :address, :scope, :name);
+
+-- name: remove_machine
+DELETE FROM machines WHERE scope = :scope AND name = :name;
+
+-- name: add_maintenance
+INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
+    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended);
+
+-- name: update_maintenance
+UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
+    version = :version + 1, ended = :ended
+WHERE id = :id AND version = :version;
+
+-- name: wake_maintenance
+UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND ended IS NULL;
+
+-- name: put_event
+-- An id that already belongs to another maintenance updates nothing, which the store notices.
+INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
+    duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
+    minimum_notice_s, started, ended, reason)
+VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :source, :resources, :description,
+    :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
+    :minimum_notice_s, :started, :ended, :reason)
+ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
+    approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
+    not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
+    ended = excluded.ended, reason = excluded.reason
+WHERE events.maintenance_id = excluded.maintenance_id;
+
+-- name: add_approval
+INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLICT DO NOTHING;
+
+-- name: put_order
+INSERT INTO orders VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output)
+ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
+    attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
+    reason = excluded.reason, output = excluded.output;
+
+-- name: add_audit
+INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
+VALUES (:at, :who, :action, :origin, :scope, :maintenance_id, :event_id, :detail);
+
+-- name: old_maintenances
+SELECT id FROM maintenances WHERE ended IS NOT NULL AND ended < :before ORDER BY ended LIMIT :limit;
+
+-- name: forget_events
+DELETE FROM events WHERE maintenance_id IN (SELECT value FROM json_each(:ids));
+
+-- name: forget_maintenances
+DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: forget_audit
+-- The audit grows in order of time: the oldest come first by id.
+DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit) AND at < :before;

@@ -1,0 +1,300 @@
+"""The embedded store: one SQLite file, WAL, synchronous=FULL. What was acknowledged survives kill -9 and power loss.
+
+One connection writes, in short immediate transactions, under a lock; each reading thread has a connection of its own
+and is never blocked by a write.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from forewarn.core.errors import Conflict, InvariantBroken
+from forewarn.core.model import Approval, AuditEntry, Change, Event, Machine, Maintenance, Order, OrderState, Snapshot
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, rows
+from forewarn.store.sql import queries
+from forewarn.store.sqlite_file import connect, create, guarded, hold, require_current, schema_version
+
+_NEWEST_NUMBER = 2**62
+
+SQL = queries("sqlite")
+
+
+class SqliteStore:
+    """Opens a database of the right version, or makes a new one where there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._write_lock = threading.Lock()
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        self._hold: int | None = None
+        with guarded(path):
+            self._writer = connect(path)
+            try:
+                if schema_version(self._writer, path) == 0:
+                    create(self._writer)
+                require_current(self._writer, path)
+            except BaseException:
+                self._writer.close()
+                raise
+
+    # -- consistent reads
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        with self._reading() as reader:
+            machines = _machines(reader, focus)
+            events, maintenance_ids, names = _events(reader, focus, {scope for scope, _ in machines})
+            orders = reader.ask("orders_of_events", ids=_json(events))
+            scopes = reader.ask("scopes_by_name", names=_json(sorted(names)))
+            maintenances = reader.ask("maintenances_by_id", ids=_json(maintenance_ids))
+            return Snapshot(
+                scopes={row["name"]: rows.SCOPE.thing(row) for row in scopes},
+                machines=machines,
+                maintenances={row["id"]: rows.MAINTENANCE.thing(row) for row in maintenances},
+                events=events,
+                orders={row["id"]: rows.ORDER.thing(row) for row in orders},
+            )
+
+    def inventory(self) -> Inventory:
+        with self._reading() as reader:
+            scopes = {row["name"]: rows.SCOPE.thing(row) for row in reader.ask("scopes_all")}
+            machines = _with_addresses(reader.ask("machines_all"), reader.ask("addresses_all"))
+            return Inventory(scopes, machines)
+
+    # -- atomic writes
+
+    def apply(self, change: Change) -> None:
+        with self._writing() as writer:
+            _check_versions(writer, change)
+            _write_inventory(writer, change)
+            _write_maintenances(writer, change)
+            written = writer.many("put_event", (rows.EVENT.values(e) for e in change.events))
+            if written != len(change.events):
+                raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
+            writer.many("add_approval", (rows.APPROVAL.values(a) for a in change.approvals))
+            writer.many("put_order", (rows.ORDER.values(o) for o in change.orders))
+            writer.many("wake_maintenance", ({"id": i, "at": rows.time_text(change.at)} for i in change.wakes))
+            writer.many("add_audit", (rows.AUDIT.values(entry) for entry in change.audit))
+
+    # -- hints
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        with self._reading() as reader:
+            return [row["id"] for row in reader.ask("due", now=rows.time_text(now), limit=limit)]
+
+    def next_wakeup(self) -> datetime | None:
+        with self._reading() as reader:
+            found = list(reader.ask("next_wakeup"))
+            return datetime.fromisoformat(found[0]["wake_at"]) if found else None
+
+    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+        with self._reading() as reader:
+            found = reader.ask("orders_in_states", states=_json(sorted(states)), limit=limit)
+            return [rows.ORDER.thing(row) for row in found]
+
+    # -- history
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        with self._reading() as reader:
+            found = list(reader.ask("maintenances_by_id", ids=_json([maintenance_id])))
+            return rows.MAINTENANCE.thing(found[0]) if found else None
+
+    def events(self, query: EventQuery) -> Page:
+        by = "_of_machine" if query.machine else "_of_maintenance" if query.maintenance_id else ""
+        by = by or ("_of_scope" if query.scope else "")
+        with self._reading() as reader:
+            found = list(
+                reader.ask(
+                    f"events_page{by}",
+                    scope=query.scope,
+                    machine=query.machine,
+                    maintenance_id=query.maintenance_id,
+                    statuses=_json(sorted(query.statuses)),
+                    before=_NEWEST_NUMBER if query.before is None else query.before,
+                    limit=query.limit + 1,
+                )
+            )
+            shown = found[: query.limit]
+            events = _with_approvals(reader, shown)
+            more = shown[-1]["number"] if len(found) > query.limit else None
+            return Page(tuple(events[row["id"]] for row in shown), more)
+
+    def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        by = "_of_event" if query.event_id else "_of_maintenance" if query.maintenance_id else ""
+        by = by or ("_of_scope" if query.scope else "")
+        with self._reading() as reader:
+            found = reader.ask(
+                f"audit_page{by}",
+                scope=query.scope,
+                maintenance_id=query.maintenance_id,
+                event_id=query.event_id,
+                before=_NEWEST_NUMBER if query.before is None else query.before,
+                limit=query.limit,
+            )
+            return [rows.AUDIT.thing(row) for row in found]
+
+    def prune(self, before: datetime, limit: int) -> int:
+        moment = rows.time_text(before)
+        with self._writing() as writer:
+            old = [row["id"] for row in writer.ask("old_maintenances", before=moment, limit=limit)]
+            if old:
+                writer.one("forget_events", ids=_json(old))
+                writer.one("forget_maintenances", ids=_json(old))
+            return len(old) + writer.one("forget_audit", before=moment, limit=limit)
+
+    # -- housekeeping
+
+    def hold(self) -> None:
+        self._hold = hold(self.path)
+
+    def close(self) -> None:
+        with self._write_lock:
+            for connection in (*self._readers, self._writer):
+                connection.close()
+            if self._hold is not None:
+                os.close(self._hold)
+                self._hold = None
+
+    @contextmanager
+    def _reading(self) -> Iterator["_Session"]:
+        """One consistent moment: everything read inside comes from it."""
+        with guarded(self.path):
+            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+            if connection is None:
+                connection = self._local.connection = connect(self.path)
+                self._readers.append(connection)
+            connection.execute("BEGIN")
+            try:
+                yield _Session(connection)
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _writing(self) -> Iterator["_Session"]:
+        with self._write_lock, guarded(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield _Session(self._writer)
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+
+class _Session:
+    """A transaction under way: named queries on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, name: str, **values: object) -> Iterable[sqlite3.Row]:
+        return self._connection.execute(SQL[name], values)
+
+    def one(self, name: str, **values: object) -> int:
+        return self._connection.execute(SQL[name], values).rowcount
+
+    def many(self, name: str, values: Iterable[rows.Values]) -> int:
+        """Run it for each; the number of rows it changed."""
+        changed = 0
+        for each in values:
+            changed += self._connection.execute(SQL[name], each).rowcount
+        return changed
+
+
+def _json(values: Iterable[object]) -> str:
+    return json.dumps(list(values))
+
+
+# -- reading
+
+
+def _machines(reader: _Session, focus: Focus) -> dict[tuple[str, str], Machine]:
+    found: list[sqlite3.Row] = []
+    if focus.inventory:
+        found += reader.ask("machines_of_scopes", names=_json(focus.scopes))
+    if focus.machines:
+        found += reader.ask("machines_by_key", keys=_json(focus.machines))
+    if focus.hosts:
+        found += reader.ask("machines_on_hosts", hosts=_json(focus.hosts))
+    if not found:
+        return {}
+    keys = _json((row["scope"], row["name"]) for row in found)
+    return _with_addresses(found, reader.ask("addresses_by_key", keys=keys))
+
+
+def _with_addresses(machines: Iterable[Any], addresses: Iterable[Any]) -> dict[tuple[str, str], Machine]:
+    known: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in addresses:
+        known[row["scope"], row["name"]].append(row["address"])
+    return {
+        (row["scope"], row["name"]): rows.MACHINE.thing(
+            row, addresses=tuple(filter(None, known.get((row["scope"], row["name"]), ())))
+        )
+        for row in machines
+    }
+
+
+def _events(reader: _Session, focus: Focus, names: set[str]) -> tuple[dict[str, Event], list[str], set[str]]:
+    """The events, the maintenances they belong to, and every scope concerned."""
+    named = list(reader.ask("events_by_id", ids=_json(focus.events))) if focus.events else []
+    names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
+    if focus.maintenances:
+        names |= {row["scope"] for row in reader.ask("scopes_of_maintenances", ids=_json(focus.maintenances))}
+    found = [*reader.ask("events_open_in_scopes", names=_json(sorted(names))), *named]
+    maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
+    if focus.whole:
+        found += reader.ask("events_of_maintenances", ids=_json(maintenance_ids))
+    return _with_approvals(reader, found), maintenance_ids, names
+
+
+def _with_approvals(reader: _Session, found: Iterable[Any]) -> dict[str, Event]:
+    by_id = {row["id"]: row for row in found}
+    approvals: dict[str, list[Approval]] = defaultdict(list)
+    for row in reader.ask("approvals_of_events", ids=_json(by_id)):
+        approvals[row["event_id"]].append(rows.APPROVAL.thing(row))
+    return {
+        event_id: rows.EVENT.thing(row, approvals=tuple(approvals.get(event_id, ()))) for event_id, row in by_id.items()
+    }
+
+
+# -- writing
+
+
+def _check_versions(writer: _Session, change: Change) -> None:
+    known = {row["name"]: row["version"] for row in writer.ask("versions", names=_json(n for n, _ in change.expect))}
+    for name, version in change.expect:
+        if known.get(name, 0) != version:
+            raise Conflict(f"scope {name} was changed by somebody else")
+
+
+def _write_inventory(writer: _Session, change: Change) -> None:
+    writer.many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
+    writer.many("put_scope", (rows.SCOPE.values(s) for s in change.scopes))
+    keys: list[rows.Values] = [{"scope": m.scope, "name": m.name} for m in change.machines]
+    writer.many("clear_addresses", keys)
+    writer.many("clear_instance_id", keys)
+    writer.many("put_machine", (rows.MACHINE.values(m) for m in change.machines))
+    writer.many(
+        "put_address",
+        (
+            {"interface": interface, "address": address, "scope": m.scope, "name": m.name}
+            for m in change.machines
+            for interface, address in m.identities
+        ),
+    )
+    writer.many("remove_scope", ({"name": name} for name in change.removed_scopes))
+
+
+def _write_maintenances(writer: _Session, change: Change) -> None:
+    for maintenance in change.maintenances:
+        name = "update_maintenance" if maintenance.version else "add_maintenance"
+        if writer.one(name, **rows.MAINTENANCE.values(maintenance)) != 1:
+            raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")

@@ -1,0 +1,259 @@
+"""The loop: tick what is due, hand out orders, save what executors report; one sentence per cycle.
+
+Decide, save, then act: an order is saved as open by the tick that starts its event and as running before its executor
+begins. Nothing here sleeps on behalf of an event: a wait is a moment in the store, and the loop waits for the earliest.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from datetime import datetime, timedelta
+
+from forewarn.clock import Clock
+from forewarn.control import Control
+from forewarn.core.errors import Conflict, ForewarnError, Refused, StoreUnavailable
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Actor, Change, Order, OrderState, Status
+from forewarn.executors import Executor, Progress, Report, Work
+from forewarn.store import Focus, Store
+
+BATCH = 100
+IDLE_WAIT_S = 1.0
+MAX_CYCLES_AT_ONE_MOMENT = 1_000_000
+MAX_RUNNING_ORDERS = 1_000_000
+PRUNE_EVERY = timedelta(hours=1)
+PRUNE_BATCH = 500
+SICK_WAIT_S = 10.0
+
+log = logging.getLogger("forewarn.ticker")
+
+
+class Ticker:
+    def __init__(
+        self, control: Control, store: Store, clock: Clock, executor: Executor, *, node: str, retain_history_s: int
+    ) -> None:
+        self._control = control
+        self._store = store
+        self._clock = clock
+        self._executor = executor
+        self._actor = Actor("ticker", node)
+        self._node = node
+        self._retain = timedelta(seconds=retain_history_s) if retain_history_s else None
+        self._prune_at: datetime | None = None
+        self._cycling = threading.RLock()
+        self._nudged = threading.Event()
+        self._stopping = threading.Event()
+        # Maintenances whose tick failed in a way no rule foresees, and when to try again: they must not hold up the rest.
+        self._sick: dict[str, float] = {}
+        self._trouble = ""
+        self.cycled_at_s: float | None = None
+        control.listen(lambda _: self.nudge())
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Until `stop`; survives a store that is away."""
+        recovered = False
+        while not self._stopping.is_set():
+            try:
+                if not recovered:
+                    self.recover()
+                    recovered = True
+                busy = self.cycle()
+                self._all_well()
+            except ForewarnError as error:
+                self._say_trouble(error)
+                busy = False
+            self.cycled_at_s = time.monotonic()
+            if not busy:
+                self._wait()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Something changed: look again now."""
+        self._nudged.set()
+
+    def recover(self) -> None:
+        """After a start: ask the executor what became of the orders that were running, before any is run again."""
+        with self._cycling:
+            if not self._executor.takes_orders:
+                return
+            running = [self._work(order) for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)]
+            self._executor.tidy(running)
+            for work in running:
+                status = self._executor.status(work)
+                if isinstance(status, Outcome):
+                    self._settle(Report(work.order.id, work.order.attempt, status))
+                elif status is Progress.RUNNING:
+                    self._executor.watch(work)
+                else:
+                    self._begin(work)
+
+    # -- one cycle
+
+    def cycle(self) -> bool:
+        """Do what is due now, in bounded batches; whether anything was done."""
+        with self._cycling:
+            due = self._due()
+            done = self._tick(due) if due else Counter[str]()
+            for report in self._executor.reports(self._clock.now()):
+                done += self._settle(report)
+            done += self._hand_out()
+            self._prune()
+            if done:
+                log.info(_sentence(done))
+            return bool(done or due)
+
+    def settle(self) -> None:
+        """Cycle until nothing more happens at this moment."""
+        for _ in range(MAX_CYCLES_AT_ONE_MOMENT):
+            if not self.cycle():
+                return
+        raise Refused(f"something keeps happening at {self._clock.now().isoformat()}: giving up")
+
+    def advance(self, seconds: float) -> datetime:
+        """Move a manual or scaled clock from due time to due time, doing everything at its own time and in order.
+
+        Returns when all of it is saved and shows in the documents.
+        """
+        if not seconds >= 0:
+            raise Refused("a clock never goes backwards: advance by 0 seconds or more")
+        with self._cycling:
+            target = self._clock.now() + timedelta(seconds=seconds)
+            self._clock.move_to(self._clock.now())  # refuses at once where time is not ours to move
+            self.settle()
+            while (moment := self.next_wakeup()) is not None and self._clock.now() < moment <= target:
+                self._clock.move_to(moment)
+                self.settle()
+            self._clock.move_to(max(target, self._clock.now()))
+            self.settle()
+            return self._clock.now()
+
+    def next_wakeup(self) -> datetime | None:
+        """The next moment at which there is something to do."""
+        moments = [m for m in (self._store.next_wakeup(), self._executor.next_report()) if m is not None]
+        return min(moments, default=None)
+
+    # -- behind the cycle
+
+    def _due(self) -> list[str]:
+        now_s = time.monotonic()
+        self._sick = {i: at_s for i, at_s in self._sick.items() if at_s > now_s}
+        due = self._store.due(self._clock.now(), BATCH + len(self._sick))
+        return [i for i in due if i not in self._sick][:BATCH]
+
+    def _tick(self, due: list[str]) -> Counter[str]:
+        try:
+            return _counted(self._control.tick(due, self._actor))
+        except (Conflict, StoreUnavailable):
+            raise
+        except Exception:
+            return self._tick_one_by_one(due)
+
+    def _tick_one_by_one(self, due: list[str]) -> Counter[str]:
+        done: Counter[str] = Counter()
+        for maintenance_id in due:
+            try:
+                done += _counted(self._control.tick([maintenance_id], self._actor))
+            except (Conflict, StoreUnavailable):
+                raise
+            except Exception:
+                log.exception("maintenance %s cannot be ticked; trying again in %g s", maintenance_id, SICK_WAIT_S)
+                self._sick[maintenance_id] = time.monotonic() + SICK_WAIT_S
+        return done
+
+    def _hand_out(self) -> Counter[str]:
+        """Take open orders, each saved as running before its executor begins."""
+        done: Counter[str] = Counter()
+        free = min(self._executor.free_slots(), BATCH)
+        for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
+            try:
+                self._control.take_order(order.id, self._actor, node=self._node)
+            except Refused:
+                continue  # somebody else was first
+            _, taken = self._control.event(order.id)
+            if taken is not None:
+                self._begin(self._work(taken))
+                done["took {} order(s)"] += 1
+        return done
+
+    def _begin(self, work: Work) -> None:
+        try:
+            self._executor.begin(work)
+        except OSError as error:
+            self._settle(
+                Report(work.order.id, work.order.attempt, Outcome(ok=False, reason=f"could not begin: {error}"))
+            )
+
+    def _settle(self, report: Report) -> Counter[str]:
+        """Save the end of an order, unless another attempt has begun or somebody settled the event meanwhile."""
+        done: Counter[str] = Counter()
+        try:
+            _, order = self._control.event(report.order_id)
+            if order is not None and order.attempt == report.attempt:
+                self._control.report_order(report.order_id, report.outcome, self._actor)
+                done["finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"] += 1
+        except Refused as error:
+            log.info("the end of order %s came too late to matter: %s", report.order_id, error)
+        self._executor.settled(report)
+        return done
+
+    def _work(self, order: Order) -> Work:
+        event, _ = self._control.event(order.id)
+        keys = tuple((event.scope, name) for name in event.resources)
+        machines = self._store.snapshot(Focus(machines=keys, whole=False)).machines
+        return Work(order, event, {name: m.host for (_, name), m in machines.items()})
+
+    def _prune(self) -> None:
+        now = self._clock.now()
+        if self._retain is None or (self._prune_at is not None and now < self._prune_at):
+            return
+        forgotten = self._store.prune(now - self._retain, PRUNE_BATCH)
+        if forgotten < PRUNE_BATCH:
+            self._prune_at = now + PRUNE_EVERY
+
+    def _wait(self) -> None:
+        moment = self._next_or_none()
+        seconds = self._clock.seconds_until(moment) if moment is not None else None
+        # Never longer than a second: losing a nudge must not cost more.
+        self._nudged.wait(IDLE_WAIT_S if seconds is None else min(seconds, IDLE_WAIT_S))
+        self._nudged.clear()
+
+    def _next_or_none(self) -> datetime | None:
+        try:
+            return self.next_wakeup()
+        except StoreUnavailable:
+            return None
+
+    def _say_trouble(self, error: ForewarnError) -> None:
+        """The first failure and each change of failure, not every second the same line."""
+        if isinstance(error, Conflict):
+            return
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.error("the ticker cannot work: %s", error)
+
+    def _all_well(self) -> None:
+        if self._trouble:
+            log.info("the ticker works again")
+            self._trouble = ""
+
+
+def _counted(change: Change) -> Counter[str]:
+    """What a tick did."""
+    done: Counter[str] = Counter()
+    told = {Status.SCHEDULED: "published {} event(s)", Status.STARTED: "started {} event(s)"}
+    for event in change.events:
+        done[told.get(event.status, "ended {} event(s)")] += 1
+    ended = sum(m.ended is not None for m in change.maintenances)
+    if ended:
+        done["closed {} maintenance(s)"] += ended
+    return done
+
+
+def _sentence(done: Counter[str]) -> str:
+    return ", ".join(template.format(count) for template, count in sorted(done.items()))

@@ -1,0 +1,28 @@
+"""The stores every contract, story and property runs on."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.store import Store
+from forewarn.store.memory import MemoryStore
+from forewarn.store.sqlite import SqliteStore
+
+StoreFactory = Callable[[Path], Store]
+
+STORES: dict[str, StoreFactory] = {
+    "memory": lambda _: MemoryStore(),
+    "sqlite": lambda folder: SqliteStore(folder / "forewarn.db"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what is seen into stories and golden files")
+
+
+@pytest.fixture(params=sorted(STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = STORES[request.param](tmp_path)
+    yield made
+    made.close()
