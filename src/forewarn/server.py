@@ -90,6 +90,7 @@ class Service:
         clock: Clock | None = None,
         store: Store | None = None,
         new_id: Callable[[], str] = new_id,
+        node: str = "",
     ) -> None:
         try:
             self.clock = clock or clock_for(settings.clock)
@@ -109,7 +110,7 @@ class Service:
             self.store,
             self.clock,
             self.executor,
-            node=f"{socket.gethostname()}:{os.getpid()}",
+            node=node or f"{socket.gethostname()}:{os.getpid()}",
             retain_history_s=settings.retain_history_s,
         )
         if isinstance(self.executor, CommandExecutor):

@@ -44,8 +44,10 @@ class Ticker:
         self._cycling = threading.RLock()
         self._nudged = threading.Event()
         self._stopping = threading.Event()
-        # Maintenances whose tick failed in a way no rule foresees, and when to try again: they must not hold up the rest.
+        # In the loop, a maintenance whose tick fails in a way no rule foresees must not hold up the rest: it is tried
+        # again later. Whoever calls `cycle` or `advance` gets the error.
         self._sick: dict[str, float] = {}
+        self._isolating = False
         self._trouble = ""
         self.cycled_at_s: float | None = None
         control.listen(lambda _: self.nudge())
@@ -55,6 +57,7 @@ class Ticker:
     def run(self) -> None:
         """Until `stop`; survives a store that is away."""
         recovered = False
+        self._isolating = True
         while not self._stopping.is_set():
             try:
                 if not recovered:
@@ -152,6 +155,8 @@ class Ticker:
         except (Conflict, StoreUnavailable):
             raise
         except Exception:
+            if not self._isolating:
+                raise
             return self._tick_one_by_one(due)
 
     def _tick_one_by_one(self, due: list[str]) -> Counter[str]:

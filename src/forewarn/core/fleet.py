@@ -302,7 +302,7 @@ def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
             domains[machine.host, machine.scope].add(machine.update_domain)
     return tuple(
         f"host {host} carries update domains {', '.join(map(str, sorted(found)))} of scope {scope}:"
-        " maintenance of it takes that many waves"
+        f" maintenance of it takes {len(found)} waves"
         for (host, scope), found in sorted(domains.items())
         if len(found) > 1
     )

@@ -48,7 +48,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     for scope in {e.scope for e in moved}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
-    _check_guard(by_scope, started)
+    _check_guard(before, by_scope, started)
     for maintenance_id in {e.maintenance_id for e in moved}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
     _check_scopes(before, after)
@@ -175,11 +175,12 @@ def _check_domains(events: Iterable[Event]) -> None:
         raise _broken(6, f"update domains {sorted(domains)} of one scope would be under way at once")
 
 
-def _check_guard(by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:
+def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:
     """6. A rolling event does not start while anything else has another update domain of its scope under way."""
     for event in started:
         for other in by_scope[event.scope] if event.one_domain_at_a_time else ():
-            if other.status is Status.STARTED and other.update_domain != event.update_domain:
+            under_way = _status_before(before, other) is Status.STARTED and other.status is Status.STARTED
+            if under_way and other.update_domain != event.update_domain:
                 raise _broken(6, f"event {event.id} would start while event {other.id} has another update domain")
 
 
@@ -205,11 +206,14 @@ def _check_not_overtaken(
     """Due waves do not overtake each other in a scope."""
     for event in started:
         for other in by_scope[event.scope] if not event.emergency else ():
-            first = (other.not_before, other.maintenance_id) < (event.not_before, event.maintenance_id)
-            if other.status is Status.SCHEDULED and first:
+            if other.status is Status.SCHEDULED and _place_in_queue(other) < _place_in_queue(event):
                 maintenance = after.maintenances[other.maintenance_id]
                 if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
+
+
+def _place_in_queue(event: Event) -> tuple[str, str]:
+    return str(event.not_before), event.maintenance_id
 
 
 def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datetime) -> bool:

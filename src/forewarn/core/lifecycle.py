@@ -20,6 +20,7 @@ from forewarn.core.errors import (
 )
 from forewarn.core.model import (
     OPEN,
+    UNSTARTED,
     Actor,
     Approval,
     ApprovalMode,
@@ -105,7 +106,7 @@ def approve(
     """A guest's StartRequests: all of them or, if one id was never this scope's, none."""
     draft = Draft(snapshot, now, actor)
     found = []
-    for event_id in event_ids:
+    for event_id in dict.fromkeys(event_ids):
         event = draft.events.get(event_id)
         if event is None or event.scope != scope or event.published is None:
             raise Invalid(f"Bad request. EventId {event_id} is not an event of this machine's scope")
@@ -262,6 +263,9 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
     if event.type is EventType.TERMINATE:
         for name in event.resources:
             draft.remove_machine((event.scope, name))
+        for other in draft.events_in(event.scope):
+            if other.status in UNSTARTED and set(other.resources) <= set(event.resources):
+                cancel(draft, other, f"{', '.join(other.resources)} was terminated")
 
 
 # -- what time brings

@@ -122,7 +122,7 @@ def _refuse_terminate_elsewhere(request: Request, machines: Iterable[Machine], s
         kind = scopes[machine.scope].kind
         if kind is not ScopeKind.PLACEMENT_GROUP:
             raise Refused(
-                f"{machine} cannot be terminated: its scope is a {kind}, and Terminate needs a placement-group"
+                f"{machine} cannot be terminated: its scope's kind is {kind}, and Terminate needs placement-group"
             )
 
 

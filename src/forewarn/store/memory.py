@@ -177,7 +177,7 @@ class MemoryStore:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
         keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
         keys += [key for host in focus.hosts for key in sorted(self._hosts.get(host, ()))]
-        return {(scope, name): self._machines[scope][name] for scope, name in keys}
+        return {(scope, name): self._machines[scope][name] for scope, name in sorted(keys)}
 
     def _of(self, maintenance_id: str) -> Iterable[Event]:
         return (self._events[i] for i in self._events_of.get(maintenance_id, ()))

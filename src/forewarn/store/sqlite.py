@@ -152,7 +152,8 @@ class SqliteStore:
     # -- housekeeping
 
     def hold(self) -> None:
-        self._hold = hold(self.path)
+        if self._hold is None:
+            self._hold = hold(self.path)
 
     def close(self) -> None:
         with self._write_lock:

@@ -106,7 +106,7 @@ class Player:
     def service(self) -> Service:
         if self._service is None:
             settings = Settings(store="memory:", **self._settings)  # type: ignore[arg-type]
-            self._service = Service(settings, clock=self._clock, store=self._store, new_id=self._new_id)
+            self._service = Service(settings, clock=self._clock, store=self._store, new_id=self._new_id, node="here")
             self._service.ticker.recover()
         return self._service
 
