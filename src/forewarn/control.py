@@ -157,7 +157,10 @@ class Control:
 
     def why(self, event_id: str) -> tuple[Waiting, ...]:
         """What an event waits for."""
-        return waiting_for(self._store.snapshot(Focus(events=(event_id,))), event_id, self._clock.now())
+        event, _ = self.event(event_id)
+        # A wave is held up by what happens in any of its scopes: look at all of them.
+        snapshot = self._store.snapshot(Focus(maintenances=(event.maintenance_id,)))
+        return waiting_for(snapshot, event_id, self._clock.now())
 
     def event(self, event_id: str) -> tuple[Event, Order | None]:
         snapshot = self._store.snapshot(_at(event_id))

@@ -1,0 +1,303 @@
+"""A Hypothesis machine over the use cases: anything anybody may ask, in any order, under a clock that moves.
+
+After every step the ticker runs to the end, every single transaction has been judged by `check_invariants` on the whole
+fleet, and what guests saw is compared with what they saw before.
+"""
+
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from forewarn.clock import ManualClock
+from forewarn.core.document import NEWEST, api_version
+from forewarn.core.errors import RequestError
+from forewarn.core.fleet import Fleet
+from forewarn.core.invariants import check_invariants
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import (
+    OPEN,
+    Actor,
+    ApprovalMode,
+    AuditEntry,
+    Change,
+    Event,
+    EventType,
+    Machine,
+    Maintenance,
+    OnFailure,
+    Order,
+    OrderState,
+    Request,
+    Scope,
+    ScopeKind,
+    Snapshot,
+    Source,
+    Status,
+    Targets,
+)
+from forewarn.core.transitions import Verb
+from forewarn.server import Service
+from forewarn.settings import Settings
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Store
+from forewarn.testing.stories import START
+
+SCOPES = ("any", "all", "pool")
+OPERATOR = Actor("operator", "property")
+LATER_S = st.sampled_from([0, 1, 30, 299, 300, 600, 899, 900, 901, 1_800, 5_000])
+
+
+def fleet() -> Fleet:
+    """Three scopes of three update domains; each host carries one machine of each scope, one host two domains."""
+    scopes = {
+        "any": Scope(name="any", kind=ScopeKind.AVAILABILITY_SET, max_user_operations=3),
+        "all": Scope(name="all", kind=ScopeKind.CLOUD_SERVICE, approval=ApprovalMode.ALL),
+        "pool": Scope(name="pool", kind=ScopeKind.PLACEMENT_GROUP, approve_user_events=True),
+    }
+    machines = {}
+    for name in SCOPES:
+        for domain in range(3):
+            machine = Machine(scope=name, name=f"m-{domain}", update_domain=domain, host=f"h-{domain}")
+            machines[machine.key] = machine
+        twin = Machine(scope=name, name="m-3", update_domain=0, host="h-1")
+        machines[twin.key] = twin
+    return Fleet(scopes, machines)
+
+
+class JudgedStore:
+    """A store that judges every transaction on the whole fleet, not only on what the decision looked at."""
+
+    def __init__(self, store: Store) -> None:
+        self.inner = store
+
+    def everything(self) -> Snapshot:
+        return self.inner.snapshot(Focus(scopes=SCOPES, inventory=True))
+
+    def apply(self, change: Change) -> None:
+        before = self.everything()
+        self.inner.apply(change)
+        check_invariants(before, self.everything(), change.at)
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        return self.inner.snapshot(focus)
+
+    def inventory(self) -> Inventory:
+        return self.inner.inventory()
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        return self.inner.due(now, limit)
+
+    def next_wakeup(self) -> datetime | None:
+        return self.inner.next_wakeup()
+
+    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+        return self.inner.orders(states, limit)
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        return self.inner.maintenance(maintenance_id)
+
+    def events(self, query: EventQuery) -> Page:
+        return self.inner.events(query)
+
+    def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        return self.inner.audit(query)
+
+    def prune(self, before: datetime, limit: int) -> int:
+        return self.inner.prune(before, limit)
+
+    def hold(self) -> None:
+        self.inner.hold()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class ServiceMachine(RuleBasedStateMachine):
+    """Subclasses say which store."""
+
+    make_store: Callable[[], Store]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = JudgedStore(type(self).make_store())
+        self.clock = ManualClock(START)
+        self.count = 0
+        settings = Settings(store="memory:", order_timeout_s=3_000)
+        self.service = Service(settings, clock=self.clock, store=self.store, new_id=self.new_id, node="here")
+        self.control = self.service.control
+        self.seen: dict[tuple[str, int, int], bytes] = {}
+        self.maintenances: list[str] = []
+
+    def teardown(self) -> None:
+        self.store.close()
+
+    def new_id(self) -> str:
+        self.count += 1
+        return f"{self.count:08X}-0000-4000-8000-000000000000"
+
+    def do(self, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Ask for it. "A failed request changes nothing." Then let the ticker run to the end."""
+        before = self.store.everything()
+        try:
+            result = action(*arguments, **options)
+        except RequestError:
+            assert self.store.everything() == before, "a refused request left something behind"
+            result = None
+        self.service.ticker.settle()
+        return result
+
+    def events(self, *statuses: Status) -> list[Event]:
+        events = self.store.events(EventQuery(limit=500, statuses=statuses or tuple(Status))).events
+        return sorted(events, key=lambda e: e.id)
+
+    def pick(self, data: st.DataObject, *statuses: Status) -> Event:
+        return data.draw(st.sampled_from(self.events(*statuses)))
+
+    def some(self, *statuses: Status) -> bool:
+        return bool(self.events(*statuses))
+
+    # -- the fleet
+
+    @initialize(enabled=st.sets(st.sampled_from(SCOPES)))
+    def state_the_fleet(self, enabled: set[str]) -> None:
+        self.control.apply_fleet(fleet(), OPERATOR)
+        for scope in sorted(enabled):
+            self.control.enable(scope, Actor("guest"))
+
+    @rule(scope=st.sampled_from(SCOPES), on=st.booleans())
+    def enable_or_disable(self, scope: str, on: bool) -> None:
+        self.do(self.control.enable if on else self.control.disable, scope, Actor("guest"))
+
+    @rule(scope=st.sampled_from(SCOPES), mode=st.sampled_from(ApprovalMode), raised=st.booleans())
+    def change_settings(self, scope: str, mode: ApprovalMode, raised: bool) -> None:
+        notice = {EventType.REBOOT: 1_800} if raised else {}
+        known = fleet().scopes[scope]
+        wanted = Scope(name=scope, kind=known.kind, approval=mode, minimum_notice_s=notice)
+        self.do(self.control.apply_fleet, Fleet({scope: wanted}, {}), OPERATOR)
+
+    @rule(scope=st.sampled_from(SCOPES), name=st.sampled_from(["m-0", "m-3"]), domain=st.integers(0, 1))
+    def move_or_add_a_machine(self, scope: str, name: str, domain: int) -> None:
+        wanted = Machine(scope=scope, name=name, update_domain=domain, host="h-1")
+        known = self.store.inventory().scopes[scope]
+        self.do(self.control.apply_fleet, Fleet({scope: known}, {wanted.key: wanted}), OPERATOR)
+
+    # -- operators
+
+    @rule(data=st.data(), type_=st.sampled_from(EventType), later_s=LATER_S, on_failure=st.sampled_from(OnFailure))
+    def schedule(self, data: st.DataObject, type_: EventType, later_s: int, on_failure: OnFailure) -> None:
+        now = self.clock.now()
+        start = now + timedelta(seconds=later_s)
+        extra: dict[str, Any] = data.draw(
+            st.sampled_from([{}, {}, {"not_before": start}, {"earliest": start}, {"emergency": True}])
+        )
+        source = data.draw(st.sampled_from([Source.PLATFORM, Source.PLATFORM, Source.USER]))
+        try:
+            request = Request(
+                type=type_, targets=data.draw(targets()), source=source, on_failure=on_failure, duration_s=9, **extra
+            )
+        except RequestError:
+            return
+        made = self.do(self.control.submit, request, OPERATOR)
+        if made is not None:
+            self.maintenances.append(made)
+
+    @precondition(lambda self: self.maintenances)
+    @rule(data=st.data(), verb=st.sampled_from(["pause", "resume", "resume", "cancel"]))
+    def steer_a_maintenance(self, data: st.DataObject, verb: str) -> None:
+        maintenance_id = data.draw(st.sampled_from(self.maintenances[-4:]))
+        self.do(getattr(self.control, f"{verb}_maintenance"), maintenance_id, OPERATOR)
+
+    @precondition(lambda self: self.some())
+    @rule(data=st.data())
+    def cancel_an_event(self, data: st.DataObject) -> None:
+        self.do(self.control.cancel_event, self.pick(data).id, OPERATOR)
+
+    @precondition(lambda self: self.some(Status.STARTED))
+    @rule(data=st.data(), verb=st.sampled_from([Verb.RETRY, Verb.FINISH, Verb.ABANDON]))
+    def settle_an_event(self, data: st.DataObject, verb: Verb) -> None:
+        self.do(self.control.settle_event, self.pick(data, Status.STARTED).id, verb, OPERATOR)
+
+    @precondition(lambda self: self.some(Status.SCHEDULED))
+    @rule(data=st.data())
+    def approve_as_operator(self, data: st.DataObject) -> None:
+        self.do(self.control.approve_event, self.pick(data, Status.SCHEDULED).id, OPERATOR)
+
+    # -- guests
+
+    @precondition(lambda self: self.some(Status.SCHEDULED))
+    @rule(data=st.data(), everyone=st.booleans())
+    def approve_as_guests(self, data: st.DataObject, everyone: bool) -> None:
+        event = self.pick(data, Status.SCHEDULED)
+        for machine in event.resources if everyone else event.resources[:1]:
+            self.do(self.control.approve, event.scope, machine, [event.id], Actor(machine, "guest"))
+
+    @precondition(lambda self: self.some())
+    @rule(data=st.data(), scope=st.sampled_from(SCOPES))
+    def approve_anything_twice(self, data: st.DataObject, scope: str) -> None:
+        ids = [self.pick(data).id, self.pick(data).id]
+        for _ in range(2):
+            self.do(self.control.approve, scope, "m-0", ids, Actor("m-0", "guest"))
+
+    # -- executors
+
+    @precondition(lambda self: self.some(Status.STARTED))
+    @rule(data=st.data(), ok=st.sampled_from([True, True, True, False]), taken=st.booleans())
+    def carry_out_an_order(self, data: st.DataObject, ok: bool, taken: bool) -> None:
+        event = self.pick(data, Status.STARTED)
+        if taken:
+            self.do(self.control.take_order, event.id, Actor("playbook"), node="playbook")
+        self.do(self.control.report_order, event.id, Outcome(ok=ok, reason="as drawn"), Actor("playbook"))
+
+    # -- time
+
+    @rule(seconds=LATER_S)
+    def time_passes(self, seconds: int) -> None:
+        self.service.ticker.advance(seconds)
+
+    @rule()
+    def the_service_restarts(self) -> None:
+        self.service = Service(
+            self.service.settings, clock=self.clock, store=self.store, new_id=self.new_id, node="here"
+        )
+        self.control = self.service.control
+        self.service.ticker.recover()
+        self.service.ticker.settle()
+
+    # -- what must hold
+
+    @invariant()
+    def nothing_waits_for_the_ticker(self) -> None:
+        """A wake-up that got lost would leave an event that could move and does not."""
+        for event in self.events(*OPEN):
+            codes = [reason.code for reason in self.control.why(event.id)]
+            assert codes, f"{event.id} is open and waits for nothing"
+            assert "ticker" not in codes, f"{event.id} could move, and nobody moves it"
+
+    @invariant()
+    def one_incarnation_one_content(self) -> None:
+        """Within an epoch the same incarnation means the same content."""
+        for name, scope in self.store.everything().scopes.items():
+            document = self.control.document(name, api_version(NEWEST))
+            known = self.seen.setdefault((name, scope.epoch, scope.incarnation), document)
+            assert known == document, f"{name} epoch {scope.epoch}: incarnation {scope.incarnation} has two contents"
+
+    @invariant()
+    def nothing_is_late(self) -> None:
+        """After the ticker ran, no moment that has passed is still waited for."""
+        wakeup = self.service.ticker.next_wakeup()
+        assert wakeup is None or wakeup > self.clock.now()
+
+
+@st.composite
+def targets(draw: st.DrawFn) -> Targets:
+    """Mostly machines and hosts, so that maintenances overlap."""
+    kind = draw(st.sampled_from(["machine", "machine", "host", "scope", "domain"]))
+    scope = draw(st.sampled_from(SCOPES))
+    if kind == "machine":
+        names = draw(st.lists(st.sampled_from(["m-0", "m-1", "m-2", "m-3"]), min_size=1, max_size=2, unique=True))
+        return Targets(machines=tuple((scope, name) for name in names))
+    if kind == "host":
+        return Targets(hosts=(draw(st.sampled_from(["h-0", "h-1", "h-2"])),))
+    return Targets(scope=scope, update_domain=draw(st.integers(0, 2)) if kind == "domain" else None)

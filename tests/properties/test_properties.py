@@ -1,0 +1,38 @@
+"""Whatever anybody asks for in whatever order, the invariants hold: on every store."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from tests.conftest import STORES
+from tests.properties.machine import ServiceMachine
+
+from forewarn.store import Store
+
+BUDGET = int(os.environ.get("FOREWARN_TEST_BUDGET", "1"))
+EXAMPLES = {"memory": 120, "sqlite": 25}
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_invariants_hold_whatever_is_asked(name: str) -> None:
+    """No sequence of requests, reports and time breaks a rule, leaves a refused request's trace, or loses a wake-up."""
+
+    class Machine(ServiceMachine):
+        @staticmethod
+        def make_store() -> Store:
+            return STORES[name](Path(tempfile.mkdtemp(dir=folder)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_state_machine_as_test(
+            Machine,
+            settings=settings(
+                max_examples=EXAMPLES[name] * BUDGET,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
