@@ -60,12 +60,10 @@ class CommandExecutor:
         return self._parallel - len(self._watched)
 
     def begin(self, work: Work) -> None:
-        self._spawn(work)
-        self.watch(work)
+        self._await_in_thread(work, self._spawn(work))
 
     def watch(self, work: Work) -> None:
-        self._watched.add(work.order.id)
-        threading.Thread(target=self._await, args=(work,), daemon=True, name=f"order-{work.order.id}").start()
+        self._await_in_thread(work, None)
 
     def reports(self, now: datetime) -> list[Report]:
         del now
@@ -93,7 +91,7 @@ class CommandExecutor:
     def _folder_of(self, work: Work) -> Path:
         return self._folder / f"{work.order.id}-{work.order.attempt}"
 
-    def _spawn(self, work: Work) -> None:
+    def _spawn(self, work: Work) -> "subprocess.Popen[bytes]":
         folder = self._folder_of(work)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
@@ -108,7 +106,7 @@ class CommandExecutor:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # The lock belongs to the open file, which the runner inherits: it is held exactly as long as the runner lives.
-            subprocess.Popen(  # noqa: S603 - our own runner
+            return subprocess.Popen(  # noqa: S603 - our own runner
                 [sys.executable, "-I", str(_RUNNER), str(folder)],
                 pass_fds=(lock,),
                 stdin=subprocess.DEVNULL,
@@ -119,13 +117,21 @@ class CommandExecutor:
         finally:
             os.close(lock)
 
-    def _await(self, work: Work) -> None:
+    def _await_in_thread(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
+        self._watched.add(work.order.id)
+        name = f"order-{work.order.id}"
+        threading.Thread(target=self._await, args=(work, runner), daemon=True, name=name).start()
+
+    def _await(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
+        """Until the runner is gone, whoever started it; ours is reaped as well."""
         folder = self._folder_of(work)
         lock = os.open(folder / "lock", os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         finally:
             os.close(lock)
+        if runner is not None:
+            runner.wait()
         lost = Outcome(ok=False, reason="the command was killed together with its runner; its result is unknown")
         self._ended.put(Report(work.order.id, work.order.attempt, _result(folder) or lost))
         self.nudge()

@@ -1,0 +1,216 @@
+"""The command executor with real processes: what the command is told, how it ends, and that it outlives the service."""
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
+from forewarn.executors import Progress, Report, Work
+from forewarn.executors.command import CommandExecutor
+from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.testing.stories import START
+
+ID = "00000001-0000-4000-8000-000000000000"
+
+
+def work(attempt: int = 1, resources: tuple[str, ...] = ("web-0", "web-1")) -> Work:
+    event = Event(
+        id=ID,
+        maintenance_id="00000002-0000-4000-8000-000000000000",
+        wave=1,
+        position=0,
+        scope="shop",
+        update_domain=3,
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        resources=resources,
+        description="new kernel",
+        duration_s=9,
+        status=Status.STARTED,
+    )
+    order = Order(id=ID, issued=START, state=OrderState.RUNNING, attempt=attempt, taken=START)
+    return Work(order, event, {"web-0": "rack1-a", "web-1": "rack1-b"})
+
+
+def executor(
+    tmp_path: Path, *command: str, limit_s: int = 30, environment: dict[str, str] | None = None
+) -> CommandExecutor:
+    return CommandExecutor(
+        command,
+        folder=tmp_path / "orders",
+        time_limit_s=limit_s,
+        parallel=2,
+        environment={"PATH": os.environ["PATH"], **(environment or {})},
+    )
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "command.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def ended(runs: CommandExecutor, seconds: float = 15) -> Report:
+    deadline_s = time.monotonic() + seconds
+    while not (reports := runs.reports(START)):
+        assert time.monotonic() < deadline_s, "the command did not end in time"
+        time.sleep(0.01)
+    (report,) = reports
+    return report
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> None:
+    """JSON on standard input, FOREWARN_* variables, exit code 0: done."""
+    command = script(tmp_path, "env | grep ^FOREWARN_ | sort; cat; echo to stderr >&2")
+    runs = executor(tmp_path, command, environment={"FOREWARN_TOKEN": "secret"})
+    runs.begin(work())
+    report = ended(runs)
+    assert report.outcome.ok
+    assert report.outcome.reason == "exit code 0"
+    *lines, told, last = report.outcome.output.splitlines()
+    assert lines == [
+        "FOREWARN_ATTEMPT=1",
+        "FOREWARN_DURATION_S=9",
+        f"FOREWARN_EVENT_ID={ID}",
+        "FOREWARN_EVENT_SOURCE=Platform",
+        "FOREWARN_EVENT_TYPE=Reboot",
+        "FOREWARN_HOSTS=rack1-a rack1-b",
+        "FOREWARN_MAINTENANCE_ID=00000002-0000-4000-8000-000000000000",
+        f"FOREWARN_ORDER_ID={ID}",
+        "FOREWARN_RESOURCES=web-0 web-1",
+        "FOREWARN_SCOPE=shop",
+        "FOREWARN_UPDATE_DOMAIN=3",
+    ]
+    assert last == "to stderr"
+    document = json.loads(told)
+    assert document["order"] == {"id": ID, "attempt": 1}
+    assert document["machines"] == [{"name": "web-0", "host": "rack1-a"}, {"name": "web-1", "host": "rack1-b"}]
+    assert document["event"]["description"] == "new kernel"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("exit 3", "exit code 3"), ("kill -9 $$", "killed by signal 9")],
+)
+def test_anything_but_zero_is_failure(tmp_path: Path, text: str, reason: str) -> None:
+    """The reason says how it ended."""
+    runs = executor(tmp_path, script(tmp_path, text))
+    runs.begin(work())
+    outcome = ended(runs).outcome
+    assert (outcome.ok, outcome.reason) == (False, reason)
+
+
+def test_a_command_that_is_not_there_fails_with_its_name(tmp_path: Path) -> None:
+    """A wrong path in the configuration is said in plain words."""
+    runs = executor(tmp_path, "/nowhere/maintain")
+    runs.begin(work())
+    outcome = ended(runs).outcome
+    assert not outcome.ok
+    assert "/nowhere/maintain cannot be run: No such file" in outcome.reason
+
+
+def test_a_command_over_its_time_limit_is_stopped_with_its_children(tmp_path: Path) -> None:
+    """The whole process group ends, and the order says why."""
+    runs = executor(tmp_path, script(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait"), limit_s=1)
+    runs.begin(work())
+    outcome = ended(runs).outcome
+    assert (outcome.ok, outcome.reason) == (False, "stopped after its time limit of 1 s")
+    child = int((tmp_path / "child").read_text())
+    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+
+
+def test_only_the_end_of_a_chatty_command_is_kept(tmp_path: Path) -> None:
+    """Ten megabytes of output neither block the command nor fill the store."""
+    command = [sys.executable, "-c", "print('x' * 10_000_000); print('the end')"]
+    runs = executor(tmp_path, *command)
+    runs.begin(work())
+    outcome = ended(runs).outcome
+    assert outcome.ok
+    assert len(outcome.output) == 64 * 1024
+    assert outcome.output.endswith("x\nthe end\n")
+
+
+def test_a_restarted_service_waits_for_a_command_that_goes_on(tmp_path: Path) -> None:
+    """Another executor on the same folder sees it run, watches it, and gets its result; it is run once."""
+    go = tmp_path / "go"
+    command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done; echo done")
+    first = executor(tmp_path, command)
+    assert first.status(work()) is Progress.UNKNOWN
+    first.begin(work())
+    until(lambda: (tmp_path / "runs").exists())
+    second = executor(tmp_path, command)
+    second.tidy([work()])
+    assert second.status(work()) is Progress.RUNNING
+    second.watch(work())
+    assert second.free_slots() == 1
+    go.touch()
+    report = ended(second)
+    assert report.outcome == Outcome(ok=True, reason="exit code 0", output="done\n")
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert second.status(work()) == report.outcome
+    second.settled(report)
+    assert second.status(work()) is Progress.UNKNOWN
+    assert second.free_slots() == 2
+
+
+def test_a_command_that_died_with_its_runner_is_unknown_after_a_restart(tmp_path: Path) -> None:
+    """Whoever kills everything, a power failure for one, leaves an order that may be run again under its id."""
+    command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 60")
+    runs = executor(tmp_path, command)
+    runs.begin(work())
+    until(lambda: (tmp_path / "runner").exists() and bool((tmp_path / "runner").read_text().strip()))
+    os.kill(int((tmp_path / "runner").read_text()), signal.SIGKILL)
+    outcome = ended(runs).outcome
+    assert (outcome.ok, "result is unknown" in outcome.reason) == (False, True)
+    assert executor(tmp_path, command).status(work()) is Progress.UNKNOWN
+
+
+def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
+    """Folders of orders nobody knows any more go at the next start; nobody else may read them meanwhile."""
+    runs = executor(tmp_path, script(tmp_path, "exit 0"))
+    runs.begin(work())
+    ended(runs)
+    folder = tmp_path / "orders"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())] == [0o700, 0o700]
+    executor(tmp_path, "true").tidy([])
+    assert list(folder.iterdir()) == []
+
+
+def test_the_ticker_is_nudged_when_a_command_ends(tmp_path: Path) -> None:
+    """Nobody polls for the end of a command."""
+    nudged = threading.Event()
+    runs = executor(tmp_path, "true")
+    runs.nudge = nudged.set
+    runs.begin(work())
+    assert nudged.wait(10)
+
+
+def test_simulated_work_takes_its_time_and_fails_as_scripted() -> None:
+    """A Freeze is shorter; the first attempts fail where a script says so; it needs no memory of its own."""
+    runs = SimulatedExecutor(work_s=600, freeze_work_s=300, failures={"shop/web-1": 1})
+    runs.begin(work())
+    due = runs.next_report()
+    assert due is not None
+    assert (due - START).total_seconds() == 600
+    assert runs.reports(START) == []
+    assert [report.outcome.ok for report in runs.reports(due)] == [False]
+    runs.watch(work(attempt=2))
+    assert [report.outcome.ok for report in runs.reports(due)] == [True]
+    assert runs.next_report() is None

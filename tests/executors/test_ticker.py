@@ -1,0 +1,357 @@
+"""The loop around the core: decide, save, then act; bounded batches; what a crash between two of these leaves."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from forewarn.clock import ManualClock, ScaledClock, SystemClock, clock_for
+from forewarn.core.errors import Conflict, ForewarnError, Invalid, Refused, StoreUnavailable
+from forewarn.core.fleet import Fleet
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import (
+    Actor,
+    Change,
+    EventType,
+    Machine,
+    OrderState,
+    Request,
+    Scope,
+    ScopeKind,
+    Snapshot,
+    Status,
+    Targets,
+)
+from forewarn.core.transitions import Verb
+from forewarn.executors import Progress, Report, Work
+from forewarn.executors.external import ExternalExecutor
+from forewarn.server import Service
+from forewarn.settings import Settings
+from forewarn.store import EventQuery, Focus, Store
+from forewarn.store.memory import MemoryStore
+from forewarn.testing.stories import START
+from forewarn.ticker import BATCH, Ticker
+
+OPERATOR = Actor("operator")
+
+
+def make_service(store: Store, *, scopes: int = 1, enabled: bool = True, **settings: object) -> Service:
+    """`scopes` scopes s-0, s-1 … of one machine m each, on a manual clock."""
+    options = {"executor": "external", **settings}
+    service = Service(Settings(store="memory:", **options), clock=ManualClock(START), store=store, node="here")  # type: ignore[arg-type]
+    names = [f"s-{i}" for i in range(scopes)]
+    fleet = Fleet(
+        {name: Scope(name=name, kind=ScopeKind.AVAILABILITY_SET) for name in names},
+        {(name, "m"): Machine(scope=name, name="m", host="h") for name in names},
+    )
+    service.control.apply_fleet(fleet, OPERATOR)
+    for name in names if enabled else ():
+        service.control.enable(name, Actor("guest"))
+    return service
+
+
+def reboot(service: Service, scope: str = "s-0") -> str:
+    """Schedule a Reboot of the scope's machine; the event's id."""
+    request = Request(type=EventType.REBOOT, targets=Targets(machines=((scope, "m"),)))
+    maintenance_id = service.control.submit(request, OPERATOR)
+    return service.control.maintenance(maintenance_id)[1][0].id
+
+
+def test_one_cycle_does_a_bounded_batch_and_says_so_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    """However much is due, a cycle takes at most BATCH maintenances; the next takes the rest."""
+    service = make_service(MemoryStore(), scopes=BATCH + 5)
+    for i in range(BATCH + 5):
+        reboot(service, f"s-{i}")
+    service.clock.move_to(START + timedelta(minutes=15))
+    with caplog.at_level(logging.INFO, "forewarn.ticker"):
+        assert service.ticker.cycle()
+        assert [r.getMessage() for r in caplog.records] == [f"started {BATCH} event(s)"]
+    started = service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events
+    assert len(started) == BATCH
+    service.ticker.settle()
+    assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == BATCH + 5
+    assert not service.ticker.cycle()
+
+
+def test_advance_does_everything_at_its_own_time() -> None:
+    """Three hours in one call: each start and end bears the time it was due, and the clock ends where it was sent."""
+    service = make_service(MemoryStore(), scopes=2, executor="simulated")
+    first, second = reboot(service, "s-0"), reboot(service, "s-1")
+    service.control.approve("s-1", "m", [second], Actor("s-1/m"))
+    assert service.ticker.advance(3 * 3_600) == START + timedelta(hours=3)
+    ended = {i: service.control.event(i)[0] for i in (first, second)}
+    assert [ended[i].started for i in (first, second)] == [START + timedelta(minutes=15), START]
+    assert [ended[i].ended for i in (first, second)] == [START + timedelta(minutes=25), START + timedelta(minutes=10)]
+
+
+def test_advance_is_refused_where_time_is_not_ours() -> None:
+    """The system clock cannot be moved, and no clock goes backwards."""
+    service = Service(Settings(store="memory:"), clock=SystemClock(), store=MemoryStore())
+    with pytest.raises(Refused, match="--clock manual"):
+        service.ticker.advance(1)
+    manual = make_service(MemoryStore())
+    for seconds in (-1, float("nan")):
+        with pytest.raises(Refused, match="never goes backwards"):
+            manual.ticker.advance(seconds)
+    assert manual.clock.now() == START
+
+
+class ScriptedExecutor(ExternalExecutor):
+    """Takes orders, remembers what it was asked, and answers `status` as told."""
+
+    name = "scripted"
+    takes_orders = True
+
+    def __init__(self, status: Progress | Outcome = Progress.UNKNOWN) -> None:
+        self.asked: list[str] = []
+        self.answer = status
+        self.ended: list[Report] = []
+
+    def free_slots(self) -> int:
+        return 2
+
+    def status(self, work: Work) -> Progress | Outcome:
+        self.asked.append("status")
+        return self.answer
+
+    def begin(self, work: Work) -> None:
+        self.asked.append(f"begin {work.order.attempt} {work.order.state} on {work.hosts['m']}")
+
+    def watch(self, work: Work) -> None:
+        self.asked.append("watch")
+
+    def reports(self, now: datetime) -> list[Report]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def settled(self, report: Report) -> None:
+        self.asked.append("settled")
+
+
+def ticker_with(service: Service, executor: ScriptedExecutor) -> Ticker:
+    return Ticker(service.control, service.store, service.clock, executor, node="here", retain_history_s=0)
+
+
+def test_an_order_is_saved_as_running_before_its_executor_begins() -> None:
+    """Decide, save, then act: what the executor is handed is already in the store."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker_with(service, executor).settle()
+    assert executor.asked == ["begin 1 running on h"]
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert (order.state, order.node, order.taken) == (OrderState.RUNNING, "here", START)
+
+
+def test_only_as_many_orders_are_taken_as_the_executor_has_room_for() -> None:
+    """The rest stay open for others, or for later."""
+    service = make_service(MemoryStore(), scopes=5, enabled=False)
+    for i in range(5):
+        reboot(service, f"s-{i}")
+    ticker_with(service, ScriptedExecutor()).cycle()
+    assert len(service.store.orders({OrderState.RUNNING}, 10)) == 2
+    assert len(service.store.orders({OrderState.OPEN}, 10)) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "status"),
+    [
+        (Progress.UNKNOWN, ["status", "begin 1 running on h"], Status.STARTED),
+        (Progress.RUNNING, ["status", "watch"], Status.STARTED),
+        (Outcome(ok=True), ["status", "settled"], Status.COMPLETED),
+        (Outcome(ok=False, reason="no"), ["status", "settled"], Status.STARTED),
+    ],
+)
+def test_after_a_crash_status_is_asked_before_anything_is_run_again(
+    store: Store, answer: Progress | Outcome, asked: list[str], status: Status
+) -> None:
+    """Work that is known is watched or settled; only work nobody knows is begun, under the same id and attempt."""
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="the one that crashed")
+    executor = ScriptedExecutor(answer)
+    ticker_with(service, executor).recover()
+    assert executor.asked == asked
+    assert service.control.event(event_id)[0].status is status
+
+
+def test_a_report_of_an_older_attempt_changes_nothing() -> None:
+    """After a retry, the first attempt's late word is not taken for the second's."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.settle()
+    service.control.report_order(event_id, Outcome(ok=False, reason="no"), Actor("ticker"))
+    service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
+    executor.ended = [Report(event_id, 1, Outcome(ok=True))]
+    ticker.settle()
+    assert service.control.event(event_id)[0].status is Status.STARTED
+
+
+def test_a_report_that_comes_after_the_end_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else settled the event: the executor's word is too late, and nothing breaks."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.settle()
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    executor.ended = [Report(event_id, 1, Outcome(ok=True))]
+    with caplog.at_level(logging.INFO, "forewarn.ticker"):
+        ticker.settle()
+    assert "came too late to matter" in caplog.text
+
+
+class FailingToBegin(ScriptedExecutor):
+    def begin(self, work: Work) -> None:
+        raise OSError("no more processes")
+
+
+def test_an_executor_that_cannot_begin_fails_its_order() -> None:
+    """The order says why, and waits for an operator."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    ticker_with(service, FailingToBegin()).settle()
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert (order.state, order.reason) == (OrderState.FAILED, "could not begin: no more processes")
+
+
+class AwayStore(MemoryStore):
+    """A store that can be away, or stumble over one maintenance."""
+
+    away = False
+    stumble = ""
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        if self.away:
+            raise StoreUnavailable("the disk is gone")
+        return super().due(now, limit)
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        if self.stumble and self.stumble in focus.maintenances:
+            raise RuntimeError("nobody foresaw this")
+        return super().snapshot(focus)
+
+
+def eventually(true: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def test_the_loop_survives_a_store_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """It says so once, not every second; when the store is back it goes on by itself."""
+    store = AwayStore()
+    service = make_service(store, enabled=False)
+    thread = threading.Thread(target=service.ticker.run, daemon=True)
+    store.away = True
+    with caplog.at_level(logging.INFO, "forewarn.ticker"):
+        thread.start()
+        eventually(lambda: "the disk is gone" in caplog.text)
+        for _ in range(3):
+            service.ticker.nudge()
+            time.sleep(0.02)
+        assert caplog.text.count("the disk is gone") == 1
+        store.away = False
+        service.ticker.nudge()
+        eventually(lambda: "the ticker works again" in caplog.text)
+    service.ticker.stop()
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+
+
+def test_one_sick_maintenance_does_not_hold_up_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """In the loop, an error nobody foresaw is logged and tried again later; everything else goes on."""
+    store = AwayStore()
+    service = make_service(store, scopes=3)
+    events = [reboot(service, f"s-{i}") for i in range(3)]
+    store.stumble = service.control.event(events[1])[0].maintenance_id
+    service.clock.move_to(START + timedelta(minutes=15))
+    with pytest.raises(RuntimeError):
+        service.ticker.cycle()
+    thread = threading.Thread(target=service.ticker.run, daemon=True)
+    thread.start()
+    eventually(lambda: all(service.control.event(events[i])[0].status is Status.STARTED for i in (0, 2)))
+    assert service.control.event(events[1])[0].status is Status.SCHEDULED
+    assert "cannot be ticked" in caplog.text
+    service.ticker.stop()
+    thread.join(timeout=5)
+
+
+class ContendedStore(MemoryStore):
+    """Somebody else is always first, `times` times."""
+
+    times = 0
+
+    def apply(self, change: Change) -> None:
+        if self.times > 0:
+            self.times -= 1
+            raise Conflict("somebody else was first")
+        super().apply(change)
+
+
+@pytest.mark.parametrize(("times", "fails"), [(2, False), (3, True)])
+def test_a_request_is_decided_again_at_most_three_times(times: int, fails: bool) -> None:
+    """A conflict means reload and decide again; too many of them are said, and nothing is half done."""
+    store = ContendedStore()
+    service = make_service(store)
+    store.times = times
+    if fails:
+        with pytest.raises(Conflict, match="try again"):
+            reboot(service)
+        assert not store.events(EventQuery()).events
+    else:
+        assert service.control.event(reboot(service))[0].status is Status.SCHEDULED
+
+
+def test_old_history_is_forgotten_and_open_events_are_not(store: Store) -> None:
+    """`retain_history` prunes what ended long ago."""
+    service = make_service(store, scopes=2, executor="simulated", retain_history_s=86_400)
+    old = reboot(service, "s-0")
+    service.ticker.advance(3_600)
+    assert service.control.event(old)[0].status is Status.COMPLETED
+    request = Request(type=EventType.REBOOT, targets=Targets(scope="s-1"), not_before=START + timedelta(days=30))
+    kept = service.control.submit(request, OPERATOR)
+    service.ticker.advance(3 * 86_400)
+    with pytest.raises(ForewarnError):
+        service.control.event(old)
+    assert service.control.maintenance(kept)[1][0].status is Status.SCHEDULED
+
+
+def test_a_scaled_clock_runs_fast_and_jumps_forward_only() -> None:
+    """An hour at 3600x passes in a second; moving to the past is no step back."""
+    clock = ScaledClock(START, 3_600)
+    wait_s = clock.seconds_until(START + timedelta(hours=1))
+    assert wait_s is not None
+    assert 0.5 < wait_s <= 1.0
+    clock.move_to(START + timedelta(days=1))
+    clock.move_to(START)
+    assert clock.now() >= START + timedelta(days=1)
+
+
+def test_a_manual_clock_stands_still() -> None:
+    """Time does not pass by itself, and never backwards."""
+    clock = ManualClock(START)
+    assert clock.seconds_until(START) == 0
+    assert clock.seconds_until(START + timedelta(seconds=1)) is None
+    with pytest.raises(Refused, match="never goes backwards"):
+        clock.move_to(START - timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("text", ["", "sixty", "x", "-3x", "0x", "1e9x", "nanx", "60"])
+def test_an_unknown_clock_is_refused(text: str) -> None:
+    """The error says what a clock may be."""
+    with pytest.raises(Invalid, match=r"60x"):
+        clock_for(text)
+
+
+def test_clocks_by_name() -> None:
+    """`system`, `manual` and a rate."""
+    assert [clock_for(text).name for text in ("system", "manual", "60x")] == ["system", "manual", "60x"]
