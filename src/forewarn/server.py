@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,9 +31,16 @@ from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.ticker import Ticker
+from forewarn.web.attendance import Attendance
+from forewarn.web.documents import Caller, Documents
+from forewarn.web.guests import Guests, Limits
+from forewarn.web.identity import Trust
+from forewarn.web.listener import Address, GuestListener
 from forewarn.web.operator import operator_app
 
 STOP_WITHIN_S = 4.0
+SEEN_EVERY_S = 10.0
+MIN_SECRET_BYTES = 16
 START_WITHIN_S = 10.0
 
 log = logging.getLogger("forewarn.server")
@@ -133,6 +141,86 @@ class Service:
         self.store.close()
 
 
+class GuestSide:
+    """Documents in memory, the writer's thread, the guest listener and its attendance, wired to a service."""
+
+    def __init__(self, service: Service) -> None:
+        settings = service.settings
+        # Whoever waits for a write waits in line: every write of a guest runs on this one thread.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
+        burst = float(settings.rate_limit) or float("inf")
+        self.documents = Documents(service.store, service.clock, burst=burst)
+        self.documents.load()
+        service.control.listen(self.documents.heard)
+        self.guests = Guests(
+            self.documents,
+            service.control,
+            self._writer,
+            limits=limits_of(settings),
+            trust=trust_of(settings),
+            first_call_delay_s=settings.first_call_delay_s,
+        )
+        disable_after_s = settings.disable_after_s
+        self._attendance = Attendance(self.documents, service.control, service.store, disable_after_s=disable_after_s)
+        service.ticker.add_chore(self._attendance)
+        self.listener = GuestListener(
+            self.guests,
+            [Address.parse(text) for text in settings.guest],
+            hop_limit=settings.guest_hop_limit,
+            every_s=(SEEN_EVERY_S, self._write_seen),
+        )
+
+    def _write_seen(self) -> None:
+        seen, self.guests.dirty = self.guests.dirty, {}
+        if seen:
+            self._writer.submit(self._try_to_write, list(seen.values()))
+
+    def _try_to_write(self, callers: list[Caller]) -> None:
+        try:
+            self._attendance.write(callers)
+        except ServiceError as error:
+            log.warning("last-seen times were not saved: %s", error)
+
+    def stop(self) -> None:
+        self.listener.stop(STOP_WITHIN_S / 2)
+        self._write_seen()
+        self._writer.shutdown(wait=True)
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(
+        requests_per_s=settings.rate_limit,
+        connections=settings.guest_connections,
+        waiting=settings.guest_waiting,
+        all_connections=settings.guest_all_connections,
+        head_bytes=settings.guest_header_bytes,
+        headers=settings.guest_headers,
+        body_bytes=settings.guest_body_bytes,
+        request_s=settings.guest_request_timeout_s,
+        idle_s=settings.guest_idle_timeout_s,
+    )
+
+
+def trust_of(settings: Settings) -> Trust:
+    secret = b""
+    if settings.proxy_secret_file is not None:
+        try:
+            secret = settings.proxy_secret_file.read_bytes().strip()
+        except OSError as error:
+            raise InvalidSettings(f"proxy_secret_file: {settings.proxy_secret_file}: {error.strerror}") from None
+        if len(secret) < MIN_SECRET_BYTES:
+            raise InvalidSettings(
+                f"proxy_secret_file: the secret is shorter than {MIN_SECRET_BYTES} bytes: use a longer one"
+            )
+    scope, _, name = settings.every_caller.partition("/")
+    return Trust(
+        proxies=frozenset(settings.trusted_proxies),
+        proxy_secret=secret,
+        every_caller=(scope, name) if settings.every_caller else None,
+        allowed_hosts=frozenset(settings.allowed_hosts),
+    )
+
+
 def _read_fleet(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -153,8 +241,8 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     try:
         if settings.fleet is not None:
             _say_difference(service.apply_fleet_file(settings.fleet), say)
-        with _ticking(service), _listening(service) as operator_url:
-            say(f"ready operator={operator_url}")
+        with _answering(service) as guests, _ticking(service), _listening(service, guests) as operator_url:
+            say(f"ready guest={','.join(guests.listener.urls)} operator={operator_url}")
             stopping.wait()
             log.info("stopping")
     finally:
@@ -172,6 +260,16 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
 
 
 @contextmanager
+def _answering(service: Service) -> Iterator[GuestSide]:
+    guests = GuestSide(service)
+    guests.listener.start()
+    try:
+        yield guests
+    finally:
+        guests.stop()
+
+
+@contextmanager
 def _ticking(service: Service) -> Iterator[None]:
     thread = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
     thread.start()
@@ -184,10 +282,15 @@ def _ticking(service: Service) -> Iterator[None]:
 
 
 @contextmanager
-def _listening(service: Service) -> Iterator[str]:
+def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
     """The operator listener in a thread of its own; yields its address once it accepts."""
     host, _, port = service.settings.operator.rpartition(":")
-    app = operator_app(ticked_at_s=lambda: service.ticker.cycled_at_s, store_works=service.store_works)
+    app = operator_app(
+        ticked_at_s=lambda: service.ticker.cycled_at_s,
+        store_works=service.store_works,
+        guests_accepted=guests.listener.accepting,
+        guests=guests.guests,
+    )
     config = uvicorn.Config(
         app,
         host=host.strip("[]"),

@@ -3,6 +3,7 @@
 Each setting is a field below, with its help and how to read it: the command line, the reference and the errors follow.
 """
 
+import ipaddress
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ from typing import Any
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.model import NAME
 
 PREFIX = "FOREWARN_"
 # Variables of the same family that other programs of ours read.
@@ -72,6 +74,58 @@ def _address(value: object) -> str:
     return text
 
 
+def _listeners(value: object) -> tuple[str, ...]:
+    """One or several HOST:PORT[@INTERFACE]; a text may hold several, separated by spaces."""
+    return tuple(_listener(each) for each in _some_of(value))
+
+
+def _listener(text: str) -> str:
+    place, at, interface = text.partition("@")
+    if at and not interface:
+        raise Invalid(f"{text!r} names no interface after the @: write it like 169.254.169.254:80@tap3")
+    host = _address(place).rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise Invalid(f"{text!r} does not begin with an IP address: write it like 127.0.0.1:8169") from None
+    return text
+
+
+def _some_of(value: object) -> list[str]:
+    if isinstance(value, str):
+        value = value.split()
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
+        raise Invalid("write a list of texts")
+    return list(value)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_address(each)) for each in _some_of(value))
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+
+
+def _host_names(value: object) -> tuple[str, ...]:
+    return tuple(each.lower() for each in _some_of(value))
+
+
+def _flag(value: object) -> bool:
+    known = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+    if isinstance(value, str):
+        value = known.get(value.lower(), value)
+    if not isinstance(value, bool):
+        raise Invalid(f"{value!r} is neither true nor false")
+    return value
+
+
+def _machine(value: object) -> str:
+    scope, slash, name = _text(value).partition("/")
+    if not (slash and NAME.fullmatch(scope) and NAME.fullmatch(name)):
+        raise Invalid(f"{value!r} names no machine: write it like shop/web-0")
+    return f"{scope}/{name}"
+
+
 def default_state_dir(environment: Mapping[str, str]) -> Path:
     """The user's state directory, as the XDG rules have it."""
     base = environment.get("XDG_STATE_HOME") or "~/.local/state"
@@ -96,7 +150,40 @@ class Settings:
         _one_of("external", "command", "simulated"),
         "who does the work of a started event: `external` (others, through the API), `command` or `simulated`",
     )
-    guest: str = _setting("127.0.0.1:8169", _address, "where guests ask, `HOST:PORT`")
+    guest: tuple[str, ...] = _setting(
+        ("127.0.0.1:8169",), _listeners, "where guests ask, one or several `HOST:PORT`, `HOST:PORT@INTERFACE`"
+    )
+    allow_any_interface: bool = _setting(
+        False, _flag, "guests may be listened for on a wildcard address such as `0.0.0.0`, without an interface"
+    )
+    every_caller: str = _setting("", _machine, "take every caller for this machine, `scope/name`; for emulators")
+    trusted_proxies: tuple[str, ...] = _setting(
+        (), _addresses, "addresses of proxies that sign the instance id of the caller (`X-Instance-ID`)"
+    )
+    proxy_secret_file: Path | None = _setting(None, _path, "the file with the secret shared with those proxies")
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), _host_names, "names guests may use for us in Host, besides IP addresses and `localhost`"
+    )
+    first_call_delay_s: int = _setting(
+        0,
+        parse_duration,
+        "how long the first answers of a newly enabled scope are held back; `2m` is what the cloud does",
+    )
+    disable_after_s: int = _setting(
+        86_400, parse_duration, "a scope whose guests have not asked for so long is disabled; `0` never"
+    )
+    rate_limit: int = _setting(5, _whole(0, 1_000_000), "requests a second from one machine; `0` is no limit")
+    guest_connections: int = _setting(16, _whole(1, 1_000_000), "connections at once from one machine")
+    guest_waiting: int = _setting(4, _whole(0, 1_000_000), "long polls at once from one machine")
+    guest_all_connections: int = _setting(50_000, _whole(1, 10_000_000), "connections at once from all guests together")
+    guest_header_bytes: int = _setting(8_192, _whole(256, 1_048_576), "bytes in the head of a guest's request")
+    guest_headers: int = _setting(64, _whole(4, 10_000), "headers in a guest's request")
+    guest_body_bytes: int = _setting(65_536, _whole(1_024, 1_048_576), "bytes in the body of a guest's request")
+    guest_request_timeout_s: int = _setting(10, parse_duration, "a guest's request must be complete within so long")
+    guest_idle_timeout_s: int = _setting(75, parse_duration, "a guest's connection may be silent for so long")
+    guest_hop_limit: int = _setting(
+        0, _whole(0, 255), "IP TTL of what is sent to guests; `1` keeps bridged containers out, `0` is the system's"
+    )
     operator: str = _setting("127.0.0.1:8170", _address, "where operators and their tools ask, `HOST:PORT`")
     order_timeout_s: int = _setting(
         3_600, parse_duration, "an order without a result for so long has failed; `0` waits for ever"
@@ -139,11 +226,25 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Pa
                 raise InvalidSettings(f"{shown}: {error}") from None
     values.setdefault("state_dir", default_state_dir(environment))
     settings = Settings(**values)  # type: ignore[arg-type]
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    """What no single setting can tell."""
     if settings.executor == "command" and not settings.command:
         raise InvalidSettings(
             "executor: the command executor needs a command: set `command` to a program and arguments"
         )
-    return settings
+    if settings.trusted_proxies and settings.proxy_secret_file is None:
+        raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
+    for text in settings.guest:
+        host = text.partition("@")[0].rpartition(":")[0].strip("[]")
+        if ipaddress.ip_address(host).is_unspecified and "@" not in text and not settings.allow_any_interface:
+            raise InvalidSettings(
+                f"guest: {text} would answer on every interface, the outer ones too: name an address or"
+                " HOST:PORT@INTERFACE, or say --allow-any-interface"
+            )
 
 
 def _place(template: str, key: str) -> str:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from forewarn.clock import Clock
 from forewarn.control import Control
@@ -27,6 +28,15 @@ PRUNE_BATCH = 500
 SICK_WAIT_S = 10.0
 
 log = logging.getLogger("forewarn.ticker")
+
+
+class Chore(Protocol):
+    """Something else to be done at its time, on the service clock."""
+
+    def next_due(self) -> datetime | None: ...
+
+    def do(self, now: datetime) -> int:
+        """Do what is due; how many things were done."""
 
 
 class Ticker:
@@ -48,6 +58,7 @@ class Ticker:
         # again later. Whoever calls `cycle` or `advance` gets the error.
         self._sick: dict[str, float] = {}
         self._isolating = False
+        self._chores: list[Chore] = []
         self._trouble = ""
         self.cycled_at_s: float | None = None
         control.listen(lambda _: self.nudge())
@@ -80,6 +91,9 @@ class Ticker:
         """Something changed: look again now."""
         self._nudged.set()
 
+    def add_chore(self, chore: Chore) -> None:
+        self._chores.append(chore)
+
     def recover(self) -> None:
         """After a start: ask the executor what became of the orders that were running, before any is run again."""
         with self._cycling:
@@ -106,6 +120,9 @@ class Ticker:
             for report in self._executor.reports(self._clock.now()):
                 done += self._settle(report)
             done += self._hand_out()
+            for chore in self._chores:
+                if count := chore.do(self._clock.now()):
+                    done["did {} chore(s)"] += count
             self._prune()
             if done:
                 log.info(_sentence(done))
@@ -138,8 +155,8 @@ class Ticker:
 
     def next_wakeup(self) -> datetime | None:
         """The next moment at which there is something to do."""
-        moments = [m for m in (self._store.next_wakeup(), self._executor.next_report()) if m is not None]
-        return min(moments, default=None)
+        moments = [self._store.next_wakeup(), self._executor.next_report(), *(c.next_due() for c in self._chores)]
+        return min((m for m in moments if m is not None), default=None)
 
     # -- behind the cycle
 

@@ -61,7 +61,8 @@ class Served:
         else:
             assert process.stderr is not None
             pytest.fail(f"it ended before it was ready: {process.stderr.read()}")
-        self.operator = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])["operator"]
+        told = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])
+        self.guest, self.operator = told["guest"], told["operator"]
 
     def get(self, path: str) -> tuple[int, dict[str, object]]:
         try:
@@ -82,7 +83,7 @@ class Served:
 def serving(*arguments: str) -> Iterator[Served]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
     process = subprocess.Popen(
-        forewarn("serve", "--operator", "127.0.0.1:0", *arguments),
+        forewarn("serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -119,7 +120,7 @@ def test_it_says_ready_and_is(tmp_path: Path, fleet: str) -> None:
         ]
         assert service.get("/healthz")[0] == 200
         until(lambda: service.get("/readyz")[0] == 200)
-        assert service.get("/readyz")[1] == {"ready": True, "checks": {"store": "ok", "ticker": "ok"}}
+        assert service.get("/readyz")[1] == {"ready": True, "checks": {"store": "ok", "ticker": "ok", "guest": "ok"}}
         code, seconds = service.stop()
     assert code == 0
     assert seconds < 5
@@ -158,7 +159,7 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = run("serve", "--store", "memory:", "--operator", address)
+        result = run("serve", "--store", "memory:", "--guest", "127.0.0.1:0", "--operator", address)
     assert result.returncode == 2
     assert f"cannot listen on {address}: Address already in use" in result.stderr
 
@@ -179,7 +180,8 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
 )
 def test_wrong_settings_end_with_2_and_a_sentence(arguments: list[str], environment: dict[str, str], told: str) -> None:
     """No traceback: where the wrong setting stands, and what to write instead."""
-    result = run("serve", *(["--store", "memory:"] if "--store" not in arguments else []), *arguments, **environment)
+    standing = ["--store", "memory:", "--guest", "127.0.0.1:0"]
+    result = run("serve", *(standing if "--store" not in arguments else []), *arguments, **environment)
     assert result.returncode == 2
     assert told in result.stderr
     assert "Traceback" not in result.stderr
@@ -224,7 +226,17 @@ def test_the_example_fleet_is_served_as_the_readme_says(tmp_path: Path) -> None:
     """What `make run` serves comes up, from the files in the repository."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     process = subprocess.Popen(
-        forewarn("serve", "--config", "examples/serve.toml", "--operator", "127.0.0.1:0", "--state-dir", "run"),
+        forewarn(
+            "serve",
+            "--config",
+            "examples/serve.toml",
+            "--operator",
+            "127.0.0.1:0",
+            "--guest",
+            "127.0.0.1:0",
+            "--state-dir",
+            "run",
+        ),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

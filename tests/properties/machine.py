@@ -41,7 +41,7 @@ from forewarn.core.model import (
 from forewarn.core.transitions import Verb
 from forewarn.server import Service
 from forewarn.settings import Settings
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Store
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Seen, Store
 from forewarn.testing.stories import START
 
 SCOPES = ("any", "all", "pool")
@@ -94,6 +94,12 @@ class JudgedStore:
 
     def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
         return self.inner.orders(states, limit)
+
+    def record_seen(self, seen: Collection[Seen]) -> None:
+        self.inner.record_seen(seen)
+
+    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
+        return self.inner.last_seen(scopes)
 
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         return self.inner.maintenance(maintenance_id)

@@ -54,7 +54,14 @@ def serve(
     executor: Annotated[
         str | None, typer.Option(help="`external`, `command` or `simulated` [default: external]")
     ] = None,
-    guest: Annotated[str | None, typer.Option(help="Where guests ask, HOST:PORT [default: 127.0.0.1:8169]")] = None,
+    guest: Annotated[
+        list[str] | None,
+        typer.Option(help="Where guests ask, HOST:PORT[@INTERFACE]; may be repeated [default: 127.0.0.1:8169]"),
+    ] = None,
+    allow_any_interface: Annotated[
+        bool | None,
+        typer.Option("--allow-any-interface", help="Allow a wildcard address for guests.", show_default=False),
+    ] = None,
     operator: Annotated[
         str | None, typer.Option(help="Where operators ask, HOST:PORT [default: 127.0.0.1:8170]")
     ] = None,
@@ -71,7 +78,8 @@ def serve(
         "fleet": fleet,
         "clock": clock,
         "executor": executor,
-        "guest": guest,
+        "guest": guest or None,
+        "allow_any_interface": allow_any_interface,
         "operator": operator,
         "state_dir": state_dir,
         "log_level": log_level,
@@ -87,8 +95,7 @@ def db_status(store: Store = None, config: Config = None) -> None:
     from forewarn.store import sqlite_file
 
     path = _database(store, config)
-    print(f"database   {path}")
-    for name, value in sqlite_file.describe(path):
+    for name, value in [("database", str(path)), *sqlite_file.describe(path)]:
         print(f"{name:<10} {value}")
 
 

@@ -125,7 +125,7 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     status = _status_of(draft, maintenance, events)
     ended = None
     if all(e.status not in OPEN for e in events):
-        ended = maintenance.ended or max(draft.now_in(e.scope) for e in events)
+        ended = max(draft.now_in(e.scope) for e in events)
     draft.put_maintenance(
         replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
     )

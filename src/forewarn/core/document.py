@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Never
 
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.model import VISIBLE, Event, EventType, Scope, ScopeKind, Status
@@ -110,7 +111,7 @@ def rfc1123(moment: datetime) -> str:
 def parse_start_requests(body: bytes) -> tuple[str, ...]:
     """The event ids a guest approves, upper-case, each once, in the order given; or Invalid, saying which part."""
     try:
-        document = json.loads(body)
+        document = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise Invalid("Bad request. The body is not JSON") from None
     if not isinstance(document, dict):
@@ -121,6 +122,11 @@ def parse_start_requests(body: bytes) -> tuple[str, ...]:
     if len(requests) > MAX_START_REQUESTS:
         raise Invalid(f"Bad request. StartRequests holds more than {MAX_START_REQUESTS} entries")
     return tuple(dict.fromkeys(_event_id(index, entry) for index, entry in enumerate(requests)))
+
+
+def _refuse_constant(name: str) -> Never:
+    """Python reads NaN and Infinity; JSON has neither."""
+    raise ValueError(name)
 
 
 def _event_id(index: int, entry: object) -> str:

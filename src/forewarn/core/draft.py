@@ -164,7 +164,9 @@ class Draft:
     def _only_approved(self, event: Event) -> bool:
         """Approvals travel as rows of their own: an event that only gained one is not written."""
         before = self.before.events.get(event.id)
-        return before is not None and replace(event, approvals=before.approvals) == before
+        if before is None or before.approvals == event.approvals:
+            return False
+        return replace(event, approvals=before.approvals) == before
 
     def _changed_scopes(self, moved: Iterable[Event]) -> dict[str, Scope]:
         """The scopes to write, each with its time and its incarnation: nobody counts by hand."""

@@ -71,7 +71,7 @@ def parse_fleet(text: str, source: str) -> Fleet:
     """The fleet a file states, or InvalidFleet with the file, the table, the key and what to do."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails in the reader itself
         raise InvalidFleet(f"{source}: this is not TOML: {error}") from None
     _only_keys(document, ("scopes", "machines"), source)
     scopes: dict[str, Scope] = {}
@@ -121,7 +121,7 @@ def _scope(table: Mapping[str, Any]) -> Scope:
         approval=_choice(ApprovalMode, "approval", table.get("approval", "any")),
         approve_user_events=_typed(table, "approve_user_events", bool, False, "true or false"),
         max_user_operations=_typed(table, "max_user_operations", int, 0, "a whole number"),
-        terminate_notice_s=_duration({"terminate_notice": "5m", **table}, "terminate_notice"),
+        terminate_notice_s=_duration(table.get("terminate_notice", "5m"), "terminate_notice"),
         minimum_notice_s=_minimum_notice(table.get("minimum_notice", {})),
     )
 
@@ -129,7 +129,10 @@ def _scope(table: Mapping[str, Any]) -> Scope:
 def _minimum_notice(table: object) -> dict[EventType, int]:
     if not isinstance(table, dict):
         raise Invalid('minimum_notice: write a table of types and durations, like { Reboot = "30m" }')
-    return {_choice(EventType, "minimum_notice", key): _duration(table, key) for key in table}
+    return {
+        _choice(EventType, "minimum_notice", key): _duration(value, f"minimum_notice of {key}")
+        for key, value in table.items()
+    }
 
 
 def _machine(table: Mapping[str, Any]) -> Machine:
@@ -178,9 +181,9 @@ def _choice(enum: type[E], key: str, value: Any) -> E:
         raise Invalid(f"{key}: {value!r} is unknown; use one of {', '.join(enum)}") from None
 
 
-def _duration(table: Mapping[str, Any], key: str) -> int:
+def _duration(value: object, key: str) -> int:
     try:
-        return parse_duration(table[key])
+        return parse_duration(value)
     except Invalid as error:
         raise Invalid(f"{key}: {error}") from None
 
@@ -215,7 +218,10 @@ def _check_identities(machines: Iterable[Machine], place: Callable[[Machine], st
         if machine.instance_id:
             other = taken.setdefault(machine.instance_id, machine)
             if other is not machine:
-                raise InvalidFleet(f"{place(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already")
+                raise InvalidFleet(
+                    f"{place(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already;"
+                    " a caller must be one machine"
+                )
 
 
 # -- the difference

@@ -163,8 +163,9 @@ def _check_one_wave_visible(after: Snapshot, maintenance: Maintenance, events: I
 
 
 def _passed_over(after: Snapshot, maintenance: Maintenance, event: Event) -> bool:
+    """Once passed over it stays so: a retry does not take back the wave that was shown behind it."""
     order = after.orders.get(event.id)
-    failed = order is not None and order.state is OrderState.FAILED
+    failed = order is not None and (order.state is OrderState.FAILED or order.attempt > 1)
     return failed and maintenance.on_failure is OnFailure.CONTINUE
 
 
@@ -203,17 +204,25 @@ def _check_not_overtaken(
     started: Iterable[Event],
     now: datetime,
 ) -> None:
-    """Due waves do not overtake each other in a scope."""
+    """8. Due waves do not overtake each other in a scope."""
+    places: dict[str, tuple[datetime, str]] = {}
+    for event in started:
+        place = _place_in_queue(after, event)
+        places[event.maintenance_id] = min(place, places.get(event.maintenance_id, place))
     for event in started:
         for other in by_scope[event.scope] if not event.emergency else ():
-            if other.status is Status.SCHEDULED and _place_in_queue(other) < _place_in_queue(event):
+            place = places[event.maintenance_id]
+            if other.status is Status.SCHEDULED and _place_in_queue(after, other) < place:
                 maintenance = after.maintenances[other.maintenance_id]
                 if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
-def _place_in_queue(event: Event) -> tuple[str, str]:
-    return str(event.not_before), event.maintenance_id
+def _place_in_queue(after: Snapshot, event: Event) -> tuple[datetime, str]:
+    """Since when it waits: its NotBefore, or, shown to nobody before it starts, the moment it was asked for."""
+    maintenance = after.maintenances[event.maintenance_id]
+    since = None if event.born_approved else event.not_before
+    return since or maintenance.created, maintenance.id
 
 
 def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datetime) -> bool:

@@ -185,8 +185,9 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
-    if not paused:
-        draft.put_maintenance(replace(draft.maintenances[maintenance_id], wake_at=now))
+    resumed = draft.maintenances[maintenance_id]
+    if not paused and resumed.ended is None:
+        draft.put_maintenance(replace(resumed, wake_at=now))
     return draft.change()
 
 

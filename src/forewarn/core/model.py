@@ -168,7 +168,7 @@ def _address(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
-        raise Invalid(f"{text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
+        raise Invalid(f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ def _share_scope(wave: Iterable[Event], other: Iterable[Event]) -> bool:
 def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
     if maintenance.earliest is None:
         return False
-    return min((draft.now_in(e.scope) for e in wave), default=draft.now) < maintenance.earliest
+    return min(draft.now_in(e.scope) for e in wave) < maintenance.earliest
 
 
 def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:

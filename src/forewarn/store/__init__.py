@@ -20,6 +20,7 @@ from forewarn.core.model import (
     Scope,
     Snapshot,
     Status,
+    require,
 )
 
 MAX_PAGE = 500
@@ -44,7 +45,7 @@ class Focus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
-    """A page of events, newest first; `before` is the cursor of the page that went before."""
+    """A page of events that match all of it, newest first; `before` is the cursor of the page that went before."""
 
     scope: str = ""
     machine: str = ""
@@ -53,10 +54,13 @@ class EventQuery:
     limit: int = 50
     before: int | None = None
 
+    def __post_init__(self) -> None:
+        require(not self.machine or bool(self.scope), "machine goes with a scope: name the scope it lies in")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """A page of the audit, newest first; `before` is the id of the last entry of the page that went before."""
+    """A page of the audit that matches all of it, newest first; `before` is the id of the last entry of the page before."""
 
     scope: str = ""
     maintenance_id: str = ""
@@ -79,6 +83,15 @@ class Inventory:
 
     scopes: dict[str, Scope] = field(default_factory=dict)
     machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """When a machine last asked."""
+
+    scope: str
+    name: str
+    at: datetime
 
 
 class Store(Protocol):
@@ -107,6 +120,13 @@ class Store(Protocol):
 
     def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
         """Orders in these states, oldest first."""
+
+    # Loose: written in batches; a crash may lose the last few.
+
+    def record_seen(self, seen: Collection[Seen]) -> None: ...
+
+    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
+        """When the machines of these scopes last asked; those that never did are not in it."""
 
     # History.
 

@@ -1,5 +1,6 @@
 """The store for simulation and the emulator: plain dictionaries under one lock. Nothing survives the process."""
 
+import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -7,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from threading import RLock
 
-from forewarn.core.errors import Conflict
+from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
     OPEN,
     AuditEntry,
@@ -20,7 +21,7 @@ from forewarn.core.model import (
     Scope,
     Snapshot,
 )
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Seen
 
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
 
@@ -42,6 +43,7 @@ class MemoryStore:
         self._unfinished: dict[str, None] = {}
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
+        self._seen: dict[tuple[str, str], datetime] = {}
         self._event_count = 0
 
     def snapshot(self, focus: Focus) -> Snapshot:
@@ -74,8 +76,9 @@ class MemoryStore:
             self._check(change)
             for key in change.removed_machines:
                 self._remove_machine(key)
+                self._seen.pop(key, None)
             for name in change.removed_scopes:
-                del self._scopes[name]
+                self._scopes.pop(name, None)
             for scope in change.scopes:
                 self._scopes[scope.name] = replace(scope, version=scope.version + 1)
             for machine in change.machines:
@@ -93,7 +96,9 @@ class MemoryStore:
             for maintenance in change.maintenances:
                 self._put_maintenance(maintenance)
             for maintenance_id in change.wakes:
-                self._put_maintenance(replace(self._maintenances[maintenance_id], wake_at=change.at))
+                known = self._maintenances.get(maintenance_id)
+                if known is not None and known.ended is None:
+                    self._put_maintenance(replace(known, wake_at=change.at))
             for entry in change.audit:
                 self._audit_count += 1
                 self._audit.append(replace(entry, id=self._audit_count))
@@ -110,7 +115,17 @@ class MemoryStore:
     def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
         with self._lock:
             known = self._unfinished if _UNFINISHED.issuperset(states) else self._orders
-            return list(islice((o for i in known if (o := self._orders[i]).state in states), limit))
+            found = (o for i in known if (o := self._orders[i]).state in states)
+            return heapq.nsmallest(limit, found, key=lambda o: (o.issued, o.id))
+
+    def record_seen(self, seen: Collection[Seen]) -> None:
+        with self._lock:
+            self._seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
+
+    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
+        with self._lock:
+            keys = [(scope, name) for scope in scopes for name in self._machines.get(scope, ())]
+            return {key: self._seen[key] for key in sorted(keys) if key in self._seen}
 
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         with self._lock:
@@ -144,9 +159,10 @@ class MemoryStore:
                     del self._events[event_id], self._numbers[event_id]
                     self._orders.pop(event_id, None)
                 del self._maintenances[maintenance_id]
-            entries = sum(1 for entry in islice(self._audit, limit) if entry.at < before)
-            del self._audit[:entries]
-            return len(old) + entries
+            oldest = self._audit[:limit]
+            kept = [entry for entry in oldest if entry.at >= before]
+            self._audit[:limit] = kept
+            return len(old) + len(oldest) - len(kept)
 
     def hold(self) -> None:
         """It lives and dies with this process: nobody else could hold it."""
@@ -166,12 +182,38 @@ class MemoryStore:
             held = self._maintenances.get(maintenance.id)
             if (held.version if held is not None else 0) != maintenance.version:
                 raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")
+        self._check_identities(change)
+        self._check_references(change)
+
+    def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)
+        claimed: dict[object, tuple[str, str]] = {}
         for machine in change.machines:
             for identity in _identities(machine):
                 owner = self._identities.get(identity)
-                if owner is not None and owner not in replaced:
+                if owner is None or owner in replaced:
+                    owner = claimed.setdefault(identity, machine.key)
+                if owner != machine.key:
                     raise Conflict(f"{machine} claims {identity}, which belongs to {'/'.join(owner)}")
+
+    def _check_references(self, change: Change) -> None:
+        """What foreign keys say in SQL: nothing is saved about what does not exist."""
+        scopes = {s.name for s in change.scopes}
+        lost = [str(m) for m in change.machines if m.scope not in scopes and m.scope not in self._scopes]
+        removed = set(change.removed_machines)
+        for name in change.removed_scopes:
+            lost += [f"{name}/{m}" for m in self._machines.get(name, ()) if (name, m) not in removed]
+        maintenances = {m.id for m in change.maintenances}
+        for event in change.events:
+            if event.maintenance_id not in maintenances and event.maintenance_id not in self._maintenances:
+                lost.append(event.id)
+            elif event.id in self._events and self._events[event.id].maintenance_id != event.maintenance_id:
+                raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
+        events = {e.id for e in change.events}
+        named = [*(a.event_id for a in change.approvals), *(o.id for o in change.orders)]
+        lost += [i for i in named if i not in events and i not in self._events]
+        if lost:
+            raise InvariantBroken(f"{lost[0]} would belong to nothing that exists; nothing was saved")
 
     def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
@@ -212,8 +254,7 @@ class MemoryStore:
             self._event_count += 1
             self._numbers[event.id] = self._event_count
             self._events_of[event.maintenance_id].append(event.id)
-        else:
-            event = replace(event, approvals=known.approvals)
+        event = replace(event, approvals=known.approvals if known is not None else ())
         self._events[event.id] = event
         if event.status in OPEN:
             self._open_of_scope[event.scope][event.id] = None

@@ -4,7 +4,7 @@ Times are UTC text of fixed width, so that they sort as they pass; lists and map
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
@@ -19,9 +19,11 @@ Coder = Callable[[Any], Any]
 
 
 class Row(Protocol):
-    """A row of any driver: columns by name."""
+    """A row of any driver: its columns' names, and in the same order their values."""
 
-    def __getitem__(self, key: str, /) -> Any: ...
+    def keys(self) -> Iterable[str]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 def time_text(moment: datetime) -> str:
@@ -70,7 +72,8 @@ class Codec(Generic[T]):
         return values
 
     def thing(self, row: Row, **apart: object) -> T:
-        values = {name: row[name] for name in self._names}
+        columns = dict(zip(row.keys(), row, strict=True))
+        values = {name: columns[name] for name in self._names}
         for name, from_sql in self._decode:
             values[name] = from_sql(values[name])
         return self._cls(**values, **apart)
@@ -78,7 +81,7 @@ class Codec(Generic[T]):
 
 def _coders(hint: object) -> tuple[Coder | None, Coder | None]:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return str, hint
+        return str, {str(member): member for member in hint}.__getitem__
     return _CODERS[hint]
 
 

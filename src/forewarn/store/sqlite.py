@@ -1,7 +1,7 @@
 """The embedded store: one SQLite file, WAL, synchronous=FULL. What was acknowledged survives kill -9 and power loss.
 
-One connection writes, in short immediate transactions, under a lock; each reading thread has a connection of its own
-and is never blocked by a write.
+One connection writes, in short immediate transactions, under a lock; whoever reads has a connection to itself for the
+while and is never blocked by a write.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import Approval, AuditEntry, Change, Event, Machine, Maintenance, Order, OrderState, Snapshot
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, rows
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Seen, rows
 from forewarn.store.sql import queries
 from forewarn.store.sqlite_file import connect, create, guarded, hold, require_current, schema_version
 
@@ -32,8 +32,8 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._write_lock = threading.Lock()
-        self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
+        self._idle_readers: list[sqlite3.Connection] = []
         self._hold: int | None = None
         with guarded(path):
             self._writer = connect(path)
@@ -98,6 +98,17 @@ class SqliteStore:
         with self._reading() as reader:
             found = reader.ask("orders_in_states", states=_json(sorted(states)), limit=limit)
             return [rows.ORDER.thing(row) for row in found]
+
+    # -- loose
+
+    def record_seen(self, seen: Collection[Seen]) -> None:
+        with self._writing() as writer:
+            writer.many("record_seen", ({"scope": s.scope, "name": s.name, "at": rows.time_text(s.at)} for s in seen))
+
+    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
+        with self._reading() as reader:
+            found = reader.ask("last_seen_of_scopes", names=_json(sorted(scopes)))
+            return {(row["scope"], row["name"]): datetime.fromisoformat(row["at"]) for row in found}
 
     # -- history
 
@@ -167,15 +178,25 @@ class SqliteStore:
     def _reading(self) -> Iterator["_Session"]:
         """One consistent moment: everything read inside comes from it."""
         with guarded(self.path):
-            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-            if connection is None:
-                connection = self._local.connection = connect(self.path)
-                self._readers.append(connection)
-            connection.execute("BEGIN")
+            connection = self._reader()
             try:
-                yield _Session(connection)
+                connection.execute("BEGIN")
+                try:
+                    yield _Session(connection)
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
             finally:
-                connection.execute("ROLLBACK")
+                self._idle_readers.append(connection)
+
+    def _reader(self) -> sqlite3.Connection:
+        """As many connections as there are readers at once, whatever threads come and go."""
+        try:
+            return self._idle_readers.pop()
+        except IndexError:
+            connection = connect(self.path)
+            self._readers.append(connection)
+            return connection
 
     @contextmanager
     def _writing(self) -> Iterator["_Session"]:
@@ -204,10 +225,7 @@ class _Session:
 
     def many(self, name: str, values: Iterable[rows.Values]) -> int:
         """Run it for each; the number of rows it changed."""
-        changed = 0
-        for each in values:
-            changed += self._connection.execute(SQL[name], each).rowcount
-        return changed
+        return self._connection.executemany(SQL[name], values).rowcount
 
 
 def _json(values: Iterable[object]) -> str:
@@ -249,10 +267,11 @@ def _events(reader: _Session, focus: Focus, names: set[str]) -> tuple[dict[str, 
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
     if focus.maintenances:
         names |= {row["scope"] for row in reader.ask("scopes_of_maintenances", ids=_json(focus.maintenances))}
-    found = [*reader.ask("events_open_in_scopes", names=_json(sorted(names))), *named]
+    scopes = _json(sorted(names))
+    found = [*reader.ask("events_open_in_scopes", names=scopes), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole:
-        found += reader.ask("events_of_maintenances", ids=_json(maintenance_ids))
+        found += reader.ask("events_else_of_maintenances", ids=_json(maintenance_ids), names=scopes)
     return _with_approvals(reader, found), maintenance_ids, names
 
 

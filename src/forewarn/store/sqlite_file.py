@@ -22,9 +22,14 @@ def connect(path: Path) -> sqlite3.Connection:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: forewarn needs {oldest} or later")
     connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
+    try:
+        schema_version(connection, path)  # before WAL is set, which would write into another program's file
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -42,14 +47,18 @@ def schema_version(connection: sqlite3.Connection, path: Path) -> int:
 
 def require_current(connection: sqlite3.Connection, path: Path) -> None:
     version = schema_version(connection, path)
-    if version > SCHEMA_VERSION:
-        raise StoreUnavailable(
-            f"{path} has schema {version}, made by a newer forewarn; this one knows {SCHEMA_VERSION}: upgrade forewarn"
-        )
+    _refuse_newer(version, path)
     if version < SCHEMA_VERSION:
         raise StoreUnavailable(
             f"{path} has schema {version}, this forewarn needs {SCHEMA_VERSION}: make a backup with"
             f" 'forewarn db backup', then run 'forewarn db migrate --store sqlite:{path}'"
+        )
+
+
+def _refuse_newer(version: int, path: Path) -> None:
+    if version > SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"{path} has schema {version}, made by a newer forewarn; this one knows {SCHEMA_VERSION}: upgrade forewarn"
         )
 
 
@@ -61,6 +70,7 @@ def create(connection: sqlite3.Connection) -> None:
 def migrate(connection: sqlite3.Connection, path: Path) -> list[str]:
     """Bring an old database up to date, one transaction per step; the names of the steps taken."""
     version = schema_version(connection, path)
+    _refuse_newer(version, path)
     steps = [step for step in migrations("sqlite") if step.number > version]
     for step in steps:
         _script(connection, f"PRAGMA application_id = {APPLICATION_ID};\n{step.script}", step.number)
@@ -78,6 +88,7 @@ def _script(connection: sqlite3.Connection, script: str, version: int) -> None:
 
 def migrate_file(path: Path) -> list[str]:
     """Migrate the database at `path`, which nobody may be serving."""
+    _require_file(path)
     with guarded(path), held(path), opened(path) as connection:
         return migrate(connection, path)
 
@@ -93,6 +104,8 @@ def backup(path: Path, target: Path) -> None:
         draft.unlink(missing_ok=True)
         with guarded(draft), _plain(draft) as writing:
             connection.backup(writing)
+            # A file in WAL mode cannot be read where nothing may be written beside it: a backup stands alone.
+            writing.execute("PRAGMA journal_mode = DELETE")
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     draft.rename(target)
@@ -102,7 +115,9 @@ def restore(source: Path, path: Path) -> None:
     """Replace a database by a backup as one transaction: a crash leaves the old one or the new one."""
     _require_file(source)
     with guarded(source), _plain(source) as reading:
-        if schema_version(reading, source) == 0:
+        version = schema_version(reading, source)
+        _refuse_newer(version, source)
+        if version == 0:
             raise StoreUnavailable(f"{source} is empty: it is no backup of forewarn's")
         damage = reading.execute("PRAGMA quick_check").fetchone()[0]
         if damage != "ok":
@@ -165,7 +180,13 @@ def held(path: Path) -> Iterator[None]:
 
 def hold(path: Path) -> int:
     """Lock the file for this process: the kernel lets go when the process dies, however it dies."""
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    name = path.with_name(path.name + ".lock")
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{name} cannot be opened ({error.strerror}): check that its folder exists and may be written"
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -196,6 +217,7 @@ def _explained(error: sqlite3.Error, path: Path) -> Exception:
         return InvariantBroken(f"the database refused a change that breaks its rules ({error}); nothing was saved")
     advice = {
         "SQLITE_FULL": "the disk is full: free some space",
+        "SQLITE_IOERR_SHMSIZE": "the disk is full: free some space",
         "SQLITE_READONLY": "it is read-only: check the permissions of the file and of its folder",
         "SQLITE_CANTOPEN": "it cannot be opened: check that its folder exists and may be written",
         "SQLITE_BUSY": f"another process kept it locked for {LOCK_WAIT_S:.0f} s: see who else uses it",

@@ -1,21 +1,70 @@
-"""The operator listener: so far its health. `/healthz` says the process lives, `/readyz` that the service works."""
+"""The operator listener: so far its health and its metrics.
+
+`/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what guests did.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from forewarn import __version__
+from forewarn.web.guests import Guests
 
 # A ticker that has not completed a cycle for so long is stuck; it looks at its store at least once a second.
 TICKER_SILENT_S = 5.0
 
 
-def operator_app(*, ticked_at_s: Callable[[], float | None], store_works: Callable[[], str]) -> Starlette:
+class GuestMetrics:
+    """The guest listener's counters, read when somebody asks."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    def collect(self) -> Iterable[Metric]:
+        guests, counters = self._guests, self._guests.counters
+        requests = CounterMetricFamily("forewarn_guest_requests", "Requests of guests, by status.", labels=["status"])
+        outcomes = dict(counters.outcomes)
+        outcomes[200] = outcomes.get(200, 0) + counters.remembered - counters.not_modified
+        outcomes[304] = outcomes.get(304, 0) + counters.not_modified
+        for status, count in sorted(outcomes.items()):
+            requests.add_metric([str(status)], count)
+        yield requests
+        lanes = CounterMetricFamily(
+            "forewarn_guest_lane", "Requests answered from memory, and parsed.", labels=["lane"]
+        )
+        lanes.add_metric(["remembered"], counters.remembered)
+        lanes.add_metric(["parsed"], counters.parsed)
+        yield lanes
+        waiting = sum(len(view.waiters) for view in list(guests.documents.views.values()) if view.waiters)
+        yield GaugeMetricFamily("forewarn_guest_connections", "Open connections of guests.", len(guests.connections))
+        yield GaugeMetricFamily("forewarn_guest_waiting", "Long polls that wait for a change.", waiting)
+        for name, text, count in (
+            ("connections_accepted", "Connections accepted.", counters.accepted),
+            ("connections_refused", "Connections over a limit, closed at once.", counters.refused),
+            ("timed_out", "Connections closed because a deadline passed.", counters.timed_out),
+            ("unknown_callers", "Requests of callers that are no known machine.", counters.unknown),
+            ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counters.forged),
+            ("documents_rendered", "Documents read again because they changed.", guests.documents.rendered_states),
+        ):
+            yield CounterMetricFamily(f"forewarn_guest_{name}", text, count)
+
+
+def operator_app(
+    *,
+    ticked_at_s: Callable[[], float | None],
+    store_works: Callable[[], str],
+    guests_accepted: Callable[[], bool],
+    guests: Guests,
+) -> Starlette:
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong."""
+    registry = CollectorRegistry()
+    registry.register(GuestMetrics(guests))
 
     def healthz(request: Request) -> JSONResponse:
         del request
@@ -25,8 +74,16 @@ def operator_app(*, ticked_at_s: Callable[[], float | None], store_works: Callab
         del request
         ticked_s = ticked_at_s()
         ticking = ticked_s is not None and time.monotonic() - ticked_s < TICKER_SILENT_S
-        checks = {"store": store_works() or "ok", "ticker": "ok" if ticking else "no cycle lately"}
+        checks = {
+            "store": store_works() or "ok",
+            "ticker": "ok" if ticking else "no cycle lately",
+            "guest": "ok" if guests_accepted() else "the listener does not accept",
+        }
         ready = all(result == "ok" for result in checks.values())
         return JSONResponse({"ready": ready, "checks": checks}, status_code=200 if ready else 503)
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
+    def metrics(request: Request) -> Response:
+        del request
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)])

@@ -1,4 +1,5 @@
 -- Every question and every write of the embedded store, by name. Lists come in as JSON arrays.
+-- INDEXED BY and a unary + stand where statistics could talk the planner into reading a whole table or all the history.
 
 -- name: scopes_by_name
 SELECT * FROM scopes WHERE name IN (SELECT value FROM json_each(:names)) ORDER BY name;
@@ -15,7 +16,7 @@ SELECT m.* FROM json_each(:keys) k
 JOIN machines m ON m.scope = k.value ->> 0 AND m.name = k.value ->> 1 ORDER BY m.scope, m.name;
 
 -- name: machines_on_hosts
-SELECT * FROM machines
+SELECT * FROM machines INDEXED BY machines_by_host
 WHERE host <> '' AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY scope, name;
 
 -- name: machines_all
@@ -31,16 +32,20 @@ SELECT scope, name, address FROM machine_addresses;
 -- name: scopes_of_maintenances
 -- Where a maintenance still has something open.
 SELECT DISTINCT scope FROM events
-WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) AND ended IS NULL;
+WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) AND +ended IS NULL;
 
 -- name: events_by_id
 SELECT * FROM events WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY number;
 
 -- name: events_open_in_scopes
-SELECT * FROM events WHERE scope IN (SELECT value FROM json_each(:names)) AND ended IS NULL ORDER BY number;
+SELECT * FROM events INDEXED BY events_open_by_scope
+WHERE scope IN (SELECT value FROM json_each(:names)) AND ended IS NULL ORDER BY number;
 
--- name: events_of_maintenances
-SELECT * FROM events WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) ORDER BY number;
+-- name: events_else_of_maintenances
+-- What events_open_in_scopes leaves out: the ended ones, and those in other scopes.
+SELECT * FROM events
+WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
+  AND (ended IS NOT NULL OR scope NOT IN (SELECT value FROM json_each(:names))) ORDER BY number;
 
 -- name: maintenances_by_id
 SELECT * FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
@@ -58,7 +63,8 @@ SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :li
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_states
-SELECT * FROM orders WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY issued, id LIMIT :limit;
+SELECT * FROM orders INDEXED BY orders_by_state
+WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY issued, id LIMIT :limit;
 
 -- name: events_page
 SELECT * FROM events
@@ -73,12 +79,13 @@ ORDER BY number DESC LIMIT :limit;
 -- name: events_page_of_machine
 SELECT e.* FROM event_machines m JOIN events e ON e.number = m.event_number
 WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
-  AND e.status IN (SELECT value FROM json_each(:statuses))
+  AND :maintenance_id IN ('', e.maintenance_id) AND e.status IN (SELECT value FROM json_each(:statuses))
 ORDER BY m.event_number DESC LIMIT :limit;
 
 -- name: events_page_of_maintenance
 SELECT * FROM events
-WHERE maintenance_id = :maintenance_id AND number < :before AND status IN (SELECT value FROM json_each(:statuses))
+WHERE maintenance_id = :maintenance_id AND number < :before AND :scope IN ('', scope)
+  AND status IN (SELECT value FROM json_each(:statuses))
 ORDER BY number DESC LIMIT :limit;
 
 -- name: audit_page
@@ -88,11 +95,15 @@ SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 SELECT * FROM audit WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_page_of_maintenance
-SELECT * FROM audit WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before
+SELECT * FROM audit
+WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before AND :scope IN ('', scope)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_page_of_event
-SELECT * FROM audit WHERE event_id <> '' AND event_id = :event_id AND id < :before ORDER BY id DESC LIMIT :limit;
+SELECT * FROM audit
+WHERE event_id <> '' AND event_id = :event_id AND id < :before
+  AND :maintenance_id IN ('', maintenance_id) AND :scope IN ('', scope)
+ORDER BY id DESC LIMIT :limit;
 
 -- name: versions
 SELECT name, version FROM scopes WHERE name IN (SELECT value FROM json_each(:names));
@@ -129,7 +140,8 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 
 -- name: add_maintenance
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
-    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended);
+    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
@@ -178,3 +190,12 @@ DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: forget_audit
 -- The audit grows in order of time: the oldest come first by id.
 DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit) AND at < :before;
+
+-- name: record_seen
+-- A machine that left meanwhile is not remembered.
+INSERT INTO last_seen
+SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
+ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
+
+-- name: last_seen_of_scopes
+SELECT * FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;

@@ -1,10 +1,12 @@
 -- The embedded store as it is today. A new database is made from this file; an old one reaches the same by migrations/.
 -- Times are UTC text of fixed width (2030-01-01T00:00:00.000000Z), so that they sort as they pass.
+-- Three values and more are compared by OR or CASE, not IN: for such an IN SQLite builds a table at every write.
 
 CREATE TABLE scopes (
     name                TEXT PRIMARY KEY,
-    kind                TEXT NOT NULL CHECK (kind IN ('cloud-service', 'availability-set', 'placement-group', 'standalone')),
-    approval            TEXT NOT NULL CHECK (approval IN ('any', 'all', 'operator')),
+    kind                TEXT NOT NULL CHECK (kind = 'cloud-service' OR kind = 'availability-set'
+                                             OR kind = 'placement-group' OR kind = 'standalone'),
+    approval            TEXT NOT NULL CHECK (approval = 'any' OR approval = 'all' OR approval = 'operator'),
     approve_user_events INTEGER NOT NULL CHECK (approve_user_events IN (0, 1)),
     max_user_operations INTEGER NOT NULL CHECK (max_user_operations >= 0),
     terminate_notice_s  INTEGER NOT NULL CHECK (terminate_notice_s BETWEEN 300 AND 900),
@@ -51,14 +53,21 @@ CREATE TABLE maintenances (
     duration_s  INTEGER NOT NULL,
     description TEXT NOT NULL,
     emergency   INTEGER NOT NULL,
-    on_failure  TEXT NOT NULL CHECK (on_failure IN ('hold', 'cancel', 'continue')),
+    on_failure  TEXT NOT NULL CHECK (on_failure = 'hold' OR on_failure = 'cancel' OR on_failure = 'continue'),
     paused      INTEGER NOT NULL,
     cancelled   INTEGER NOT NULL,
-    status      TEXT NOT NULL CHECK (status IN ('Planned', 'Running', 'Paused', 'Completed', 'Cancelled', 'Failed')),
+    status      TEXT NOT NULL,
     wake_at     TEXT,
     version     INTEGER NOT NULL,
     ended       TEXT,
-    CHECK ((ended IS NULL) = (status IN ('Planned', 'Running', 'Paused'))),
+    CHECK (CASE status
+           WHEN 'Planned'   THEN ended IS NULL
+           WHEN 'Running'   THEN ended IS NULL
+           WHEN 'Paused'    THEN ended IS NULL
+           WHEN 'Completed' THEN ended IS NOT NULL
+           WHEN 'Cancelled' THEN ended IS NOT NULL
+           WHEN 'Failed'    THEN ended IS NOT NULL
+           ELSE 0 END),
     CHECK (ended IS NULL OR wake_at IS NULL)
 ) WITHOUT ROWID;
 CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS NOT NULL;
@@ -72,17 +81,17 @@ CREATE TABLE events (
     position         INTEGER NOT NULL,
     scope            TEXT NOT NULL,
     update_domain    INTEGER NOT NULL,
-    type             TEXT NOT NULL CHECK (type IN ('Freeze', 'Reboot', 'Redeploy', 'Preempt', 'Terminate')),
+    type             TEXT NOT NULL CHECK (type = 'Freeze' OR type = 'Reboot' OR type = 'Redeploy' OR type = 'Preempt'
+                                          OR type = 'Terminate'),
     source           TEXT NOT NULL CHECK (source IN ('Platform', 'User')),
     resources        TEXT NOT NULL CHECK (json_array_length(resources) >= 1),
     description      TEXT NOT NULL,
     duration_s       INTEGER NOT NULL,
     emergency        INTEGER NOT NULL,
-    status           TEXT NOT NULL
-                     CHECK (status IN ('Planned', 'Scheduled', 'Started', 'Completed', 'Cancelled', 'Abandoned')),
+    status           TEXT NOT NULL,
     born_approved    INTEGER NOT NULL,
     needs_approval   INTEGER NOT NULL,
-    approval         TEXT NOT NULL CHECK (approval IN ('any', 'all', 'operator')),
+    approval         TEXT NOT NULL CHECK (approval = 'any' OR approval = 'all' OR approval = 'operator'),
     sequence         INTEGER NOT NULL,
     published        TEXT,
     not_before       TEXT,
@@ -91,9 +100,14 @@ CREATE TABLE events (
     ended            TEXT,
     reason           TEXT NOT NULL,
     UNIQUE (maintenance_id, position),
-    CHECK ((ended IS NULL) = (status IN ('Planned', 'Scheduled', 'Started'))),
-    CHECK (status NOT IN ('Scheduled', 'Started', 'Completed', 'Abandoned') OR published IS NOT NULL),
-    CHECK (status NOT IN ('Started', 'Completed', 'Abandoned') OR started IS NOT NULL),
+    CHECK (CASE status
+           WHEN 'Planned'   THEN ended IS NULL
+           WHEN 'Scheduled' THEN ended IS NULL AND published IS NOT NULL
+           WHEN 'Started'   THEN ended IS NULL AND published IS NOT NULL AND started IS NOT NULL
+           WHEN 'Completed' THEN ended IS NOT NULL AND published IS NOT NULL AND started IS NOT NULL
+           WHEN 'Abandoned' THEN ended IS NOT NULL AND published IS NOT NULL AND started IS NOT NULL
+           WHEN 'Cancelled' THEN ended IS NOT NULL
+           ELSE 0 END),
     CHECK ((published IS NULL) = (not_before IS NULL)),
     CHECK (not_before >= published AND started >= published AND ended >= started)
 );
@@ -106,7 +120,8 @@ WHEN old.ended IS NOT NULL
   OR new.id <> old.id
   OR new.maintenance_id <> old.maintenance_id
   OR (old.published IS NOT NULL AND (new.published IS NOT old.published OR new.not_before IS NOT old.not_before))
-  OR (old.status = 'Started' AND new.status IN ('Planned', 'Scheduled', 'Cancelled'))
+  OR (old.status = 'Started'
+      AND (new.status = 'Planned' OR new.status = 'Scheduled' OR new.status = 'Cancelled'))
   OR (old.status = 'Scheduled' AND new.status = 'Planned')
 BEGIN
     SELECT RAISE(ABORT, 'an event is final once ended and never goes backwards');
@@ -148,7 +163,7 @@ CREATE TABLE orders (
     id       TEXT PRIMARY KEY REFERENCES events (id) ON DELETE CASCADE,
     issued   TEXT NOT NULL,
     deadline TEXT,
-    state    TEXT NOT NULL CHECK (state IN ('open', 'running', 'done', 'failed')),
+    state    TEXT NOT NULL CHECK (state = 'open' OR state = 'running' OR state = 'done' OR state = 'failed'),
     attempt  INTEGER NOT NULL CHECK (attempt >= 1),
     node     TEXT NOT NULL,
     taken    TEXT,
@@ -177,3 +192,12 @@ CREATE TRIGGER audit_is_append_only BEFORE UPDATE ON audit
 BEGIN
     SELECT RAISE(ABORT, 'the audit is append-only');
 END;
+
+-- When a machine last asked. Apart from the machines: written in batches, and a crash may lose the last few seconds.
+CREATE TABLE last_seen (
+    scope TEXT NOT NULL,
+    name  TEXT NOT NULL,
+    at    TEXT NOT NULL,
+    PRIMARY KEY (scope, name),
+    FOREIGN KEY (scope, name) REFERENCES machines (scope, name) ON DELETE CASCADE
+) WITHOUT ROWID;

@@ -1,0 +1,51 @@
+"""Who asked lately: last-seen times, written in batches, and the scopes whose guests fell silent.
+
+"A scope without such a request for 24 h is disabled. An open long poll counts as seen. Idle time counts only while a
+guest listener was up."
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from forewarn.control import Control
+from forewarn.core.model import Actor
+from forewarn.store import Seen, Store
+from forewarn.web.documents import Caller, Documents
+
+IDLE_WATCH = Actor("idle watch")
+
+
+class Attendance:
+    """A chore of the ticker. Silence can only end later than last computed, so the scopes are walked only when it may."""
+
+    def __init__(self, documents: Documents, control: Control, store: Store, *, disable_after_s: int) -> None:
+        self._documents = documents
+        self._control = control
+        self._store = store
+        self._after = timedelta(seconds=disable_after_s) if disable_after_s else None
+        self._bound: datetime | None = None
+        self._enabled_scopes = -1
+
+    def next_due(self) -> datetime | None:
+        """No scope falls silent before this; None while there is none that could."""
+        if self._after is not None and self._enabled_scopes != self._documents.enablements:
+            self._enabled_scopes = self._documents.enablements
+            self._bound = self._documents.next_idle(self._after)
+        return self._bound
+
+    def do(self, now: datetime) -> int:
+        """Disable the scopes that have been silent for too long; how many."""
+        due = self.next_due()
+        if due is None or self._after is None or now < due:
+            return 0
+        idle = self._documents.idle(now, self._after)
+        for scope in idle:
+            self._control.disable(scope, IDLE_WATCH)
+        self._bound = self._documents.next_idle(self._after)
+        return len(idle)
+
+    def write(self, callers: Iterable[Caller]) -> None:
+        """Save when these were last seen; in the writer's thread."""
+        seen = [Seen(c.scope, c.name, c.seen.at) for c in callers if c.seen is not None and c.view is not None]
+        if seen:
+            self._store.record_seen(seen)

@@ -1,0 +1,118 @@
+"""What the connections of all guests share: limits, counters, remembered requests, and waking those who wait.
+
+Belongs to the listener's event loop; only `Documents` is touched from other threads.
+"""
+
+import asyncio
+from collections import Counter, deque
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+from forewarn.control import Control
+from forewarn.web.documents import Caller, Documents, View, Waiter
+from forewarn.web.identity import Trust
+
+MAX_REMEMBERED = 16_384
+MAX_REMEMBERED_PER_MACHINE = 8
+MAX_REMEMBERED_BYTES = 1_024
+WAKE_BATCH = 200
+
+
+class Guest(Protocol):
+    """A connection, as far as the rest of the house deals with it."""
+
+    def check_deadline(self, now_s: float) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one guest may take of us."""
+
+    requests_per_s: float = 5.0
+    connections: int = 16
+    waiting: int = 4
+    all_connections: int = 50_000
+    head_bytes: int = 8 * 1024
+    headers: int = 64
+    body_bytes: int = 64 * 1024
+    request_s: float = 10.0
+    idle_s: float = 75.0
+
+
+class Counters:
+    """What happened so far; written by the listener's thread alone."""
+
+    __slots__ = (
+        "accepted", "forged", "not_modified", "outcomes", "parsed", "refused", "remembered", "timed_out", "unknown",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.remembered = self.parsed = self.not_modified = 0
+        self.accepted = self.refused = self.timed_out = 0
+        self.unknown = self.forged = 0
+        self.outcomes: Counter[int] = Counter()
+
+
+class Guests:
+    """What the connections share. Belongs to the listener's event loop."""
+
+    def __init__(
+        self,
+        documents: Documents,
+        control: Control,
+        writer: Executor,
+        *,
+        limits: Limits,
+        trust: Trust,
+        first_call_delay_s: float = 0.0,
+    ) -> None:
+        self.documents = documents
+        self.control = control
+        self.writer = writer
+        self.limits = limits
+        self.trust = trust
+        self.first_call_delay_s = first_call_delay_s
+        self.burst = limits.requests_per_s or float("inf")
+        self.counters = Counters()
+        self.connections: dict[Guest, None] = {}
+        self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
+        self._seen_once: set[bytes] = set()
+        self.dirty: dict[int, Caller] = {}
+        self.stopping = False
+
+    def wake(self, views: list[View]) -> None:
+        """A document changed: answer its waiters, in batches that let other requests in between."""
+        self._wake_batch(deque(waiter for view in views for waiter in view.waiters))
+
+    def _wake_batch(self, waiters: deque[Waiter]) -> None:
+        for _ in range(min(WAKE_BATCH, len(waiters))):
+            waiters.popleft().document_changed()
+        if waiters:
+            asyncio.get_running_loop().call_soon(self._wake_batch, waiters)
+
+    def sweep(self) -> None:
+        """Close what took too long: one pass a second instead of a timer per request."""
+        now_s = monotonic()
+        for connection in list(self.connections):
+            connection.check_deadline(now_s)
+
+    def remember(self, data: bytes, caller: Caller, what: tuple[int, str | None, bool]) -> None:
+        """Admit bytes at second sight, a few per machine: its oldest make room, for a tag lives no longer than a document."""
+        if len(data) >= MAX_REMEMBERED_BYTES:
+            return
+        if data not in self._seen_once:
+            if len(self._seen_once) >= MAX_REMEMBERED:
+                self._seen_once.clear()
+            self._seen_once.add(data)
+            return
+        if len(self.remembered) >= MAX_REMEMBERED:
+            self.remembered.clear()
+        self._seen_once.discard(data)
+        self.remembered[data] = what
+        if len(caller.remembered) >= MAX_REMEMBERED_PER_MACHINE:
+            self.remembered.pop(caller.remembered[0], None)
+        caller.remembered = (*caller.remembered[1 - MAX_REMEMBERED_PER_MACHINE :], data)

@@ -1,0 +1,241 @@
+"""The bookkeeping behind every verb: versions, incarnations, wake-ups, the audit. No rule should do it by hand."""
+
+from dataclasses import replace
+
+import pytest
+from tests.core.building import (
+    OPERATOR,
+    START,
+    at,
+    event,
+    guid,
+    maintenance,
+    request,
+    scope,
+    shop,
+    two_scopes,
+)
+
+from forewarn.core.draft import Draft
+from forewarn.core.errors import InvariantBroken
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Approval, Snapshot, Source, Status, Targets
+
+# -- versions
+
+
+def test_a_decision_names_every_scope_it_relied_on() -> None:
+    """Every scope that was read must still have its version when the change is saved, in name order."""
+    world = two_scopes()
+    _, change = world.submit_request(request("shop/web-0"))
+    assert change.expect == (("ship", 1), ("shop", 1))
+
+
+def test_only_touched_scopes_are_written() -> None:
+    """A scope that was read but not touched keeps its version."""
+    world = two_scopes()
+    _, change = world.submit_request(request("shop/web-0"))
+    assert change.at == START
+    assert [(s.name, s.version, s.changed) for s in change.scopes] == [("shop", 1, START)]
+    assert (world.scope("shop").version, world.scope("ship").version) == (2, 1)
+
+
+def test_an_order_alone_touches_its_scope() -> None:
+    """Taking or failing an order shows guests nothing, but two nodes must not both do it: the version moves on."""
+    world = shop()
+    (started,) = world.submit("shop/web-0")
+    world.start(started.id)
+    change = world.take(started.id)
+    assert [(s.name, s.incarnation) for s in change.scopes] == [("shop", 3)]
+    assert change.expect == (("shop", 3),)
+    assert change.events == ()
+
+
+def test_a_moved_machine_touches_its_scope() -> None:
+    """A machine that is written or removed is part of what its scope is."""
+    world = shop()
+    (started,) = world.submit("shop/web-0")
+    world.start(started.id)
+    change = world.report(started.id, Outcome(ok=True, new_hosts={("shop", "web-0"): "h2"}))
+    assert [s.name for s in change.scopes] == ["shop"]
+
+
+def test_what_did_not_change_is_not_written() -> None:
+    """A change holds what is new or different, and nothing else."""
+    draft = Draft(Snapshot(scopes={"shop": scope()}, events={guid(1): event()}), START, OPERATOR)
+    draft.put(event())
+    draft.put_scope(scope())
+    change = draft.change()
+    assert change.empty
+    assert change.expect == (("shop", 0),)
+
+
+def test_an_approval_with_anything_beside_it_relies_on_versions() -> None:
+    """Only an approval alone may be saved by any number at once."""
+    before = Snapshot(
+        scopes={"shop": scope(version=7)}, maintenances={guid(900): maintenance()}, events={guid(1): event()}
+    )
+    drafts = [Draft(before, START, OPERATOR) for _ in range(3)]
+    for draft in drafts:
+        draft.approve(event(), Approval(event_id=guid(1), machine="web-0", who="x", at=START))
+    drafts[1].put_scope(scope(version=7, max_user_operations=1))
+    drafts[2].put_maintenance(maintenance(paused=True))
+    assert [draft.change().expect for draft in drafts] == [(), (("shop", 7),), (("shop", 7),)]
+
+
+# -- incarnations
+
+
+def test_the_incarnation_grows_by_one_however_much_happened() -> None:
+    """One transaction that changes the visible document is one step, be it one event or three."""
+    world = shop(domains=3)
+    world.submit(targets=Targets(scope="shop"), source=Source.USER)
+    assert world.scope().incarnation == 2
+
+
+def test_the_incarnation_stays_when_guests_see_nothing_new() -> None:
+    """Approvals, orders, pauses and cancelled plans change no document."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.approve("shop/web-0", first.id)
+    world.pause(first.maintenance_id)
+    world.resume(first.maintenance_id)
+    world.cancel_event(second.id)
+    assert world.scope().incarnation == 2
+
+
+def test_each_step_of_an_events_life_is_one_incarnation() -> None:
+    """An event appears, changes status, disappears: three steps."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    seen = [world.scope().incarnation]
+    world.start(event.id)
+    seen.append(world.scope().incarnation)
+    world.finish(event.id)
+    seen.append(world.scope().incarnation)
+    assert seen == [2, 3, 4]
+
+
+def test_each_scope_counts_for_itself() -> None:
+    """A wave over two scopes moves both documents on, an event of one only its own."""
+    world = two_scopes()
+    world.submit("shop/web-0", "ship/web-0")
+    world.submit("shop/web-0", source=Source.USER)
+    assert (world.scope("shop").incarnation, world.scope("ship").incarnation) == (3, 2)
+
+
+def test_a_bad_change_is_never_handed_out() -> None:
+    """Whatever a verb wrote on its draft, the invariants judge it before anybody can save it."""
+    before = Snapshot(
+        scopes={"shop": scope()},
+        maintenances={guid(900): maintenance()},
+        events={guid(1): event(status=Status.STARTED)},
+    )
+    draft = Draft(before, START, OPERATOR)
+    draft.put(replace(event(), status=Status.PLANNED))
+    with pytest.raises(InvariantBroken):
+        draft.change()
+
+
+def test_an_approval_is_judged_like_everything_else() -> None:
+    """An approval is on the event from the moment it is recorded: a second one of the same machine is caught."""
+    before = Snapshot(scopes={"shop": scope()}, maintenances={guid(900): maintenance()}, events={guid(1): event()})
+    draft = Draft(before, START, OPERATOR)
+    for _ in range(2):
+        draft.approve(draft.events[guid(1)], Approval(event_id=guid(1), machine="web-0", who="x", at=START))
+    with pytest.raises(InvariantBroken, match="invariant 9"):
+        draft.change()
+
+
+# -- who must be looked at again
+
+
+def test_an_ended_event_wakes_those_that_waited_for_it() -> None:
+    """Whoever has an unstarted event in the same scope may have waited; other scopes sleep on."""
+    world = two_scopes()
+    (first,) = world.submit("shop/web-0")
+    (second,) = world.submit("shop/web-0", source=Source.USER)
+    (elsewhere,) = world.submit("ship/web-0")
+    world.start(first.id)
+    change = world.finish(first.id)
+    assert change.wakes == (first.maintenance_id, second.maintenance_id)
+    assert elsewhere.maintenance_id not in change.wakes
+
+
+def test_a_published_event_wakes_nobody_else() -> None:
+    """An event that merely appears stands in nobody's way."""
+    world = two_scopes()
+    world.submit("shop/web-0")
+    _, change = world.submit_request(request("shop/web-0", source=Source.USER))
+    assert change.wakes == ()
+
+
+def test_an_ended_event_wakes_nobody_under_way() -> None:
+    """What has started waits for its own work alone."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", source=Source.USER) + world.submit("shop/web-1", source=Source.USER)
+    world.start(first.id, second.id)
+    assert world.finish(first.id).wakes == (first.maintenance_id,)
+
+
+def test_a_started_event_wakes_those_that_queued_behind_it() -> None:
+    """A wave that starts has left the queue: whoever waits in its scope is looked at again."""
+    world = shop(domains=2)
+    (waiting,) = world.submit("shop/web-0")
+    _, change = world.submit_request(request("shop/web-1", emergency=True))
+    assert change.wakes == (waiting.maintenance_id,)
+
+
+def test_a_pause_wakes_those_that_queued_behind_what_it_holds() -> None:
+    """Scopes where a paused maintenance has nothing left to start are not concerned."""
+    world = two_scopes()
+    ship, shop_0, _ = world.submit("ship/web-0", "shop/web-0", "shop/web-1")
+    world.start(ship.id, shop_0.id)
+    world.finish(shop_0.id)
+    world.tick()
+    (in_ship,) = world.submit("ship/web-1", source=Source.USER)
+    (in_shop,) = world.submit("shop/web-1", source=Source.USER)
+    change = world.pause(ship.maintenance_id)
+    assert change.wakes == (in_shop.maintenance_id,)
+    assert in_ship.maintenance_id not in change.wakes
+
+
+def test_a_taken_order_wakes_its_maintenance() -> None:
+    """Its deadline may matter to nobody else."""
+    world = shop()
+    (first,) = world.submit("shop/web-0")
+    world.start(first.id)
+    world.submit("shop/web-1", source=Source.USER)
+    assert world.take(first.id).wakes == (first.maintenance_id,)
+
+
+def test_a_tick_wakes_nobody_it_has_just_looked_at() -> None:
+    """What was advanced in this very change has its wake_at computed: waking it again would be a loop."""
+    world = shop(domains=2)
+    world.submit("shop/web-0")
+    world.submit("shop/web-1")
+    assert world.tick_at(15).wakes == ()
+
+
+# -- the audit
+
+
+def test_the_audit_says_who_what_when_and_from_where() -> None:
+    """An entry about an event names its scope and maintenance too."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.now = at(4)
+    (entry,) = world.cancel_event(event.id, "wrong rack").audit
+    assert (entry.who, entry.origin, entry.at, entry.action) == ("alice", "console", at(4), "event cancelled")
+    assert (entry.scope, entry.maintenance_id, entry.event_id) == ("shop", event.maintenance_id, event.id)
+    assert entry.detail == "wrong rack"
+
+
+def test_an_entry_about_a_maintenance_names_no_event() -> None:
+    """What concerns the whole maintenance is filed under it, what concerns one event under that."""
+    world = shop()
+    _, change = world.submit_request(request("shop/web-0"))
+    submitted, published = change.audit
+    assert (submitted.maintenance_id, submitted.event_id, submitted.scope) == (guid(1), "", "")
+    assert submitted.detail == "Reboot by Platform"
+    assert (published.maintenance_id, published.event_id, published.scope) == (guid(1), guid(2), "shop")

@@ -1,0 +1,73 @@
+"""Durations as people write them."""
+
+import pytest
+
+from forewarn.core.durations import duration_text, parse_duration
+from forewarn.core.errors import Invalid
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("90s", 90),
+        ("15m", 900),
+        ("24h", 86_400),
+        ("30d", 2_592_000),
+        ("007m", 420),
+        ("999999999s", 999_999_999),
+    ],
+)
+def test_a_number_and_a_unit(text: str, seconds: int) -> None:
+    """A whole number and s, m, h or d are seconds; 0 alone needs no unit."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "15",
+        "00",
+        "m",
+        "15 m",
+        " 15m",
+        "15m ",
+        "15m\n",
+        "15M",
+        "15min",
+        "1h30m",
+        "1.5h",
+        "-15m",
+        "+15m",
+        "1e3s",
+        "1w",
+        "9999999999s",
+        "٣m",
+        0,
+        15,
+        1.5,
+        True,
+        None,
+        ["15m"],
+        {"m": 15},
+    ],
+)
+def test_anything_else_is_refused_with_an_example(text: object) -> None:
+    """What is no duration is quoted, with the way to write one."""
+    with pytest.raises(Invalid) as refusal:
+        parse_duration(text)
+    assert str(refusal.value) == (
+        f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
+    )
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(0, "0s"), (1, "1s"), (59, "59s"), (60, "1m"), (90, "90s"), (3_600, "1h"), (5_400, "90m"), (86_400, "1d")],
+)
+def test_the_shortest_way_to_write_it(seconds: int, text: str) -> None:
+    """The largest unit that needs no fraction, and it reads back as the same."""
+    assert duration_text(seconds) == text
+    assert parse_duration(text) == seconds

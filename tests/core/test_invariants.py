@@ -1,0 +1,585 @@
+"""Every invariant is broken here by hand, in a before/after pair, to see that it is caught and named.
+
+Each pair is legal but for the one thing it breaks: `after` keeps the books (orders, incarnation, time) as a draft would.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.core.building import START, at, event, guid, maintenance, scope
+
+from forewarn.core.errors import InvariantBroken
+from forewarn.core.invariants import check_invariants
+from forewarn.core.model import (
+    Approval,
+    ApprovalMode,
+    Event,
+    EventType,
+    Maintenance,
+    OnFailure,
+    Order,
+    OrderState,
+    Scope,
+    Snapshot,
+    Source,
+    Status,
+)
+
+NOW = at(20)
+
+
+def snapshot(
+    *events: Event,
+    scopes: Iterable[Scope] = (),
+    maintenances: Iterable[Maintenance] = (),
+    orders: Iterable[Order] = (),
+) -> Snapshot:
+    """These events in enabled scopes; what started has an order, what is asked for has a maintenance."""
+    every = {e.scope: scope(e.scope, incarnation=5, changed=START) for e in events}
+    asked = {e.maintenance_id: replace(maintenance(), id=e.maintenance_id) for e in events}
+    work = {e.id: Order(id=e.id, issued=e.started) for e in events if e.started is not None}
+    return Snapshot(
+        scopes=every | {s.name: s for s in scopes},
+        maintenances=asked | {m.id: m for m in maintenances},
+        events={e.id: e for e in events},
+        orders=work | {o.id: o for o in orders},
+    )
+
+
+def after(before: Snapshot, *events: Event, now: datetime = NOW, **parts: Any) -> Snapshot:
+    """`before` with these events in place of their former selves, and with books well kept; `parts` replace maps."""
+    merged = {**before.events, **{e.id: e for e in events}}
+    orders = {**before.orders}
+    for each in events:
+        if each.started is not None:
+            orders.setdefault(each.id, Order(id=each.id, issued=each.started))
+    scopes = {
+        name: replace(known, incarnation=known.incarnation + 1, changed=now)
+        if _shown(before.events.values(), name) != _shown(merged.values(), name)
+        else known
+        for name, known in before.scopes.items()
+    }
+    asked = {e.maintenance_id: replace(maintenance(), id=e.maintenance_id) for e in events} | {**before.maintenances}
+    kept_books: dict[str, Any] = {"scopes": scopes, "maintenances": asked, "events": merged, "orders": orders}
+    return replace(before, **kept_books | parts)
+
+
+def _shown(events: Iterable[Event], name: str) -> set[tuple[str, Status]]:
+    return {(e.id, e.status) for e in events if e.scope == name and e.status in ("Scheduled", "Started")}
+
+
+def started(subject: Event, moment: datetime = NOW, **facts: Any) -> Event:
+    return replace(subject, status=Status.STARTED, started=moment, **facts)
+
+
+def approved(subject: Event, *machines: str) -> Event:
+    given = tuple(Approval(event_id=subject.id, machine=name, who="x", at=START) for name in machines)
+    return replace(subject, approvals=given)
+
+
+def broken(before: Snapshot, then: Snapshot, now: datetime = NOW) -> str:
+    """The sentence of the invariant that the pair breaks."""
+    with pytest.raises(InvariantBroken) as caught:
+        check_invariants(before, then, now)
+    message = str(caught.value)
+    assert message.endswith("; nothing was saved, please report this")
+    return message.removesuffix("; nothing was saved, please report this")
+
+
+def kept(before: Snapshot, then: Snapshot, now: datetime = NOW) -> bool:
+    """The pair breaks nothing."""
+    check_invariants(before, then, now)
+    return True
+
+
+# -- 1. an event starts only with its go, or past NotBefore, or needing none; and never before `earliest`
+
+
+def test_1_no_start_without_a_go() -> None:
+    """An event that is not approved does not start before its NotBefore."""
+    before = snapshot(event())
+    early = started(event(), at(14))
+    assert broken(before, after(before, early)) == (
+        f"invariant 1: event {guid(1)} would start without approval and before its NotBefore"
+    )
+    assert kept(before, after(before, started(event(), at(15))))
+
+
+@pytest.mark.parametrize(
+    "mode, machines, enough",
+    [
+        (ApprovalMode.ANY, (), False),
+        (ApprovalMode.ANY, ("web-9",), True),
+        (ApprovalMode.ANY, ("",), True),
+        (ApprovalMode.ALL, ("web-0",), False),
+        (ApprovalMode.ALL, ("web-0", "web-9"), False),
+        (ApprovalMode.ALL, ("web-0", "web-1"), True),
+        (ApprovalMode.ALL, ("",), True),
+        (ApprovalMode.OPERATOR, ("web-0", "web-1"), False),
+        (ApprovalMode.OPERATOR, ("",), True),
+    ],
+)
+def test_1_whose_go_counts(mode: ApprovalMode, machines: tuple[str, ...], enough: bool) -> None:
+    """Any machine's, every resource's or an operator's, as the event was published; an operator's always."""
+    subject = approved(event(approval=mode, resources=("web-0", "web-1")), *machines)
+    before = snapshot(subject)
+    then = after(before, started(subject, at(1)))
+    assert kept(before, then) if enough else broken(before, then).startswith("invariant 1:")
+
+
+@pytest.mark.parametrize("facts", [{"born_approved": True}, {"needs_approval": False}])
+def test_1_a_go_by_birth_or_without_need(facts: dict[str, bool]) -> None:
+    """What was approved by birth or needs no approval starts when it can."""
+    before = snapshot(event(**facts))
+    assert kept(before, after(before, started(event(**facts), at(1))))
+
+
+def test_1_never_before_earliest() -> None:
+    """Not even an approved event past its NotBefore starts before `earliest`."""
+    subject = approved(event(), "web-0")
+    before = snapshot(subject, maintenances=[maintenance(earliest=at(30))])
+    assert broken(before, after(before, started(subject, at(29)))) == (
+        f"invariant 1: event {guid(1)} would start before the earliest start of its maintenance"
+    )
+    assert kept(before, after(before, started(subject, at(30)), now=at(30)), at(30))
+
+
+# -- 2. the minimum notice is given, and NotBefore never changes after publication
+
+
+def published(minutes: float, **facts: Any) -> Event:
+    return event(published=at(1), not_before=at(minutes), **facts)
+
+
+def test_2_the_minimum_notice_is_given() -> None:
+    """An enabled scope is not told later than its minimum notice before NotBefore."""
+    before = snapshot(event(status=Status.PLANNED, published=None, not_before=None))
+    assert broken(before, after(before, published(15.9))) == (
+        f"invariant 2: event {guid(1)} would give shop less than its minimum notice"
+    )
+    assert kept(before, after(before, published(16)))
+
+
+def test_2_the_notice_is_the_scopes_own() -> None:
+    """A scope that is due an hour is given an hour."""
+    hour = scope(minimum_notice_s={EventType.REBOOT: 3_600}, incarnation=5)
+    before = snapshot(event(status=Status.PLANNED, published=None, not_before=None), scopes=[hour])
+    assert broken(before, after(before, published(60.9))).startswith("invariant 2:")
+    assert kept(before, after(before, published(61)))
+
+
+def test_2_no_notice_for_disabled_scopes_and_approval_by_birth() -> None:
+    """A disabled scope gets no minimum notice, nor does an event that was approved by birth."""
+    asleep = scope(enabled=False, incarnation=5)
+    before = snapshot(event(status=Status.PLANNED, published=None, not_before=None), scopes=[asleep])
+    assert kept(before, after(before, published(1, needs_approval=False)))
+    born = event(status=Status.PLANNED, born_approved=True, published=None, not_before=None)
+    before = snapshot(born)
+    assert kept(before, after(before, started(replace(born, published=NOW, not_before=NOW))))
+
+
+@pytest.mark.parametrize("facts", [{"not_before": at(14)}, {"not_before": at(16)}, {"published": at(-1)}])
+def test_2_not_before_never_changes(facts: dict[str, Any]) -> None:
+    """What was published stays: neither earlier nor later, not even in a scope that went idle."""
+    for known in (scope(incarnation=5), scope(enabled=False, incarnation=5)):
+        before = snapshot(event(), scopes=[known])
+        assert broken(before, after(before, event(**facts))) == (
+            f"invariant 2: event {guid(1)} would change its NotBefore after publication"
+        )
+
+
+def test_2_a_scope_enabled_later_sees_the_event_as_it_is() -> None:
+    """An event published without notice keeps its NotBefore when the scope is enabled, and is not judged again."""
+    subject = event(not_before=at(1), needs_approval=False)
+    before = snapshot(subject)
+    assert kept(before, after(before, started(subject, at(1))))
+
+
+# -- 3. an event stays itself
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("maintenance_id", guid(901)),
+        ("wave", 2),
+        ("position", 7),
+        ("scope", "ship"),
+        ("update_domain", 1),
+        ("type", EventType.FREEZE),
+        ("source", Source.USER),
+        ("resources", ("web-1",)),
+    ],
+)
+def test_3_an_event_stays_itself(name: str, value: Any) -> None:
+    """What an event is about never changes under its id."""
+    before = snapshot(event())
+    then = after(before, replace(event(), **{name: value}))
+    assert broken(before, then) == f"invariant 3: event {guid(1)} would change its {name}"
+
+
+# -- 4. the incarnation follows the visible document
+
+
+def test_4_the_incarnation_grows_by_one_with_the_document() -> None:
+    """A change guests can see is one step: not none, not two."""
+    before = snapshot(event())
+    then = after(before, started(event()))
+    for wrong in (4, 5, 7):
+        off = {"shop": replace(then.scopes["shop"], incarnation=wrong)}
+        assert broken(before, replace(then, scopes=off)) == (
+            f"invariant 4: the incarnation of shop would be {wrong} instead of 6"
+        )
+    assert kept(before, then)
+
+
+def test_4_the_document_does_not_change_unnoticed() -> None:
+    """A visible change without a new scope row is caught as well."""
+    before = snapshot(event())
+    then = replace(after(before, started(event())), scopes=before.scopes)
+    assert broken(before, then) == "invariant 4: the document of shop would change while its incarnation stays"
+
+
+def test_4_the_incarnation_stays_with_the_document() -> None:
+    """Where guests see nothing new, the incarnation stays, whatever else is written of the scope."""
+    before = snapshot(event())
+    then = replace(before, scopes={"shop": replace(before.scopes["shop"], incarnation=6)})
+    assert broken(before, then) == "invariant 4: the incarnation of shop would be 6 instead of 5"
+    assert kept(before, replace(before, scopes={"shop": replace(before.scopes["shop"], max_user_operations=3)}))
+
+
+@pytest.mark.parametrize(
+    "known, wanted",
+    [
+        ({"enabled": True, "epoch": 1}, {"enabled": True, "epoch": 2}),
+        ({"enabled": True, "epoch": 1}, {"enabled": False, "epoch": 2}),
+        ({"enabled": False, "epoch": 1}, {"enabled": False, "epoch": 2}),
+        ({"enabled": False, "epoch": 1}, {"enabled": True, "epoch": 3}),
+        ({"enabled": False, "epoch": 1}, {"enabled": True, "epoch": 0}),
+    ],
+)
+def test_4_an_epoch_begins_only_with_enabling(known: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """A new epoch is the next number, and comes with being enabled."""
+    before = snapshot(event(), scopes=[scope(incarnation=5, **known)])
+    then = replace(before, scopes={"shop": scope(incarnation=1, **wanted)})
+    assert broken(before, then) == "invariant 4: shop would begin an epoch without being enabled"
+
+
+def test_4_an_epoch_begins_at_one() -> None:
+    """The transaction that re-enables a scope sets its incarnation to 1."""
+    before = snapshot(event(), scopes=[scope(incarnation=5, enabled=False)])
+    again = scope(enabled=True, epoch=2, incarnation=6)
+    assert broken(before, replace(before, scopes={"shop": again})) == (
+        "invariant 4: the incarnation of shop would be 6 instead of 1"
+    )
+    assert kept(before, replace(before, scopes={"shop": replace(again, incarnation=1)}))
+
+
+def test_4_a_new_scope_has_no_past() -> None:
+    """A scope that was not there before is not judged."""
+    assert kept(Snapshot(), Snapshot(scopes={"shop": scope(incarnation=9)}))
+
+
+# -- 5. resources
+
+
+@pytest.mark.parametrize("resources", [(), ("web-1", "web-0"), ("web-0", "web-0")])
+def test_5_resources_are_sorted_and_not_empty(resources: tuple[str, ...]) -> None:
+    """resources is non-empty and sorted, each machine once."""
+    assert broken(snapshot(), after(snapshot(), event(resources=resources))) == (
+        f"invariant 5: event {guid(1)} would have resources that are empty, unsorted or doubled"
+    )
+
+
+# -- 6. one update domain at a time, and a machine in one started event
+
+
+@pytest.mark.parametrize("type_", [EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY])
+def test_6_one_update_domain_at_a_time(type_: EventType) -> None:
+    """Two update domains of a scope do not start together."""
+    one = event(1, type=type_)
+    two = event(2, type=type_, maintenance_id=guid(901), update_domain=1, resources=("web-1",))
+    before = snapshot(one, two)
+    assert broken(before, after(before, started(one), started(two))) == (
+        "invariant 6: update domains [0, 1] of one scope would be under way at once"
+    )
+    assert kept(before, after(before, started(one)))
+
+
+def test_6_a_rolling_event_waits_for_other_update_domains() -> None:
+    """A platform event does not start while even an exempt event has another update domain under way."""
+    user = started(event(1, source=Source.USER), at(15))
+    rolling = event(2, update_domain=1, resources=("web-1",))
+    before = snapshot(user, rolling)
+    assert broken(before, after(before, started(rolling))) == (
+        f"invariant 6: event {guid(2)} would start while event {guid(1)} has another update domain"
+    )
+
+
+def test_6_the_same_update_domain_may_go_down_together() -> None:
+    """Within one update domain, and in other scopes, events run side by side."""
+    beside = started(event(1, resources=("web-1",)), at(15))
+    elsewhere = started(event(2, scope="ship", update_domain=4), at(15))
+    before = snapshot(beside, elsewhere, event(3))
+    assert kept(before, after(before, started(event(3))))
+
+
+@pytest.mark.parametrize(
+    "facts", [{"source": Source.USER}, {"type": EventType.PREEMPT}, {"emergency": True, "born_approved": True}]
+)
+def test_6_exempt_events_start_beside_a_rolling_one(facts: dict[str, Any]) -> None:
+    """User events, Preempt and emergencies are exempt from the update-domain rule."""
+    rolling, exempt = started(event(1), at(15)), event(2, update_domain=1, resources=("web-1",), **facts)
+    before = snapshot(rolling, exempt)
+    assert kept(before, after(before, started(exempt)))
+    together = snapshot(event(1), exempt)
+    assert kept(together, after(together, started(event(1)), started(exempt)))
+
+
+def test_6_a_machine_is_in_one_started_event() -> None:
+    """No exemption lets two started events share a machine."""
+    one = started(event(1, type=EventType.PREEMPT), at(15))
+    two = event(2, source=Source.USER, resources=("web-0", "web-1"))
+    before = snapshot(one, two)
+    assert broken(before, after(before, started(two))) == (
+        f"invariant 6: machine shop/web-0 would be in events {guid(1)} and {guid(2)} at once"
+    )
+
+
+def test_6_a_machine_is_known_by_scope_and_name() -> None:
+    """Two scopes may each have a web-0."""
+    one, two = started(event(1), at(15)), event(2, scope="ship")
+    before = snapshot(one, two)
+    assert kept(before, after(before, started(two)))
+
+
+# -- 7. never backwards, and ended is final
+
+LEGAL = {
+    ("absent", "Planned"),
+    ("absent", "Scheduled"),
+    ("absent", "Started"),
+    ("Planned", "Scheduled"),
+    ("Planned", "Started"),
+    ("Planned", "Cancelled"),
+    ("Scheduled", "Started"),
+    ("Scheduled", "Cancelled"),
+    ("Started", "Completed"),
+    ("Started", "Abandoned"),
+}
+
+
+@pytest.mark.parametrize("old", ["absent", *Status])
+@pytest.mark.parametrize("new", Status)
+def test_7_every_step_from_every_status(old: str, new: Status) -> None:
+    """An event's status moves along the line, never backwards, and what has ended stays as it ended."""
+
+    def in_status(status: str) -> Event:
+        begun = status in ("Started", "Completed", "Abandoned")
+        told = event(status=Status(status), reason=f"now {status}")
+        return replace(told, started=NOW) if begun else told
+
+    before = snapshot() if old == "absent" else snapshot(in_status(old))
+    then = after(before, in_status(new))
+    if (old, new) in LEGAL or old == new:
+        assert kept(before, then)
+    else:
+        was = "None" if old == "absent" else old
+        assert broken(before, then) == f"invariant 7: event {guid(1)} would go from {was} to {new}"
+
+
+# -- 8. a wave starts in one transaction, one wave is visible, due waves do not overtake
+
+
+def test_8_a_wave_leaves_nobody_behind() -> None:
+    """Events of a wave start in one transaction; what was cancelled is not missed."""
+    one, two = event(1), event(2, scope="ship")
+    before = snapshot(one, two)
+    assert broken(before, after(before, started(one))) == (
+        f"invariant 8: event {guid(2)} would be left behind by the other events of its wave"
+    )
+    assert kept(before, after(before, started(one), started(two)))
+    assert kept(before, after(before, started(one), replace(two, status=Status.CANCELLED, ended=NOW)))
+
+
+def test_8_later_waves_are_not_left_behind() -> None:
+    """Only the events of the same wave start together."""
+    later = event(2, wave=2, status=Status.PLANNED, published=None, not_before=None, update_domain=1)
+    before = snapshot(event(1), later)
+    assert kept(before, after(before, started(event(1))))
+
+
+def test_8_one_wave_is_visible() -> None:
+    """Wave n+1 is not visible while wave n is."""
+    running = started(event(1), at(15))
+    planned = event(2, wave=2, status=Status.PLANNED, published=None, not_before=None, update_domain=1)
+    before = snapshot(running, planned)
+    told = replace(planned, status=Status.SCHEDULED, published=NOW, not_before=at(35))
+    assert broken(before, after(before, told)) == (
+        f"invariant 8: waves [1, 2] of maintenance {guid(900)} would be visible at once"
+    )
+    ended = replace(running, status=Status.COMPLETED, ended=NOW)
+    assert kept(before, after(before, ended, told))
+
+
+@pytest.mark.parametrize(
+    "on_failure, state, attempt, legal",
+    [
+        (OnFailure.CONTINUE, OrderState.FAILED, 1, True),
+        (OnFailure.CONTINUE, OrderState.RUNNING, 1, False),
+        (OnFailure.CONTINUE, OrderState.RUNNING, 2, True),
+        (OnFailure.HOLD, OrderState.FAILED, 1, False),
+        (OnFailure.HOLD, OrderState.RUNNING, 2, False),
+        (OnFailure.CANCEL, OrderState.FAILED, 1, False),
+    ],
+)
+def test_8_a_failed_event_is_passed_over(on_failure: OnFailure, state: OrderState, attempt: int, legal: bool) -> None:
+    """Under on_failure = continue, and then only, the next wave is told beside an event whose order has failed once."""
+    running = started(event(1), at(15))
+    planned = event(2, wave=2, status=Status.PLANNED, published=None, not_before=None, update_domain=1)
+    before = snapshot(
+        running,
+        planned,
+        maintenances=[maintenance(on_failure=on_failure)],
+        orders=[Order(id=running.id, issued=at(15), state=state, attempt=attempt)],
+    )
+    then = after(before, replace(planned, status=Status.SCHEDULED, published=NOW, not_before=at(35)))
+    assert kept(before, then) if legal else broken(before, then).startswith("invariant 8: waves [1, 2]")
+
+
+def rivals(**first: Any) -> tuple[Event, Event]:
+    """A wave that was due first, and one of another maintenance behind it in the same scope."""
+    ahead = approved(event(1, not_before=at(16), **{"resources": ("web-1",), **first}), "web-0")
+    behind = approved(event(2, maintenance_id=guid(901), not_before=at(17)), "web-0")
+    return ahead, behind
+
+
+def test_8_due_waves_do_not_overtake() -> None:
+    """What is due later does not start while a wave ahead of it in the scope is due and waits."""
+    ahead, behind = rivals()
+    before = snapshot(ahead, behind)
+    assert broken(before, after(before, started(behind))) == (
+        f"invariant 8: event {guid(2)} would overtake event {guid(1)} in shop"
+    )
+    assert kept(before, after(before, started(ahead)))
+    assert kept(before, after(before, started(ahead), started(behind)))
+
+
+def test_8_equal_waves_go_by_id() -> None:
+    """Due waves are tried in order (NotBefore, id)."""
+    ahead, behind = rivals()
+    ahead, behind = replace(ahead, not_before=at(17)), behind
+    before = snapshot(ahead, behind)
+    assert broken(before, after(before, started(behind))).startswith("invariant 8:")
+    assert kept(before, after(before, started(ahead)))
+
+
+@pytest.mark.parametrize("asked", [{"paused": True}, {"earliest": at(21)}])
+def test_8_what_is_held_may_be_overtaken(asked: dict[str, Any]) -> None:
+    """A paused maintenance, or one before its earliest start, is not due."""
+    before = snapshot(*rivals(), maintenances=[maintenance(**asked)])
+    assert kept(before, after(before, started(rivals()[1])))
+
+
+def test_8_what_has_no_go_may_be_overtaken() -> None:
+    """A wave one of whose events, in whatever scope, has neither its go nor its NotBefore behind it is not due."""
+    ahead, behind = rivals()
+    waiting = event(3, scope="ship", not_before=at(16))
+    before = snapshot(ahead, behind, replace(waiting, not_before=at(30)))
+    assert kept(before, after(before, started(behind)))
+    for go in (waiting, approved(waiting, "web-0"), replace(waiting, not_before=at(30), needs_approval=False)):
+        before = snapshot(ahead, behind, go)
+        assert broken(before, after(before, started(behind))).startswith("invariant 8:")
+
+
+def test_8_what_is_under_way_or_not_yet_told_is_no_doubtless_rival() -> None:
+    """A wave with an event that runs, or that is approved by birth and not shown, is not judged."""
+    ahead, behind = rivals()
+    born = event(3, scope="ship", status=Status.PLANNED, born_approved=True, published=None, not_before=None)
+    before = snapshot(ahead, behind, born)
+    assert kept(before, after(before, started(behind)))
+    later = event(3, wave=2, status=Status.PLANNED, published=None, not_before=None, update_domain=1)
+    before = snapshot(ahead, behind, later)
+    assert broken(before, after(before, started(behind))).startswith("invariant 8:")
+
+
+def test_8_an_emergency_overtakes() -> None:
+    """An emergency is at once: it queues behind nobody."""
+    ahead, behind = rivals()
+    emergency = replace(behind, emergency=True, born_approved=True)
+    before = snapshot(ahead, emergency)
+    assert kept(before, after(before, started(emergency)))
+
+
+@pytest.mark.parametrize("asked_at, legal", [(15, True), (17, False)])
+def test_8_what_is_approved_by_birth_queues_since_it_was_asked_for(asked_at: float, legal: bool) -> None:
+    """It has no NotBefore until it starts; its place, and its whole wave's, is when it was asked for."""
+    ahead, _ = rivals()
+    born = event(
+        2,
+        maintenance_id=guid(901),
+        source=Source.USER,
+        status=Status.PLANNED,
+        born_approved=True,
+        published=None,
+        not_before=None,
+    )
+    beside = approved(event(3, maintenance_id=guid(901), source=Source.USER, scope="ship", not_before=at(60)), "web-0")
+    rival_beside = replace(ahead, id=guid(4), maintenance_id=guid(902), scope="ship", resources=("web-5",))
+    created = [maintenance(901, created=at(asked_at))]
+    before = snapshot(ahead, born, beside, rival_beside, maintenances=created)
+    then = after(before, started(replace(born, published=NOW, not_before=NOW)), started(beside))
+    assert kept(before, then) if legal else broken(before, then).startswith("invariant 8:")
+
+
+# -- 9, 11 and 13
+
+
+def test_9_an_approval_is_recorded_once() -> None:
+    """One machine approves an event once."""
+    before = snapshot(event())
+    assert broken(before, after(before, approved(event(), "web-0", "web-0"))) == (
+        f"invariant 9: event {guid(1)} would record one approval twice"
+    )
+    assert kept(before, after(before, approved(event(), "web-0", "web-1", "")))
+
+
+def test_11_a_started_event_has_an_order() -> None:
+    """No event starts without the work being ordered."""
+    before = snapshot(event())
+    assert broken(before, after(before, started(event()), orders={})) == (
+        f"invariant 11: event {guid(1)} would be Started without an order"
+    )
+
+
+@pytest.mark.parametrize("changed", [None, at(-1)])
+def test_13_time_does_not_run_backwards(changed: datetime | None) -> None:
+    """A scope's last change is never earlier than it was."""
+    before = snapshot(event())
+    then = after(before, started(event()))
+    off = {"shop": replace(then.scopes["shop"], changed=changed)}
+    assert broken(before, replace(then, scopes=off)) == "invariant 13: time would run backwards for shop"
+
+
+# -- what is legal
+
+
+def test_nothing_at_all_is_legal() -> None:
+    """A snapshot may stay as it is."""
+    before = snapshot(event(), started(event(2, resources=("web-1",)), at(15)))
+    assert kept(before, before)
+
+
+def test_only_what_moved_is_judged() -> None:
+    """An old fault in an event that does not move does not block every decision after it."""
+    odd = event(7, scope="ship", maintenance_id=guid(901), resources=("web-9", "web-8"))
+    before = snapshot(odd, event())
+    assert kept(before, after(before, started(event())))
+
+
+def test_an_invariant_broken_is_ours() -> None:
+    """InvariantBroken is the service's own fault: status 500, a code of its own."""
+    assert (InvariantBroken.status, InvariantBroken.code) == (500, "invariant_broken")

@@ -1,0 +1,628 @@
+"""The verbs of operators, guests and executors, one by one: what each decides, and what it leaves alone."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+from tests.core.building import ORDER_TIMEOUT_S, START, TICKER, World, at, guid, machine, request, scope, shop
+
+from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
+from forewarn.core.lifecycle import Outcome, tick
+from forewarn.core.model import (
+    Approval,
+    ApprovalMode,
+    Change,
+    EventType,
+    MaintenanceStatus,
+    OnFailure,
+    OrderState,
+    ScopeKind,
+    Source,
+    Status,
+    Targets,
+)
+from forewarn.core.transitions import Verb
+
+
+def actions(change: Change) -> list[str]:
+    """Who did what, for the audit."""
+    return [f"{entry.who}: {entry.action}" for entry in change.audit]
+
+
+def failed_event(**options: OnFailure) -> tuple[World, str, str]:
+    """A world whose first wave has failed; the events of its two waves."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1", **options)
+    world.start(first.id)
+    world.fail(first.id)
+    return world, first.id, second.id
+
+
+# -- submit
+
+
+def test_submit_publishes_the_first_wave_and_plans_the_rest() -> None:
+    """The first wave is told at once, the others stay invisible, and the document grows by one."""
+    world = shop(domains=3)
+    events, change = world.submit_request(request("shop/web-0", "shop/web-1", "shop/web-2"))
+    assert [e.status for e in events] == [Status.SCHEDULED, Status.PLANNED, Status.PLANNED]
+    assert (events[0].published, events[0].not_before, events[0].minimum_notice_s) == (START, at(15), 900)
+    assert world.scope().incarnation == 2
+    assert world.maintenance(events[0].id).status is MaintenanceStatus.PLANNED
+    assert actions(change) == ["alice: maintenance submitted", "alice: event published"]
+
+
+def test_submit_returns_the_maintenance_it_made() -> None:
+    """The id handed back is the one in the change."""
+    _, change = shop().submit_request(request("shop/web-0"))
+    assert [m.id for m in change.maintenances] == [guid(1)]
+    assert {e.maintenance_id for e in change.events} == {guid(1)}
+
+
+def test_a_disabled_scope_is_started_at_once() -> None:
+    """A disabled scope gets no notice: its event goes straight to Started, with its order."""
+    world = shop(enabled=False)
+    (event,), change = world.submit_request(request("shop/web-0"))
+    assert event.status is Status.STARTED
+    assert event.started == START
+    assert world.order(event.id).deadline == at(60)
+    assert actions(change)[1:] == ["alice: event published", "alice: event started"]
+
+
+def test_a_user_event_that_is_approved_by_birth_is_never_scheduled() -> None:
+    """Automatic approval: absent -> Started, published in the moment it starts."""
+    world = shop(approve_user_events=True)
+    (event,), change = world.submit_request(request("shop/web-0", source=Source.USER))
+    assert event.status is Status.STARTED
+    assert event.published == event.not_before == event.started == START
+    assert event.approvals == ()
+    assert actions(change)[1:] == ["alice: event started"]
+
+
+def test_an_emergency_starts_everything_at_once() -> None:
+    """An emergency is one wave of everything, whatever the update domains say."""
+    world = shop(domains=3)
+    events = world.submit(targets=Targets(scope="shop"), emergency=True)
+    assert [e.status for e in events] == [Status.STARTED] * 3
+    assert world.scope().incarnation == 2
+
+
+def test_an_emergency_does_not_wait_for_what_is_under_way() -> None:
+    """Another update domain under way, or a due wave, is no obstacle to an emergency."""
+    world = shop(domains=3)
+    (running,) = world.submit("shop/web-0")
+    world.start(running.id)
+    (waiting,) = world.submit("shop/web-1")
+    world.approve("shop/web-0", waiting.id)
+    (emergency,) = world.submit("shop/web-2", emergency=True)
+    assert emergency.status is Status.STARTED
+    assert world.status(waiting.id) is Status.SCHEDULED
+
+
+def test_an_emergency_is_refused_for_a_machine_under_way() -> None:
+    """A machine already in a Started event: refused by name, and nothing of the emergency happens."""
+    world = shop(domains=2)
+    (running,) = world.submit("shop/web-1")
+    world.start(running.id)
+    before = deepcopy(world.snapshot())
+    with pytest.raises(MachineBusy, match=f"shop/web-1 is in event {running.id}, which has started: wait for its end"):
+        world.submit(targets=Targets(scope="shop"), emergency=True)
+    assert world.snapshot() == before
+
+
+def test_an_emergency_overtakes_what_is_only_scheduled() -> None:
+    """A machine that merely awaits maintenance can have an emergency; the maintenance then waits for it."""
+    world = shop()
+    (waiting,) = world.submit("shop/web-0")
+    (emergency,) = world.submit("shop/web-0", emergency=True)
+    world.start(waiting.id)
+    assert emergency.status is Status.STARTED
+    assert world.status(waiting.id) is Status.SCHEDULED
+
+
+def test_the_limit_of_user_operations() -> None:
+    """`max_user_operations` open at once per scope; the next is refused, and room comes when one ends."""
+    world = shop(domains=3, max_user_operations=2)
+    first, _ = world.submit("shop/web-0", "shop/web-1", source=Source.USER)
+    before = deepcopy(world.snapshot())
+    with pytest.raises(TooManyUserOperations, match="shop allows 2 user operations at once and 2 are open: wait"):
+        world.submit("shop/web-2", source=Source.USER)
+    assert world.snapshot() == before
+    world.cancel_event(first.id)
+    assert world.submit("shop/web-2", source=Source.USER)[0].status is Status.SCHEDULED
+
+
+def test_one_request_may_not_exceed_the_limit_either() -> None:
+    """Each machine of a user's request is an operation."""
+    with pytest.raises(TooManyUserOperations):
+        shop(domains=3, max_user_operations=2).submit(targets=Targets(scope="shop"), source=Source.USER)
+
+
+def test_platform_maintenance_is_no_user_operation() -> None:
+    """The limit neither counts nor refuses what the platform does."""
+    world = shop(domains=2, max_user_operations=1)
+    world.submit("shop/web-0")
+    world.submit("shop/web-0", type=EventType.PREEMPT)
+    assert world.submit("shop/web-0", source=Source.USER)[0].status is Status.SCHEDULED
+    assert world.submit("shop/web-1")[0].status is Status.SCHEDULED
+
+
+def test_no_limit_by_default() -> None:
+    """max_user_operations = 0 is no limit: the GA edition has none."""
+    world = shop(domains=20)
+    assert len(world.submit(targets=Targets(scope="shop"), source=Source.USER)) == 20
+
+
+# -- approve
+
+
+def test_an_approval_is_a_fact_on_the_event() -> None:
+    """Who approved, for which machine, when and from where is recorded; the status is still Scheduled."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.now = at(2)
+    change = world.approve("shop/web-1", event.id)
+    approval = Approval(event_id=event.id, machine="web-1", who="shop/web-1", at=at(2), origin="guest")
+    assert change.approvals == (approval,)
+    assert world.event(event.id) == replace(event, approvals=(approval,))
+    assert actions(change) == ["shop/web-1: event approved"]
+
+
+def test_an_approval_relies_on_no_version_and_bumps_none() -> None:
+    """Five hundred agents may approve at once: only the approval and the wake-up are written."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    change = world.approve("shop/web-0", event.id)
+    assert (change.expect, change.scopes, change.events, change.maintenances) == ((), (), (), ())
+    assert change.wakes == (event.maintenance_id,)
+
+
+def test_approving_again_changes_nothing() -> None:
+    """Approval is recorded once; repeating it, from whichever machine, changes nothing and succeeds."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.approve("shop/web-0", event.id)
+    assert world.approve("shop/web-0", event.id).empty
+    assert world.approve("shop/web-2", event.id).empty
+
+
+def test_one_id_twice_in_a_request_counts_once() -> None:
+    """Repeats in one request count once, in the record and in the audit."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    change = world.approve("shop/web-0", event.id, event.id)
+    assert len(change.approvals) == len(change.audit) == 1
+
+
+def test_an_unknown_id_spoils_the_whole_request() -> None:
+    """An id that was never this scope's: refused, and no id of that request is approved."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    with pytest.raises(Invalid, match=rf"^Bad request\. EventId {guid(99)} is not an event of this machine's scope$"):
+        world.approve("shop/web-0", event.id, guid(99))
+    assert world.event(event.id).approvals == ()
+
+
+def test_a_machine_approves_only_its_own_scopes_events() -> None:
+    """Another scope's event is as unknown as one that never was: a machine learns nothing of it."""
+    world = World(scope("shop"), scope("ship"), machines=[machine("shop/web-0"), machine("ship/app-0")])
+    (event,) = world.submit("ship/app-0")
+    with pytest.raises(Invalid, match="is not an event of this machine's scope"):
+        world.approve("shop/web-0", event.id)
+    assert world.event(event.id).approvals == ()
+
+
+def test_nobody_approves_what_nobody_was_told() -> None:
+    """A planned event, even a cancelled one, was never published: to a guest its id does not exist."""
+    world = shop(domains=2)
+    _, second = world.submit("shop/web-0", "shop/web-1")
+    with pytest.raises(Invalid):
+        world.approve("shop/web-1", second.id)
+    world.cancel_event(second.id)
+    with pytest.raises(Invalid):
+        world.approve("shop/web-1", second.id)
+    assert world.event(second.id).approvals == ()
+
+
+def test_approval_all_takes_every_resource() -> None:
+    """approval = all: each machine in Resources for itself; another's request is accepted and without effect."""
+    world = World(scope(approval=ApprovalMode.ALL), machines=[machine(f"shop/web-{i}", i // 2) for i in range(4)])
+    (event,) = world.submit("shop/web-0", "shop/web-1")
+    assert world.approve("shop/web-3", event.id).empty
+    world.approve("shop/web-0", event.id)
+    assert world.approve("shop/web-0", event.id).empty
+    world.tick()
+    assert world.status(event.id) is Status.SCHEDULED
+    world.approve("shop/web-1", event.id)
+    world.tick()
+    assert world.status(event.id) is Status.STARTED
+
+
+def test_approval_operator_leaves_guests_without_effect() -> None:
+    """approval = operator: a guest's request is accepted and brings nothing forward, an operator's does."""
+    world = shop(approval=ApprovalMode.OPERATOR)
+    (event,) = world.submit("shop/web-0")
+    assert world.approve("shop/web-0", event.id).empty
+    world.start(event.id)
+    assert world.status(event.id) is Status.STARTED
+
+
+@pytest.mark.parametrize("mode", ApprovalMode)
+def test_an_operators_approval_counts_for_all(mode: ApprovalMode) -> None:
+    """Whatever the scope's setting, an operator's word is enough, and is recorded once."""
+    world = shop(approval=mode)
+    (event,) = world.submit("shop/web-0")
+    change = world.approve_as_operator(event.id)
+    assert [(a.machine, a.who, a.origin) for a in change.approvals] == [("", "alice", "console")]
+    assert world.approve_as_operator(event.id).empty
+    world.tick()
+    assert world.status(event.id) is Status.STARTED
+
+
+def test_an_operators_approval_stands_beside_a_guests() -> None:
+    """Both are facts: the operator's is recorded even when a guest was first; a guest after it adds nothing."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.approve("shop/web-0", event.id)
+    world.approve_as_operator(event.id)
+    assert [a.machine for a in world.event(event.id).approvals] == ["web-0", ""]
+    assert world.approve("shop/web-1", event.id).empty
+
+
+# -- cancel
+
+
+@pytest.mark.parametrize("reason, recorded", [("", "cancelled by alice"), ("wrong rack", "wrong rack")])
+def test_a_cancelled_event_says_why(reason: str, recorded: str) -> None:
+    """A cancelled event ends now, with the reason given or who did it, and leaves the document."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.now = at(3)
+    change = world.cancel_event(event.id, reason)
+    cancelled = world.event(event.id)
+    assert (cancelled.status, cancelled.ended, cancelled.reason) == (Status.CANCELLED, at(3), recorded)
+    assert world.scope().incarnation == 3
+    assert change.wakes == (event.maintenance_id,)
+
+
+def test_later_waves_go_on_without_a_cancelled_event() -> None:
+    """Cancelling one event: its wave no longer waits for it, later waves go on."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.cancel_event(first.id)
+    world.tick_at(1)
+    assert world.event(second.id).not_before == at(16)
+
+
+def test_cancelling_a_planned_event_shows_guests_nothing() -> None:
+    """What was never shown disappears without a new incarnation."""
+    world = shop(domains=2)
+    _, second = world.submit("shop/web-0", "shop/web-1")
+    world.cancel_event(second.id)
+    assert world.scope().incarnation == 2
+
+
+def test_cancelling_a_maintenance_ends_what_has_not_started() -> None:
+    """Planned and Scheduled events end; a Started event runs to its end, and then the maintenance is Cancelled."""
+    world = shop(domains=3)
+    first, second, third = world.submit(targets=Targets(scope="shop"))
+    world.start(first.id)
+    change = world.cancel_maintenance(first.maintenance_id)
+    assert [world.status(e.id) for e in (first, second, third)] == ["Started", "Cancelled", "Cancelled"]
+    assert world.maintenance(first.id).status is MaintenanceStatus.RUNNING
+    assert world.event(third.id).reason == "maintenance cancelled by alice"
+    assert actions(change)[0] == "alice: maintenance cancelled"
+    world.finish(first.id)
+    world.tick()
+    assert world.maintenance(first.id).status is MaintenanceStatus.CANCELLED
+
+
+def test_a_cancelled_maintenance_has_ended() -> None:
+    """With nothing under way the maintenance ends in the same transaction; a tick has nothing left to do."""
+    world = shop()
+    (event,) = world.submit("shop/web-0", earliest=at(60))
+    world.now = at(4)
+    world.cancel_maintenance(event.maintenance_id)
+    cancelled = world.maintenance(event.id)
+    assert (cancelled.status, cancelled.ended, cancelled.wake_at) == (MaintenanceStatus.CANCELLED, at(4), None)
+
+
+def test_cancelling_again_changes_nothing() -> None:
+    """A maintenance that is being cancelled already stays as it is."""
+    world = shop(domains=2)
+    first, _ = world.submit("shop/web-0", "shop/web-1")
+    world.start(first.id)
+    world.cancel_maintenance(first.maintenance_id)
+    assert world.cancel_maintenance(first.maintenance_id).empty
+
+
+def test_what_has_ended_is_neither_cancelled_nor_paused() -> None:
+    """An ended maintenance refuses every verb, saying how it ended."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.cancel_maintenance(event.maintenance_id)
+    for verb in (world.cancel_maintenance, world.pause, world.resume):
+        with pytest.raises(Refused, match=f"maintenance {event.maintenance_id} is Cancelled: it has ended"):
+            verb(event.maintenance_id)
+
+
+# -- pause and resume
+
+
+def test_pause_holds_the_start_and_keeps_not_before() -> None:
+    """A paused maintenance does not start, however late it is; its NotBefore is unchanged."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    change = world.pause(event.maintenance_id)
+    paused = world.maintenance(event.id)
+    assert (paused.status, paused.wake_at) == (MaintenanceStatus.PAUSED, None)
+    assert actions(change) == ["alice: maintenance paused"]
+    world.tick_at(60)
+    assert (world.status(event.id), world.event(event.id).not_before) == (Status.SCHEDULED, at(15))
+
+
+def test_pause_holds_publication() -> None:
+    """A paused maintenance does not tell the next wave; once resumed it does, with full notice."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.start(first.id)
+    world.pause(first.maintenance_id)
+    world.finish(first.id)
+    world.tick_at(5)
+    assert world.status(second.id) is Status.PLANNED
+    world.now = at(30)
+    world.resume(first.maintenance_id)
+    world.tick()
+    assert world.event(second.id).not_before == at(45)
+
+
+def test_resume_acts_at_once() -> None:
+    """A resumed maintenance is due for a tick now."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.pause(event.maintenance_id)
+    world.now = at(20)
+    change = world.resume(event.maintenance_id)
+    assert world.maintenance(event.id).wake_at == at(20)
+    assert actions(change) == ["alice: maintenance resumed"]
+    world.tick()
+    assert world.status(event.id) is Status.STARTED
+
+
+def test_resuming_what_was_cancelled_meanwhile_ends_it() -> None:
+    """A paused maintenance whose last event was cancelled has nothing to go on with: it ends, and nothing wakes."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.pause(event.maintenance_id)
+    world.cancel_event(event.id)
+    world.resume(event.maintenance_id)
+    ended = world.maintenance(event.id)
+    assert (ended.status, ended.ended, ended.wake_at) == (MaintenanceStatus.CANCELLED, START, None)
+
+
+def test_pausing_and_resuming_again_changes_nothing() -> None:
+    """Pause what is paused, resume what is not: nothing to save."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    assert world.resume(event.maintenance_id).empty
+    world.pause(event.maintenance_id)
+    assert world.pause(event.maintenance_id).empty
+
+
+# -- what executors report
+
+
+def test_taking_an_order_says_who_does_it() -> None:
+    """An executor begins: the node and the time are saved before anything happens outside."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    world.now = at(1)
+    change = world.take(event.id)
+    order = world.order(event.id)
+    assert (order.state, order.node, order.taken) == (OrderState.RUNNING, "node-1", at(1))
+    assert change.audit[0].detail == "attempt 1 by node-1"
+
+
+def test_a_finished_order_completes_its_event() -> None:
+    """Work done: the event is Completed, gone from the document, and what was said of it is kept."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    world.now = at(2)
+    change = world.report(event.id, Outcome(ok=True, reason="rebooted", output="uptime 3 s"))
+    done, order = world.event(event.id), world.order(event.id)
+    assert (done.status, done.ended, done.reason) == (Status.COMPLETED, at(2), "rebooted")
+    assert (order.state, order.ended, order.output) == (OrderState.DONE, at(2), "uptime 3 s")
+    assert world.scope().incarnation == 4
+    assert actions(change) == ["playbook: order finished", "playbook: event completed"]
+    world.tick()
+    completed = world.maintenance(event.id)
+    assert (completed.status, completed.ended) == (MaintenanceStatus.COMPLETED, at(2))
+
+
+def test_a_failed_order_leaves_its_event_started() -> None:
+    """Gone means "no further impact": an event whose work failed stays Started and visible."""
+    world, first, _ = failed_event()
+    assert world.status(first) is Status.STARTED
+    assert (world.order(first).state, world.order(first).reason) == (OrderState.FAILED, "burnt")
+    assert world.scope().incarnation == 3
+
+
+def test_a_late_success_counts() -> None:
+    """An executor that was given up on may still report success: the work is done, whatever the clock said."""
+    world, first, second = failed_event()
+    world.finish(first)
+    world.tick()
+    assert world.status(first) is Status.COMPLETED
+    assert world.status(second) is Status.SCHEDULED
+
+
+def test_a_report_may_name_new_hosts() -> None:
+    """A redeployed machine is on another host in the same transaction."""
+    world = World(scope(), machines=[machine("shop/web-0", host="h1")])
+    (event,) = world.submit("shop/web-0", type=EventType.REDEPLOY)
+    world.start(event.id)
+    change = world.report(event.id, Outcome(ok=True, new_hosts={("shop", "web-0"): "h2"}))
+    assert change.machines == (machine("shop/web-0", host="h2"),)
+
+
+@pytest.mark.parametrize("named", [("shop", "web-1"), ("ship", "web-0"), ("shop", "web-9")])
+def test_new_hosts_are_for_the_events_own_machines(named: tuple[str, str]) -> None:
+    """A report that moves somebody else's machine is refused whole."""
+    machines = [machine("shop/web-0"), machine("shop/web-1"), machine("ship/web-0")]
+    world = World(scope(), scope("ship"), machines=machines)
+    (event,) = world.submit("shop/web-0", type=EventType.REDEPLOY)
+    world.start(event.id)
+    before = deepcopy(world.snapshot())
+    with pytest.raises(Invalid, match=f"new_hosts names {'/'.join(named)}, which is not a machine of event {event.id}"):
+        world.report(event.id, Outcome(ok=True, new_hosts={named: "h2"}))
+    assert world.snapshot() == before
+
+
+def test_a_terminated_machine_leaves_the_inventory() -> None:
+    """On completion of Terminate the machine goes in the same transaction; what concerned it alone is cancelled."""
+    group = scope(kind=ScopeKind.PLACEMENT_GROUP)
+    world = World(group, machines=[machine("shop/web-0"), machine("shop/web-1")])
+    (alone,) = world.submit("shop/web-0", source=Source.USER)
+    (shared,) = world.submit("shop/web-0", "shop/web-1", not_before=at(600))
+    (running,) = world.submit("shop/web-1", type=EventType.PREEMPT)
+    world.start(running.id)
+    (end,) = world.submit("shop/web-0", type=EventType.TERMINATE)
+    world.start(end.id)
+    change = world.finish(end.id)
+    assert change.removed_machines == (("shop", "web-0"),)
+    assert list(world.snapshot().machines) == [("shop", "web-1")]
+    assert (world.status(alone.id), world.event(alone.id).reason) == (Status.CANCELLED, "web-0 was terminated")
+    assert world.status(shared.id) is Status.SCHEDULED
+    assert world.status(running.id) is Status.STARTED
+
+
+def test_a_terminated_machine_has_no_new_host() -> None:
+    """Whatever a report says of a machine that is gone, it is removed and not written."""
+    world = World(scope(kind=ScopeKind.PLACEMENT_GROUP), machines=[machine("shop/web-0", host="h1")])
+    (event,) = world.submit("shop/web-0", type=EventType.TERMINATE)
+    world.start(event.id)
+    change = world.report(event.id, Outcome(ok=True, new_hosts={("shop", "web-0"): "h2"}))
+    assert (change.machines, change.removed_machines) == ((), (("shop", "web-0"),))
+
+
+def test_other_types_leave_the_machine() -> None:
+    """A preempted machine is still in the inventory: only Terminate deletes."""
+    world = shop(domains=1)
+    (event,) = world.submit("shop/web-0", type=EventType.PREEMPT)
+    world.start(event.id)
+    assert world.finish(event.id).removed_machines == ()
+    assert list(world.snapshot().machines) == [("shop", "web-0")]
+
+
+# -- settle
+
+
+def test_retry_issues_the_order_again() -> None:
+    """retry: the same id, the next attempt, a new deadline; the event is Started all along."""
+    world, first, _ = failed_event()
+    world.now = at(30)
+    change = world.settle(first, Verb.RETRY)
+    order = world.order(first)
+    assert (order.id, order.attempt, order.state) == (first, 2, OrderState.OPEN)
+    assert (order.issued, order.deadline, order.reason) == (at(30), at(90), "")
+    assert world.status(first) is Status.STARTED
+    assert actions(change) == ["alice: event retry by operator"]
+
+
+def test_a_retry_does_not_take_back_the_next_wave() -> None:
+    """on_failure = continue: what was told stays told while the failed event is tried again, and waits for it."""
+    world, first, second = failed_event(on_failure=OnFailure.CONTINUE)
+    world.tick()
+    world.settle(first, Verb.RETRY)
+    world.start(second)
+    assert (world.status(first), world.status(second)) == (Status.STARTED, Status.SCHEDULED)
+    assert world.codes(second) == ["earlier-wave"]
+    world.finish(first)
+    world.tick()
+    assert world.status(second) is Status.STARTED
+
+
+def test_finish_by_an_operator_completes_the_event() -> None:
+    """finish: an operator vouches for the work; the maintenance goes on."""
+    world, first, second = failed_event()
+    world.settle(first, Verb.FINISH)
+    assert (world.status(first), world.event(first).reason) == (Status.COMPLETED, "finished by alice")
+    assert world.order(first).state is OrderState.DONE
+    world.tick()
+    assert world.status(second) is Status.SCHEDULED
+
+
+def test_abandon_ends_the_event_without_its_work() -> None:
+    """abandon: the event is gone, its order stays failed, the maintenance goes on and counts as Failed in the end."""
+    world, first, second = failed_event()
+    world.now = at(9)
+    world.settle(first, Verb.ABANDON)
+    abandoned = world.event(first)
+    assert (abandoned.status, abandoned.ended, abandoned.reason) == (Status.ABANDONED, at(9), "abandoned by alice")
+    assert world.order(first).state is OrderState.FAILED
+    world.tick()
+    world.start(second)
+    world.finish(second)
+    world.tick()
+    assert world.maintenance(first).status is MaintenanceStatus.FAILED
+
+
+def test_finishing_a_failed_terminate_removes_the_machine() -> None:
+    """An operator who finishes a Terminate says that the machine is gone."""
+    world = World(scope(kind=ScopeKind.PLACEMENT_GROUP), machines=[machine("shop/web-0")])
+    (event,) = world.submit("shop/web-0", type=EventType.TERMINATE)
+    world.start(event.id)
+    world.fail(event.id)
+    world.settle(event.id, Verb.FINISH)
+    assert world.snapshot().machines == {}
+
+
+# -- enabling
+
+
+def test_enabling_begins_an_epoch() -> None:
+    """The first request of a scope's guests enables it: a new epoch, the incarnation begins again at 1."""
+    world = shop(enabled=False, epoch=3)
+    (event,) = world.submit("shop/web-0", not_before=at(60))
+    assert world.scope().incarnation == 2
+    change = world.enable()
+    enabled = world.scope()
+    assert (enabled.enabled, enabled.epoch, enabled.incarnation) == (True, 4, 1)
+    assert [(entry.action, entry.scope) for entry in change.audit] == [("scope enabled", "shop")]
+    assert world.event(event.id) == event
+
+
+def test_enabling_again_changes_nothing() -> None:
+    """An enabled scope is not enabled again, nor a disabled one disabled."""
+    world = shop()
+    assert world.enable().empty
+    world.disable()
+    assert world.disable().empty
+
+
+def test_disabling_keeps_what_was_published() -> None:
+    """An event published before the scope went idle keeps its NotBefore; the document stands where it stood."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    change = world.disable()
+    disabled = world.scope()
+    assert (disabled.enabled, disabled.epoch, disabled.incarnation) == (False, 1, 2)
+    assert [entry.action for entry in change.audit] == ["scope disabled"]
+    world.tick_at(14)
+    assert world.event(event.id) == event
+
+
+# -- what a verb may read
+
+
+def test_tick_leaves_alone_what_it_does_not_see_whole() -> None:
+    """A maintenance that reaches into scopes outside the snapshot is not ticked: it could be half decided."""
+    world = World(scope("shop"), scope("ship"), machines=[machine("shop/web-0"), machine("ship/app-0")])
+    first, second = world.submit("shop/web-0", "ship/app-0")
+    snapshot = world.snapshot()
+    partial = replace(snapshot, scopes={"shop": snapshot.scopes["shop"]})
+    assert tick(partial, now=at(60), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S).empty
+    world.tick_at(60)
+    assert [world.status(e.id) for e in (first, second)] == [Status.STARTED, Status.STARTED]

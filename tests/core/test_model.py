@@ -1,0 +1,301 @@
+"""What a thing may be at all: frozen data that refuses to be wrong."""
+
+from dataclasses import FrozenInstanceError, fields
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from tests.core.building import START, at, event, machine, request, scope
+
+from forewarn.core.errors import Invalid
+from forewarn.core.model import (
+    ENDED,
+    MAX_DURATION_S,
+    MAX_NOTICE_S,
+    MINIMUM_NOTICE_S,
+    OPEN,
+    UNSTARTED,
+    VISIBLE,
+    Change,
+    EventType,
+    Machine,
+    Scope,
+    ScopeKind,
+    Source,
+    Status,
+    Targets,
+)
+
+
+def only(key: str, value: Any) -> dict[str, Any]:
+    """One keyword argument by name."""
+    return {key: value}
+
+
+# -- names
+
+
+@pytest.mark.parametrize("name", ["a", "7", "web-0", "FrontEnd_IN_0", "a.b.c", "A" * 64])
+def test_names(name: str) -> None:
+    """1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit."""
+    assert Machine(scope=name, name=name).key == (name, name)
+    assert scope(name).name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-web", ".web", "_web", "web 0", "web/0", "wéb", "web\n", "A" * 65, "web\x00", None, 7, ["web"]]
+)
+def test_what_is_not_a_name(name: Any) -> None:
+    """Anything else is refused with the rule, as a machine's name, its scope's and a scope's own."""
+    for make in (
+        lambda: Machine(scope="shop", name=name),
+        lambda: Machine(scope=name, name="web-0"),
+        lambda: Scope(name=name, kind=ScopeKind.STANDALONE),
+    ):
+        with pytest.raises(Invalid, match=r"is not a name: use 1 to 64 letters, digits, '\.', '_' or '-'"):
+            make()
+
+
+# -- machines
+
+
+@pytest.mark.parametrize("key", ["update_domain", "fault_domain"])
+def test_domains_are_small_numbers(key: str) -> None:
+    """Update and fault domains are 0 to 999."""
+    for good in (0, 999):
+        assert getattr(machine(**only(key, good)), key) == good
+    for bad in (-1, 1_000):
+        with pytest.raises(Invalid, match=f"{key} is {bad}: use a whole number from 0 to 999"):
+            machine(**only(key, bad))
+
+
+def test_a_host_is_a_name_or_nothing() -> None:
+    """A machine need not be on a known host; a host it is on has a name."""
+    assert machine(host="").host == ""
+    assert machine(host="rack-1.h7").host == "rack-1.h7"
+    with pytest.raises(Invalid, match="host 'rack 1' is not a name"):
+        machine(host="rack 1")
+
+
+@pytest.mark.parametrize("key, limit", [("interface", 64), ("instance_id", 128)])
+def test_texts_of_a_machine_have_a_limit(key: str, limit: int) -> None:
+    """interface and instance_id are plain text of bounded length."""
+    assert getattr(machine(**only(key, "x" * limit)), key) == "x" * limit
+    with pytest.raises(Invalid, match=f"{key} is {limit + 1} characters long: at most {limit} are allowed"):
+        machine(**only(key, "x" * (limit + 1)))
+    with pytest.raises(Invalid, match=f"{key} holds control characters"):
+        machine(**only(key, "tap\x07"))
+
+
+def test_addresses_are_written_one_way() -> None:
+    """Addresses are put into their shortest form, sorted, each once: two spellings are one address."""
+    known = machine(addresses=("fd00:0:0::4", "10.0.0.9", "10.0.0.4", "FD00::4"))
+    assert known.addresses == ("10.0.0.4", "10.0.0.9", "fd00::4")
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0", "10.0.0.256", "10.0.0.4/24", "web-0", "010.0.0.4", "fd00::4::1"])
+def test_what_is_not_an_address(text: str) -> None:
+    """A wrong address is quoted under its key, with a right one."""
+    with pytest.raises(Invalid) as refusal:
+        machine(addresses=(text,))
+    assert str(refusal.value) == f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4"
+
+
+def test_sixteen_addresses_fit_a_machine() -> None:
+    """At most 16 addresses."""
+    sixteen = tuple(f"10.0.0.{number}" for number in range(16))
+    assert len(machine(addresses=sixteen).addresses) == 16
+    with pytest.raises(Invalid, match="17 addresses: at most 16 are allowed"):
+        machine(addresses=(*sixteen, "10.0.1.0"))
+
+
+@pytest.mark.parametrize(
+    "facts, identities",
+    [
+        ({}, ()),
+        ({"addresses": ("10.0.0.4", "fd00::4")}, (("", "10.0.0.4"), ("", "fd00::4"))),
+        ({"interface": "tap0", "addresses": ("10.0.0.4",)}, (("tap0", "10.0.0.4"),)),
+        ({"interface": "tap0"}, (("tap0", ""),)),
+    ],
+)
+def test_what_a_caller_is_known_by(facts: dict[str, Any], identities: tuple[tuple[str, str], ...]) -> None:
+    """The pairs of interface and address; an interface without addresses identifies by itself."""
+    assert machine(**facts).identities == identities
+
+
+def test_a_machine_is_known_as_scope_and_name() -> None:
+    """`scope/name` is how a machine is written everywhere."""
+    assert str(machine("shop/web-0")) == "shop/web-0"
+
+
+# -- scopes
+
+
+@pytest.mark.parametrize("type_", EventType)
+def test_the_notice_a_scope_is_due(type_: EventType) -> None:
+    """The protocol's minimum for each type, unless the scope has its own."""
+    expected = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30, "Terminate": 300}
+    assert scope().notice_s(type_) == expected[type_] == MINIMUM_NOTICE_S[type_]
+
+
+@pytest.mark.parametrize("type_", [t for t in EventType if t is not EventType.TERMINATE])
+def test_minimum_notice_can_only_be_raised(type_: EventType) -> None:
+    """A scope may be due more notice than the protocol's, never less, and not more than 30 days."""
+    floor_s = MINIMUM_NOTICE_S[type_]
+    for good in (floor_s, floor_s + 1, MAX_NOTICE_S):
+        assert scope(minimum_notice_s={type_: good}).notice_s(type_) == good
+    for bad in (floor_s - 1, 0, MAX_NOTICE_S + 1):
+        with pytest.raises(Invalid, match=f"minimum_notice of {type_} is {bad}s: it can only be raised above"):
+            scope(minimum_notice_s={type_: bad})
+
+
+def test_terminate_notice_lies_between_5_and_15_minutes() -> None:
+    """Terminate: 5 to 15 min, set per scope by its own setting."""
+    for good in (300, 900):
+        assert scope(terminate_notice_s=good).notice_s(EventType.TERMINATE) == good
+    for bad in (0, 299, 901):
+        with pytest.raises(Invalid, match=f"terminate_notice is {bad}s: it must lie between 5m and 15m"):
+            scope(terminate_notice_s=bad)
+    with pytest.raises(Invalid, match="minimum_notice does not take Terminate: set terminate_notice instead"):
+        scope(minimum_notice_s={EventType.TERMINATE: 600})
+
+
+def test_max_user_operations_is_a_number() -> None:
+    """0 is no limit; a negative one is a mistake."""
+    for good in (0, 10, 1_000_000):
+        assert scope(max_user_operations=good).max_user_operations == good
+    for bad in (-1, 1_000_001):
+        with pytest.raises(Invalid, match=rf"max_user_operations is {bad}: use 0 \(no limit\) or a positive number"):
+            scope(max_user_operations=bad)
+
+
+# -- requests
+
+
+def test_targets_are_exactly_one_of_three() -> None:
+    """A maintenance is aimed at machines, a scope or hosts."""
+    one: dict[str, Any] = {"machines": (("shop", "web-0"),), "scope": "shop", "hosts": ("h1",)}
+    for key, value in one.items():
+        assert getattr(Targets(**only(key, value)), key) == value
+    for wrong in ({}, {k: one[k] for k in ("machines", "scope")}, {k: one[k] for k in ("scope", "hosts")}, one):
+        with pytest.raises(Invalid, match="targets must be exactly one of machines, a scope, or hosts"):
+            Targets(**wrong)
+
+
+def test_an_update_domain_lies_in_a_scope() -> None:
+    """An update domain without a scope means nothing; 0 is one like any other."""
+    assert Targets(scope="shop", update_domain=0).update_domain == 0
+    with pytest.raises(Invalid, match="update_domain goes with a scope: name the scope it lies in"):
+        Targets(hosts=("h1",), update_domain=0)
+
+
+@pytest.mark.parametrize("type_", EventType)
+def test_a_user_restarts_or_redeploys(type_: EventType) -> None:
+    """User-initiated restart -> Reboot, redeploy -> Redeploy, and nothing else."""
+    if type_ in ("Reboot", "Redeploy"):
+        assert request("shop/web-0", type=type_, source=Source.USER).type is type_
+    else:
+        with pytest.raises(Invalid, match=rf"a user can ask for Reboot \(restart\) or Redeploy, not {type_}"):
+            request("shop/web-0", type=type_, source=Source.USER)
+
+
+@pytest.mark.parametrize("type_", EventType)
+def test_an_emergency_is_a_platform_event(type_: EventType) -> None:
+    """An emergency is a Platform Freeze, Reboot or Redeploy."""
+    if type_ in ("Freeze", "Reboot", "Redeploy"):
+        assert request("shop/web-0", type=type_, emergency=True).emergency
+    else:
+        with pytest.raises(Invalid, match="an emergency is a Platform Freeze, Reboot or Redeploy"):
+            request("shop/web-0", type=type_, emergency=True)
+    with pytest.raises(Invalid):
+        request("shop/web-0", emergency=True, source=Source.USER)
+
+
+@pytest.mark.parametrize("key", ["not_before", "earliest"])
+def test_an_emergency_starts_at_once(key: str) -> None:
+    """An emergency has no asked-for start."""
+    with pytest.raises(Invalid, match="an emergency starts at once: leave out not_before and earliest"):
+        request("shop/web-0", emergency=True, **only(key, START))
+
+
+@pytest.mark.parametrize("key", ["not_before", "earliest"])
+def test_times_are_utc(key: str) -> None:
+    """A time is aware and in UTC: a naive one, or another zone's, is refused."""
+    assert getattr(request("shop/web-0", **only(key, START)), key) == START
+    zone = timezone(timedelta(hours=1))
+    for wrong in (START.replace(tzinfo=None), START.astimezone(zone)):
+        with pytest.raises(Invalid, match=f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z"):
+            request("shop/web-0", **only(key, wrong))
+
+
+def test_utc_by_another_name_is_utc() -> None:
+    """A zone without offset is UTC, whatever object says so."""
+    moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(0), "Z"))
+    assert request("shop/web-0", not_before=moment).not_before == datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_a_duration_is_unknown_none_or_some() -> None:
+    """DurationInSeconds: -1 unknown, 0 no interruption, else a number of seconds up to 30 days."""
+    for good in (-1, 0, 9, MAX_DURATION_S):
+        assert request("shop/web-0", duration_s=good).duration_s == good
+    for bad in (-2, MAX_DURATION_S + 1):
+        with pytest.raises(Invalid, match=f"duration_s is {bad}: use -1"):
+            request("shop/web-0", duration_s=bad)
+
+
+def test_a_description_is_plain_text() -> None:
+    """Any language, at most 1024 characters, no control characters, nothing that is not UTF-8."""
+    for good in ("", "Größe 5 µs, 重启 🛠", "x" * 1_024):
+        assert request("shop/web-0", description=good).description == good
+    with pytest.raises(Invalid, match="description is 1025 characters long: at most 1024 are allowed"):
+        request("shop/web-0", description="x" * 1_025)
+    for bad in ("two\nlines", "bell\x07", "\x1b[31mred", "\ud800"):
+        with pytest.raises(Invalid, match="description holds control characters or unpaired surrogates"):
+            request("shop/web-0", description=bad)
+
+
+# -- events
+
+
+def test_a_status_is_open_or_ended() -> None:
+    """Planned, Scheduled and Started are open; the other three are ended; guests see two."""
+    assert {Status.PLANNED, Status.SCHEDULED, Status.STARTED} == OPEN
+    assert {Status.COMPLETED, Status.CANCELLED, Status.ABANDONED} == ENDED
+    assert {Status.SCHEDULED, Status.STARTED} == VISIBLE
+    assert {Status.PLANNED, Status.SCHEDULED} == UNSTARTED
+
+
+@pytest.mark.parametrize(
+    "facts, bound",
+    [
+        ({"type": EventType.FREEZE}, True),
+        ({"type": EventType.REBOOT}, True),
+        ({"type": EventType.REDEPLOY}, True),
+        ({"type": EventType.PREEMPT}, False),
+        ({"type": EventType.TERMINATE}, False),
+        ({"source": Source.USER}, False),
+        ({"emergency": True}, False),
+    ],
+)
+def test_whom_the_update_domain_rule_binds(facts: dict[str, Any], bound: bool) -> None:
+    """Platform Freeze, Reboot and Redeploy without emergency."""
+    assert event(1, **facts).one_domain_at_a_time is bound
+
+
+# -- changes and frozen things
+
+
+def test_a_change_is_empty_when_there_is_nothing_to_save() -> None:
+    """What a decision relied on is no reason to save; every other part is."""
+    assert Change(at=START, expect=(("shop", 1),)).empty
+    for part in fields(Change):
+        if part.name not in ("at", "expect"):
+            assert not Change(at=START, **only(part.name, ("something",))).empty, part.name
+
+
+@pytest.mark.parametrize("thing", [scope(), machine(), event(), request("shop/web-0"), Change(at=at(1))])
+def test_things_are_frozen(thing: Any) -> None:
+    """Nothing changes in place: a new fact is a new value."""
+    for part in fields(thing):
+        with pytest.raises(FrozenInstanceError):
+            setattr(thing, part.name, None)

@@ -1,0 +1,312 @@
+"""How a request becomes waves of events, and what notice a wave gives."""
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from tests.core.building import START, at, event, guid, key, machine, maintenance, request, scope
+
+from forewarn.core.errors import Invalid, NotFound, Refused
+from forewarn.core.model import (
+    MAX_MACHINES_PER_MAINTENANCE,
+    ApprovalMode,
+    Event,
+    EventType,
+    Machine,
+    Maintenance,
+    OnFailure,
+    ScopeKind,
+    Snapshot,
+    Source,
+    Status,
+    Targets,
+)
+from forewarn.core.planning import plan, publication, resolve
+
+# Two shops of three machines in two update domains each, and a machine of its own; spread over two hosts.
+FLEET = [
+    machine("shop/web-0", 0, host="h1"),
+    machine("shop/web-1", 1, host="h2"),
+    machine("shop/web-2", 0, host="h2"),
+    machine("ship/app-0", 5, host="h1"),
+    machine("ship/app-1", 7, host="h1"),
+    machine("ship/app-2", 7, host="h2"),
+    machine("solo/solo", 0, host="h2"),
+]
+SCOPES = [scope("shop"), scope("ship"), scope("solo", kind=ScopeKind.STANDALONE)]
+
+
+def snapshot(**scopes: Any) -> Snapshot:
+    """The fleet; keyword arguments replace scopes."""
+    return Snapshot(
+        scopes={each.name: each for each in SCOPES} | scopes,
+        machines={each.key: each for each in FLEET},
+    )
+
+
+def names(machines: list[Machine]) -> list[str]:
+    return [str(each) for each in machines]
+
+
+def planned(*machines: str, within: Snapshot | None = None, **options: Any) -> tuple[Maintenance, list[Event]]:
+    ids = (guid(number) for number in count(1))
+    asked = request(*machines, **options)
+    return plan(within or snapshot(), asked, now=START, created_by="alice", new_id=ids.__next__)
+
+
+def waves(events: list[Event]) -> list[str]:
+    """Each event as `wave scope#domain resources`, in order."""
+    return [f"{e.wave} {e.scope}#{e.update_domain} {','.join(e.resources)}" for e in events]
+
+
+# -- which machines are meant
+
+
+def test_machines_are_meant_by_name() -> None:
+    """Named machines are those machines, each once, in the order given."""
+    targets = Targets(machines=(key("ship/app-1"), key("shop/web-0"), key("ship/app-1")))
+    assert names(resolve(targets, snapshot().machines)) == ["ship/app-1", "shop/web-0"]
+
+
+def test_a_scope_means_all_its_machines() -> None:
+    """A scope without an update domain is every machine in it."""
+    found = resolve(Targets(scope="shop"), snapshot().machines)
+    assert names(found) == ["shop/web-0", "shop/web-1", "shop/web-2"]
+
+
+def test_an_update_domain_of_a_scope() -> None:
+    """A scope with an update domain is the machines of that domain, 0 included."""
+    found = resolve(Targets(scope="shop", update_domain=0), snapshot().machines)
+    assert names(found) == ["shop/web-0", "shop/web-2"]
+
+
+def test_a_host_means_the_machines_it_carries() -> None:
+    """A host is the list of its machines, whatever their scope."""
+    assert names(resolve(Targets(hosts=("h1",)), snapshot().machines)) == ["shop/web-0", "ship/app-0", "ship/app-1"]
+    assert len(resolve(Targets(hosts=("h1", "h2", "h1")), snapshot().machines)) == len(FLEET)
+
+
+@pytest.mark.parametrize(
+    "targets, complaint",
+    [
+        (Targets(machines=(("shop", "web-0"), ("shop", "web-9"))), "there is no machine shop/web-9: look at the fleet"),
+        (Targets(machines=(("ship", "web-0"),)), "there is no machine ship/web-0"),
+        (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': look at the fleet"),
+        (Targets(scope="shed"), "scope 'shed' has no machine$"),
+        (Targets(scope="shop", update_domain=4), "scope 'shop' has no machine in update domain 4$"),
+    ],
+)
+def test_a_target_that_is_nothing(targets: Targets, complaint: str) -> None:
+    """A target that means no machine is not found, by its name."""
+    with pytest.raises(NotFound, match=complaint):
+        resolve(targets, snapshot().machines)
+
+
+def test_ten_thousand_machines_fit_one_maintenance() -> None:
+    """A maintenance has a limit of machines; one more is refused with advice."""
+    fleet = {each.key: each for each in (machine(f"shop/web-{i}") for i in range(MAX_MACHINES_PER_MAINTENANCE))}
+    assert len(resolve(Targets(scope="shop"), fleet)) == MAX_MACHINES_PER_MAINTENANCE == 10_000
+    one_more = machine("shop/one-more")
+    with pytest.raises(Invalid, match="the targets are 10001 machines: split them, 10000 fit one maintenance"):
+        resolve(Targets(scope="shop"), fleet | {one_more.key: one_more})
+
+
+# -- how they become waves
+
+
+def test_a_wave_holds_the_next_update_domain_of_every_scope() -> None:
+    """Wave k holds the k-th targeted update domain, ascending, of every targeted scope."""
+    _, events = planned(*(str(each) for each in FLEET))
+    assert waves(events) == [
+        "1 ship#5 app-0",
+        "1 shop#0 web-0,web-2",
+        "1 solo#0 solo",
+        "2 ship#7 app-1,app-2",
+        "2 shop#1 web-1",
+    ]
+
+
+def test_only_targeted_update_domains_count() -> None:
+    """The first targeted update domain of a scope is in wave 1, whatever its number."""
+    _, events = planned("ship/app-2", "shop/web-1")
+    assert waves(events) == ["1 ship#7 app-2", "1 shop#1 web-1"]
+
+
+def test_a_host_that_spans_update_domains() -> None:
+    """A host that carries several update domains of a scope takes as many waves."""
+    _, events = planned(targets=Targets(hosts=("h1",)))
+    assert waves(events) == ["1 ship#5 app-0", "1 shop#0 web-0", "2 ship#7 app-1"]
+
+
+@pytest.mark.parametrize("type_", [EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY])
+def test_an_emergency_is_one_wave_of_everything(type_: EventType) -> None:
+    """An emergency is one wave, still one event per update domain, approved by birth."""
+    _, events = planned(*(str(each) for each in FLEET), type=type_, emergency=True)
+    assert waves(events) == [
+        "1 ship#5 app-0",
+        "1 ship#7 app-1,app-2",
+        "1 shop#0 web-0,web-2",
+        "1 shop#1 web-1",
+        "1 solo#0 solo",
+    ]
+    assert all(e.emergency and e.born_approved for e in events)
+
+
+@pytest.mark.parametrize(
+    "type_, source",
+    [(EventType.REBOOT, Source.USER), (EventType.REDEPLOY, Source.USER), (EventType.PREEMPT, Source.PLATFORM)],
+)
+def test_one_event_per_machine_in_one_wave(type_: EventType, source: Source) -> None:
+    """User events and Preempt: one event per machine, one wave."""
+    _, events = planned("shop/web-2", "shop/web-0", "ship/app-0", type=type_, source=source)
+    assert waves(events) == ["1 ship#5 app-0", "1 shop#0 web-0", "1 shop#0 web-2"]
+
+
+def test_terminate_is_for_placement_groups() -> None:
+    """Terminate: one event per machine, and only where every machine is in a placement-group."""
+    group = snapshot(shop=scope("shop", kind=ScopeKind.PLACEMENT_GROUP))
+    _, events = planned("shop/web-1", "shop/web-0", type=EventType.TERMINATE, within=group)
+    assert waves(events) == ["1 shop#0 web-0", "1 shop#1 web-1"]
+    with pytest.raises(Refused, match="ship/app-0 cannot be terminated: its scope's kind is availability-set"):
+        planned("shop/web-0", "ship/app-0", type=EventType.TERMINATE, within=group)
+
+
+# -- what is fixed at submission
+
+
+def test_the_maintenance_is_what_was_asked_for() -> None:
+    """Everything the operator said is kept, with who said it and when; a tick may look at it at once."""
+    asked, _ = planned(
+        "shop/web-0",
+        type=EventType.FREEZE,
+        not_before=at(60),
+        earliest=at(30),
+        duration_s=9,
+        description="new switch",
+        on_failure=OnFailure.CONTINUE,
+    )
+    assert asked == Maintenance(
+        id=guid(1),
+        type=EventType.FREEZE,
+        source=Source.PLATFORM,
+        created=START,
+        created_by="alice",
+        not_before=at(60),
+        earliest=at(30),
+        duration_s=9,
+        description="new switch",
+        on_failure=OnFailure.CONTINUE,
+        wake_at=START,
+    )
+
+
+def test_the_ids_of_all_waves_are_fixed_at_submission() -> None:
+    """Every event exists from the start: Planned, numbered, with an id of its own."""
+    asked, events = planned("shop/web-0", "shop/web-1", duration_s=9, description="new switch")
+    assert [e.id for e in events] == [guid(2), guid(3)]
+    assert [e.position for e in events] == [0, 1]
+    for each in events:
+        assert each.status is Status.PLANNED
+        assert each.maintenance_id == asked.id
+        assert (each.description, each.duration_s, each.type) == ("new switch", 9, EventType.REBOOT)
+        assert each.published is each.not_before is each.started is None
+
+
+def test_approval_by_birth_is_for_user_events_of_scopes_that_want_it() -> None:
+    """Automatic approval of user-initiated events is a scope setting; a platform event never has it."""
+    within = snapshot(shop=scope("shop", approve_user_events=True, approval=ApprovalMode.ALL))
+    _, events = planned("shop/web-0", "ship/app-0", source=Source.USER, within=within)
+    assert [(e.scope, e.born_approved, e.approval) for e in events] == [("ship", False, "any"), ("shop", True, "all")]
+    _, events = planned("shop/web-0", within=within)
+    assert [e.born_approved for e in events] == [False]
+
+
+# -- what publication fixes
+
+
+def told(*events: Event, asked: Maintenance | None = None, **scopes: Any) -> dict[str, tuple[float, float, int, bool]]:
+    """Per scope: minutes until publication and NotBefore, the notice, whether approval is needed."""
+    known = {each.name: each for each in SCOPES} | scopes
+    fixed = publication(asked or maintenance(), events, known, lambda name: known[name].changed or START)
+    return {
+        e.scope: (
+            (fixed[e.id].published - START) / timedelta(minutes=1),
+            (fixed[e.id].not_before - START) / timedelta(minutes=1),
+            fixed[e.id].minimum_notice_s,
+            fixed[e.id].needs_approval,
+        )
+        for e in events
+    }
+
+
+@pytest.mark.parametrize(
+    "type_, minutes",
+    [
+        (EventType.FREEZE, 15),
+        (EventType.REBOOT, 15),
+        (EventType.REDEPLOY, 10),
+        (EventType.PREEMPT, 0.5),
+        (EventType.TERMINATE, 5),
+    ],
+)
+def test_the_minimum_notice_of_each_type(type_: EventType, minutes: float) -> None:
+    """NotBefore is publication plus the type's minimum notice."""
+    assert told(event(type=type_)) == {"shop": (0, minutes, minutes * 60, True)}
+
+
+def test_a_scope_may_be_due_more_notice() -> None:
+    """A scope's own minimum notice, and its terminate notice, count instead of the protocol's."""
+    patient = scope("shop", minimum_notice_s={EventType.REBOOT: 3_600}, terminate_notice_s=900)
+    assert told(event(), shop=patient) == {"shop": (0, 60, 3_600, True)}
+    assert told(event(type=EventType.FREEZE), shop=patient) == {"shop": (0, 15, 900, True)}
+    assert told(event(type=EventType.TERMINATE), shop=patient) == {"shop": (0, 15, 900, True)}
+
+
+@pytest.mark.parametrize("asked_minutes, minutes", [(-60, 15), (10, 15), (15, 15), (16, 16), (600, 600)])
+def test_not_before_is_the_later_of_asked_for_and_notice(asked_minutes: float, minutes: float) -> None:
+    """NotBefore = max(asked-for NotBefore, publication + minimum notice)."""
+    asked = maintenance(not_before=at(asked_minutes))
+    assert told(event(), asked=asked) == {"shop": (0, minutes, 900, True)}
+
+
+def test_a_disabled_scope_gets_no_minimum_notice() -> None:
+    """A disabled scope: NotBefore is now, and no approval is waited for."""
+    assert told(event(), shop=scope("shop", enabled=False)) == {"shop": (0, 0, 0, False)}
+
+
+@pytest.mark.parametrize("asked_minutes, minutes", [(-60, 0), (5, 5)])
+def test_a_disabled_scope_with_an_asked_for_start(asked_minutes: float, minutes: float) -> None:
+    """A disabled scope: NotBefore is the asked-for one, which an approval may bring forward."""
+    asked = maintenance(not_before=at(asked_minutes))
+    assert told(event(), asked=asked, shop=scope("shop", enabled=False)) == {"shop": (0, minutes, 0, True)}
+
+
+def test_a_wave_shares_the_latest_not_before() -> None:
+    """All events of a wave share one NotBefore, the latest any of them needs; a disabled scope shares it too."""
+    slow = scope("ship", minimum_notice_s={EventType.REBOOT: 3_600})
+    asleep = scope("solo", enabled=False)
+    wave = [event(1), event(2, scope="ship"), event(3, scope="solo")]
+    assert told(*wave, ship=slow, solo=asleep) == {
+        "shop": (0, 60, 900, True),
+        "ship": (0, 60, 3_600, True),
+        "solo": (0, 60, 0, False),
+    }
+
+
+def test_notice_counts_from_the_scopes_own_time() -> None:
+    """A scope whose last change lies ahead of the clock is told, and given notice, from then on."""
+    ahead = scope("ship", changed=at(7))
+    assert told(event(1), event(2, scope="ship"), ship=ahead) == {
+        "shop": (0, 22, 900, True),
+        "ship": (7, 22, 900, True),
+    }
+
+
+@pytest.mark.parametrize("microseconds, rounded_s", [(0, 900), (1, 901), (999_999, 901)])
+def test_not_before_is_a_whole_second(microseconds: int, rounded_s: int) -> None:
+    """Guests are shown whole seconds, so NotBefore is rounded up: a shown notice is never shorter than due."""
+    now = START + timedelta(microseconds=microseconds)
+    fixed = publication(maintenance(), [event()], {"shop": scope()}, lambda _: now)[guid(1)]
+    assert fixed.not_before == START + timedelta(seconds=rounded_s)
+    assert fixed.published == now

@@ -1,0 +1,270 @@
+"""Why an event has not started, or not ended: every code, and that explanation and decision never disagree."""
+
+from dataclasses import replace
+
+import pytest
+from tests.core.building import World, at, machine, scope, shop, two_scopes
+
+from forewarn.core.model import (
+    OPEN,
+    ApprovalMode,
+    EventType,
+    OnFailure,
+    Source,
+    Status,
+    Targets,
+)
+from forewarn.core.transitions import Verb
+from forewarn.core.waiting import Waiting
+
+
+def only(world: World, event_id: str) -> Waiting:
+    """The one thing an event waits for."""
+    (reason,) = world.waiting_for(event_id)
+    return reason
+
+
+# -- code by code
+
+
+def test_notice_and_approval() -> None:
+    """A published event waits for approval, or for its notice to run out: until when is said."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    approval, notice = world.waiting_for(event.id)
+    assert (approval.code, approval.message) == ("approval", "no machine of shop has approved")
+    assert approval.machines == ("web-0",)
+    assert (notice.code, notice.message, notice.until) == ("notice", "its notice runs", at(15))
+
+
+def test_approval_names_the_machines_that_are_missing() -> None:
+    """approval = all: those that have not approved are named."""
+    world = World(scope(approval=ApprovalMode.ALL), machines=[machine(f"shop/web-{i}") for i in range(3)])
+    (event,) = world.submit("shop/web-0", "shop/web-1", "shop/web-2")
+    world.approve("shop/web-1", event.id)
+    approval = world.waiting_for(event.id)[0]
+    assert (approval.code, approval.message) == ("approval", "not approved by web-0, web-2")
+    assert approval.machines == ("web-0", "web-2")
+
+
+def test_approval_may_be_an_operators() -> None:
+    """approval = operator: no machine is missing, an operator is."""
+    world = shop(approval=ApprovalMode.OPERATOR)
+    (event,) = world.submit("shop/web-0")
+    approval = world.waiting_for(event.id)[0]
+    assert (approval.code, approval.message, approval.machines) == ("approval", "an operator has not approved", ())
+
+
+def test_wave() -> None:
+    """An approved event waits for the others of its wave, which are named."""
+    world = two_scopes()
+    ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
+    world.approve("shop/web-0", shop_0.id)
+    reason = only(world, shop_0.id)
+    assert (reason.code, reason.events) == ("wave", (ship.id,))
+    assert reason.message == "the wave starts together, and 1 other event(s) of it are not ready"
+    assert world.codes(ship.id) == ["approval", "notice"]
+
+
+def test_earlier_wave() -> None:
+    """A planned event waits for the end of the wave before it."""
+    world = shop(domains=3)
+    first, second, third = world.submit(targets=Targets(scope="shop"))
+    for each in (second, third):
+        reason = only(world, each.id)
+        assert (reason.code, reason.message, reason.events) == ("earlier-wave", "wave 1 has not ended", (first.id,))
+
+
+def test_update_domain() -> None:
+    """A due platform event waits for the update domain that is under way, and names the event in the way."""
+    world = shop(domains=2)
+    (running,) = world.submit("shop/web-0")
+    world.start(running.id)
+    (event,) = world.submit("shop/web-1")
+    world.start(event.id)
+    reason = only(world, event.id)
+    assert (reason.code, reason.events) == ("update-domain", (running.id,))
+    assert reason.message == f"update domain 0 of shop is under way in event {running.id}"
+
+
+def test_machine() -> None:
+    """A due event waits for a machine of it that is in another started event; machine and event are named."""
+    world = World(scope(), machines=[machine(f"shop/web-{i}") for i in range(2)])
+    (running,) = world.submit("shop/web-1", type=EventType.PREEMPT)
+    world.start(running.id)
+    (event,) = world.submit("shop/web-0", "shop/web-1")
+    world.start(event.id)
+    reason = only(world, event.id)
+    assert (reason.code, reason.machines, reason.events) == ("machine", ("web-1",), (running.id,))
+    assert reason.message == f"web-1 in shop is in event {running.id}, which has started"
+
+
+def test_queue() -> None:
+    """A due wave waits for the first of the due waves ahead of it in its scope."""
+    world = two_scopes()
+    (busy,) = world.submit("ship/web-1")
+    world.start(busy.id)
+    ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
+    world.now = at(1)
+    (second,) = world.submit("shop/web-1", source=Source.USER)
+    (third,) = world.submit("shop/web-1", source=Source.USER)
+    world.start(ship.id, shop_0.id, second.id, third.id)
+    for each in (second, third):
+        reason = only(world, each.id)
+        assert (reason.code, reason.events) == ("queue", (ship.id, shop_0.id))
+        assert reason.message == f"maintenance {ship.maintenance_id} is due in this scope and came first"
+
+
+def test_only_waves_of_a_shared_scope_queue() -> None:
+    """A maintenance that is due elsewhere, and here only with a later wave, is not ahead."""
+    world = two_scopes()
+    (busy,) = world.submit("ship/web-1")
+    world.start(busy.id)
+    first, shop_0, _ = world.submit("ship/web-0", "shop/web-0", "shop/web-1")
+    world.cancel_event(shop_0.id)  # what is left of wave 1 is in ship, where it is blocked
+    world.now = at(1)
+    (event,) = world.submit("shop/web-0", source=Source.USER)
+    world.start(first.id, event.id)
+    assert world.status(first.id) is Status.SCHEDULED
+    assert world.status(event.id) is Status.STARTED
+
+
+def test_earliest() -> None:
+    """An approved event waits for the hard earliest start: until when is said."""
+    world = shop()
+    (event,) = world.submit("shop/web-0", earliest=at(45))
+    world.approve("shop/web-0", event.id)
+    reason = only(world, event.id)
+    assert (reason.code, reason.until) == ("earliest", at(45))
+    assert reason.message == "it has a hard earliest start, which no approval brings forward"
+    world.now = at(45)
+    assert only(world, event.id).code == "ticker"
+
+
+def test_paused() -> None:
+    """A paused maintenance says so, whichever of its events is asked, and what else it waits for."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.pause(first.maintenance_id)
+    assert world.codes(first.id) == ["paused", "approval", "notice"]
+    assert world.codes(second.id) == ["paused", "earlier-wave"]
+    assert world.waiting_for(first.id)[0].message == "the maintenance is paused; resume it"
+
+
+def test_paused_by_a_failed_order() -> None:
+    """on_failure = hold: the rest of the maintenance is held, and the failed event is named with what to do."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.start(first.id)
+    world.fail(first.id)
+    reasons = world.waiting_for(second.id)
+    assert [reason.code for reason in reasons] == ["paused", "earlier-wave"]
+    assert reasons[0].events == (first.id,)
+    assert reasons[0].message.endswith(f"the order of event {first.id} failed; retry, finish or abandon it")
+
+
+def test_executor() -> None:
+    """A started event waits for its work: to be taken, then to be done, until the deadline."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    reason = only(world, event.id)
+    assert (reason.code, reason.message) == ("executor", "its order waits for an executor to take it")
+    assert reason.until == at(60)
+    world.take(event.id)
+    assert only(world, event.id) == replace(reason, message="its order is being carried out")
+
+
+def test_order_failed() -> None:
+    """A started event whose order failed waits for an operator, and says why it failed."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    world.fail(event.id)
+    reason = only(world, event.id)
+    assert reason.code == "order-failed"
+    assert reason.message == "its order failed (burnt); retry, finish or abandon the event"
+
+
+def test_ticker() -> None:
+    """When nothing stands in its way, it waits for the ticker: to start, or to be told."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.approve("shop/web-0", first.id)
+    assert only(world, first.id).code == "ticker"
+    assert only(world, first.id).message == "nothing stands in its way: it moves at the ticker's next cycle"
+    world.tick()
+    world.finish(first.id)
+    assert only(world, second.id).code == "ticker"
+
+
+def test_what_is_approved_by_birth_says_what_is_in_its_way() -> None:
+    """It is shown to nobody before it starts, but an operator may ask: it needs no approval and no notice."""
+    world = shop(approve_user_events=True)
+    (running,) = world.submit("shop/web-0", source=Source.USER)
+    (event,) = world.submit("shop/web-0", source=Source.USER)
+    assert event.status is Status.PLANNED
+    assert only(world, event.id).code == "machine"
+    world.finish(running.id)
+    assert only(world, event.id).code == "ticker"
+
+
+def test_a_disabled_scopes_event_waits_for_its_wave_only() -> None:
+    """An event that needs no approval names those of its wave that do."""
+    world = two_scopes(enabled=False)
+    ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
+    reason = only(world, ship.id)
+    assert (reason.code, reason.events) == ("wave", (shop_0.id,))
+
+
+@pytest.mark.parametrize("verb", [Verb.FINISH, Verb.ABANDON])
+def test_an_ended_event_waits_for_nothing(verb: Verb) -> None:
+    """Completed, Cancelled and Abandoned events wait for nothing."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.start(first.id)
+    world.fail(first.id)
+    world.settle(first.id, verb)
+    world.cancel_event(second.id)
+    assert world.waiting_for(first.id) == world.waiting_for(second.id) == ()
+
+
+def test_everything_in_the_way_is_told_at_once() -> None:
+    """An operator is not sent from one obstacle to the next: all of them are listed."""
+    world = shop(domains=2)
+    (running,) = world.submit("shop/web-0", type=EventType.PREEMPT)
+    world.start(running.id)
+    (event,) = world.submit("shop/web-1", earliest=at(60))
+    world.pause(event.maintenance_id)
+    assert world.codes(event.id) == ["paused", "approval", "notice", "earliest", "update-domain"]
+
+
+# -- explanation and decision
+
+
+def test_an_event_moves_exactly_when_it_waits_for_the_ticker() -> None:
+    """Walk through a maintenance: each tick moves the events that said `ticker`, and no others."""
+    world = World(
+        scope("shop"),
+        scope("ship", approval=ApprovalMode.ALL),
+        machines=[machine(f"{name}/web-{i}", i) for name in ("shop", "ship") for i in range(2)],
+    )
+    every = [
+        *world.submit(*(f"{name}/web-{i}" for name in ("shop", "ship") for i in range(2)), earliest=at(20)),
+        *world.submit("shop/web-1", source=Source.USER),
+        *world.submit("ship/web-1", type=EventType.PREEMPT, on_failure=OnFailure.CONTINUE),
+    ]
+    moved_by_ticks = 0
+    for minute in range(90):
+        world.now = at(minute)
+        expected = {e.id for e in every if "ticker" in world.codes(e.id)}
+        before = {e.id: world.status(e.id) for e in every}
+        world.tick()
+        moved = {event_id for event_id, status in before.items() if world.status(event_id) is not status}
+        assert moved == expected
+        moved_by_ticks += len(moved)
+        for each in every:
+            if minute % 7 == 0 and world.status(each.id) is Status.STARTED:
+                world.finish(each.id)
+    assert moved_by_ticks >= 6
+    assert not any(world.status(e.id) in OPEN for e in every)

@@ -1,0 +1,406 @@
+"""What every store promises about writing: what is saved comes back, whole or not at all, and versions guard it."""
+
+from dataclasses import replace
+from itertools import count, product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
+from forewarn.core.model import (
+    ApprovalMode,
+    Change,
+    EventType,
+    MaintenanceStatus,
+    OnFailure,
+    OrderState,
+    ScopeKind,
+    Source,
+    Status,
+)
+from forewarn.store import AuditQuery, EventQuery, Focus, Store
+from tests.store.things import (
+    ENDED_MAINTENANCE,
+    UNICODE,
+    anything,
+    approval,
+    at,
+    change,
+    ended,
+    entry,
+    event,
+    machine,
+    maintenance,
+    one_maintenance,
+    order,
+    saved_event,
+    saved_maintenance,
+    saved_scope,
+    scope,
+)
+
+KEYS = count()
+# One store for all examples, each under names of its own; a busy machine is no fault.
+QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+EVERYTHING = Focus(
+    scopes=("shop", "blog"), machines=(("shop", "web-0"), ("blog", "db-0")), maintenances=("M1", "M2"), inventory=True
+)
+
+
+def read_all(store: Store) -> object:
+    """All that a small test store holds, for comparing before and after."""
+    return (
+        store.snapshot(EVERYTHING),
+        store.inventory(),
+        store.events(EventQuery(limit=500)),
+        store.orders(tuple(OrderState), 500),
+        store.audit(AuditQuery(limit=500)),
+        store.next_wakeup(),
+    )
+
+
+def refused(store: Store, change: Change, error: type[ForewarnError]) -> None:
+    """The change is refused with this error, and nothing of it happened."""
+    before = read_all(store)
+    with pytest.raises(error):
+        store.apply(change)
+    assert read_all(store) == before
+
+
+# -- what is saved comes back
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=QUIET)
+@given(data=st.data())
+def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> None:
+    """A scope, its machines, a maintenance, its events, approvals, orders and audit are read as they were written."""
+    key = f"k{next(KEYS)}"
+    given_ = data.draw(anything(key))
+    store.apply(given_)
+    told = {e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events}
+    (kept,) = (replace(m, version=1) for m in given_.maintenances)
+
+    seen = store.snapshot(Focus(scopes=(key,), maintenances=(f"{key}-M",), inventory=True))
+
+    assert dict(seen.scopes) == {s.name: replace(s, version=1) for s in given_.scopes}
+    assert dict(seen.machines) == {m.key: m for m in given_.machines}
+    assert dict(seen.maintenances) == {kept.id: kept}
+    assert dict(seen.events) == told
+    assert dict(seen.orders) == {o.id: o for o in given_.orders}
+    assert store.maintenance(kept.id) == kept
+    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*told.values()][::-1]
+    audit = store.audit(AuditQuery(maintenance_id=kept.id))
+    assert [replace(e, id=0) for e in reversed(audit)] == list(given_.audit)
+    inventory = store.inventory()
+    assert inventory.scopes[key] == seen.scopes[key]
+    assert {k: m for k, m in inventory.machines.items() if k[0] == key} == dict(seen.machines)
+
+
+def test_every_kind_of_scope_comes_back(store: Store) -> None:
+    """Each kind, each approval mode and each notice that can be raised survive being saved."""
+    notices = {type_: 1_000 for type_ in EventType if type_ is not EventType.TERMINATE}
+    given_ = [
+        scope(f"s{n}", kind=kind, approval=mode, minimum_notice_s=notices, changed=at(0.000001))
+        for n, (kind, mode) in enumerate(product(ScopeKind, ApprovalMode))
+    ]
+    store.apply(change(scopes=given_))
+    assert store.inventory().scopes == {s.name: replace(s, version=1) for s in given_}
+
+
+def test_every_kind_of_maintenance_comes_back(store: Store) -> None:
+    """Each type, source, status and answer to failure survives being saved."""
+    given_ = [
+        maintenance(
+            f"M{n}",
+            type=type_,
+            source=source,
+            status=status,
+            on_failure=on_failure,
+            description=UNICODE,
+            created_by=UNICODE,
+            ended=at(9.999999) if status in ENDED_MAINTENANCE else None,
+        )
+        for n, (type_, source, status, on_failure) in enumerate(
+            product(EventType, Source, MaintenanceStatus, OnFailure)
+        )
+    ]
+    store.apply(change(maintenances=given_))
+    seen = store.snapshot(Focus(maintenances=tuple(m.id for m in given_))).maintenances
+    assert dict(seen) == {m.id: replace(m, version=1) for m in given_}
+
+
+def test_every_kind_of_event_comes_back(store: Store) -> None:
+    """Each type, source, status and approval mode survives being saved, and so does each state of an order."""
+    kinds = list(product(EventType, Source, Status, ApprovalMode))
+    given_ = [
+        event(
+            f"E{n}", type=t, source=s, status=status, approval=mode, position=n, resources=(f"vm-{n}",), reason=UNICODE
+        )
+        for n, (t, s, status, mode) in enumerate(kinds)
+    ]
+    states = list(OrderState)
+    work = [order(e.id, state=states[n % len(states)], output=UNICODE + "\n\t\0end") for n, e in enumerate(given_)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=given_, orders=work))
+    seen = store.snapshot(Focus(maintenances=("M1",)))
+    assert dict(seen.events) == {e.id: e for e in given_}
+    assert dict(seen.orders) == {o.id: o for o in work}
+
+
+def test_what_changes_is_read_back_changed(store: Store) -> None:
+    """Saving a thing again replaces what may change of it and adds one to its version."""
+    store.apply(one_maintenance(status=Status.PLANNED))
+    moved = replace(machine(), update_domain=3, fault_domain=2, host="h9", addresses=("fd00::1",), instance_id="vm")
+    settled = replace(
+        saved_scope(store), approval=ApprovalMode.ALL, enabled=True, epoch=1, incarnation=7, changed=at(5)
+    )
+    paused = replace(saved_maintenance(store), paused=True, status=MaintenanceStatus.PAUSED, wake_at=at(0.5))
+    begun = event(status=Status.STARTED, needs_approval=False, sequence=4, minimum_notice_s=900, reason="r")
+    for state in (OrderState.OPEN, OrderState.FAILED):
+        tried = order(state=state, attempt=2, node="n", taken=at(901), ended=at(902), deadline=at(999), reason="r")
+        store.apply(change(orders=[tried], events=[begun]))
+    store.apply(change(scopes=[settled], machines=[moved], maintenances=[paused]))
+    seen = store.snapshot(EVERYTHING)
+    assert seen.scopes["shop"] == replace(settled, version=2)
+    assert seen.machines["shop", "web-0"] == moved
+    assert seen.maintenances["M1"] == replace(paused, version=2)
+    assert seen.events["E1"] == begun
+    assert seen.orders["E1"] == tried
+
+
+def test_an_empty_change_changes_nothing(store: Store) -> None:
+    """Nothing in, nothing done."""
+    store.apply(one_maintenance())
+    before = read_all(store)
+    store.apply(change())
+    assert read_all(store) == before
+
+
+# -- versions
+
+
+def test_a_scope_that_moved_on_is_a_conflict(store: Store) -> None:
+    """A decision that relied on an older version of any scope is refused whole."""
+    store.apply(change(scopes=[scope(), scope("blog")]))
+    store.apply(change(scopes=[saved_scope(store)]))
+    late = replace(saved_scope(store, "blog"), incarnation=2)
+    stale = change(expect=[("blog", 1), ("shop", 1)], scopes=[late], audit=[entry()], maintenances=[maintenance()])
+    refused(store, stale, Conflict)
+    store.apply(replace(stale, expect=(("blog", 1), ("shop", 2))))
+    assert saved_scope(store, "blog").incarnation == 2
+
+
+def test_relying_on_a_scope_does_not_change_it(store: Store) -> None:
+    """Only a scope that is written gets a new version."""
+    store.apply(change(scopes=[scope()]))
+    store.apply(change(expect=[("shop", 1)], audit=[entry()]))
+    assert saved_scope(store).version == 1
+
+
+@pytest.mark.parametrize("expected", [1, 2])
+def test_a_scope_that_is_not_there_has_no_version(store: Store, expected: int) -> None:
+    """Relying on a scope that was removed meanwhile is a conflict."""
+    refused(store, change(expect=[("shop", expected)], audit=[entry()]), Conflict)
+
+
+def test_version_zero_means_that_it_must_not_exist(store: Store) -> None:
+    """Whoever creates a scope or a maintenance that somebody else has just created meets a conflict."""
+    new_scope = change(expect=[("shop", 0)], scopes=[scope()])
+    new_maintenance = change(maintenances=[maintenance(description="the first")])
+    store.apply(new_scope)
+    store.apply(new_maintenance)
+    refused(store, new_scope, Conflict)
+    refused(store, change(maintenances=[maintenance(description="the second")]), Conflict)
+    assert saved_maintenance(store).description == "the first"
+
+
+def test_a_maintenance_that_moved_on_is_a_conflict(store: Store) -> None:
+    """A maintenance saved at an older version is refused with everything that came along."""
+    store.apply(one_maintenance())
+    stale = saved_maintenance(store)
+    store.apply(change(maintenances=[replace(stale, paused=True)]))
+    late = change(maintenances=[replace(stale, cancelled=True)], events=[event(status=Status.STARTED)], audit=[entry()])
+    refused(store, replace(late, scopes=(replace(saved_scope(store), incarnation=9),)), Conflict)
+    refused(store, change(maintenances=[maintenance("M2", version=3)]), Conflict)
+
+
+# -- approvals and wakes
+
+
+def test_an_approval_is_recorded_once(store: Store) -> None:
+    """Repeating an approval changes nothing and succeeds; the first one stays."""
+    store.apply(one_maintenance())
+    store.apply(change(approvals=[approval()]))
+    operators = approval(name="", at=at(90))
+    store.apply(change(approvals=[approval(who="again", at=at(90)), operators]))
+    assert saved_event(store).approvals == (approval(), operators)
+
+
+def test_approvals_bump_no_version(store: Store) -> None:
+    """Any number of machines may approve while somebody else decides about the scope."""
+    store.apply(one_maintenance())
+    decided_on = saved_scope(store), saved_maintenance(store)
+    store.apply(change(approvals=[approval(), approval(name="web-1")]))
+    assert (saved_scope(store), saved_maintenance(store)) == decided_on
+
+
+def test_an_event_saved_again_keeps_its_approvals(store: Store) -> None:
+    """Approvals travel apart: writing an event neither adds nor loses one that came meanwhile."""
+    store.apply(one_maintenance(approvals=(approval(name="never sent"),)))
+    assert saved_event(store).approvals == ()
+    store.apply(change(approvals=[approval()]))
+    store.apply(change(events=[event(status=Status.STARTED, approvals=())]))
+    assert saved_event(store).approvals == (approval(),)
+    assert saved_event(store).status is Status.STARTED
+
+
+def test_a_wake_makes_a_maintenance_due(store: Store) -> None:
+    """Waking sets wake_at to the time of the change and bumps the version, so that a tick under way decides again."""
+    store.apply(one_maintenance())
+    known = saved_maintenance(store)
+    store.apply(change(at(70), wakes=["M1"], approvals=[approval()]))
+    assert saved_maintenance(store) == replace(known, wake_at=at(70), version=known.version + 1)
+    assert store.due(at(70), 9) == ["M1"]
+    refused(store, change(maintenances=[replace(known, wake_at=None)]), Conflict)
+
+
+def test_an_ended_maintenance_is_never_woken(store: Store) -> None:
+    """A late approval or report does not stir what has ended, nor what was forgotten."""
+    store.apply(one_maintenance(status=Status.COMPLETED))
+    store.apply(change(maintenances=[ended(saved_maintenance(store), at(1_000))]))
+    known = saved_maintenance(store)
+    store.apply(change(at(1_001), wakes=["M1", "forgotten"]))
+    assert saved_maintenance(store) == known
+    assert store.next_wakeup() is None
+
+
+# -- who a caller is
+
+
+def test_two_machines_never_share_an_address(store: Store) -> None:
+    """An address belongs to one machine per interface, whether the other is old or comes in the same change."""
+    store.apply(change(scopes=[scope()], machines=[machine(addresses=("10.0.0.1",), interface="br0")]))
+    twin = machine("web-1", addresses=("10.0.0.1", "10.0.0.2"), interface="br0")
+    refused(store, change(machines=[twin]), Conflict)
+    refused(store, change(machines=[machine(addresses=("10.0.0.1",), interface="br0", host="h"), twin]), Conflict)
+    refused(store, change(machines=[machine("a", addresses=("::1",)), machine("b", addresses=("::1",))]), Conflict)
+    store.apply(change(machines=[replace(twin, interface="br1")]))
+    assert len(store.inventory().machines) == 2
+
+
+def test_two_machines_never_share_an_interface_alone(store: Store) -> None:
+    """An interface without addresses tells one machine; beside it others may use the interface with addresses."""
+    store.apply(change(scopes=[scope()], machines=[machine(interface="tap7")]))
+    refused(store, change(machines=[machine("web-1", interface="tap7")]), Conflict)
+    store.apply(change(machines=[machine("web-1", interface="tap7", addresses=("10.0.0.1",))]))
+    assert store.inventory().machines["shop", "web-0"] == machine(interface="tap7")
+
+
+def test_two_machines_never_share_an_instance_id(store: Store) -> None:
+    """An instance id belongs to one machine of the whole fleet; having none is no id."""
+    store.apply(change(scopes=[scope(), scope("blog")], machines=[machine(instance_id="i-1"), machine("web-1")]))
+    refused(store, change(machines=[machine("db-0", scope="blog", instance_id="i-1")]), Conflict)
+    pair = [machine("c", instance_id="i-2"), machine("d", instance_id="i-2")]
+    refused(store, change(machines=pair), Conflict)
+    store.apply(change(machines=[machine("web-2")]))
+    assert len(store.inventory().machines) == 3
+
+
+def test_two_machines_may_swap_identities(store: Store) -> None:
+    """In one change every old identity goes before any new one comes."""
+    one = machine("web-0", addresses=("10.0.0.1",), instance_id="i-1")
+    two = machine("web-1", addresses=("10.0.0.2",), instance_id="i-2")
+    store.apply(change(scopes=[scope()], machines=[one, two]))
+    swapped = [replace(one, addresses=two.addresses, instance_id="i-2"), replace(two, addresses=one.addresses)]
+    swapped[1] = replace(swapped[1], instance_id="i-1")
+    store.apply(change(machines=swapped))
+    assert store.inventory().machines == {m.key: m for m in swapped}
+
+
+def test_an_identity_is_free_once_its_machine_is_gone(store: Store) -> None:
+    """A machine may take over in the change that removes the one before it, and later as well."""
+    known = machine(addresses=("10.0.0.1",), instance_id="i-1")
+    store.apply(change(scopes=[scope()], machines=[known]))
+    heir = replace(known, name="web-1")
+    store.apply(change(machines=[heir], removed_machines=[known.key]))
+    store.apply(change(machines=[replace(heir, addresses=(), instance_id="")]))
+    store.apply(change(machines=[known]))
+    assert set(store.inventory().machines) == {known.key, heir.key}
+
+
+# -- removing
+
+
+def test_machines_and_scopes_go(store: Store) -> None:
+    """A removed machine leaves its scope and its host; a removed scope may come back, from version 0."""
+    store.apply(change(scopes=[scope(), scope("blog")], machines=[machine(host="h1"), machine("web-1", host="h1")]))
+    store.apply(change(removed_machines=[("shop", "web-0")]))
+    assert set(store.snapshot(Focus(hosts=("h1",))).machines) == {("shop", "web-1")}
+    store.apply(change(expect=[("shop", 1)], removed_machines=[("shop", "web-1")], removed_scopes=["shop"]))
+    assert set(store.inventory().scopes) == {"blog"}
+    assert store.inventory().machines == {}
+    store.apply(change(expect=[("shop", 0)], scopes=[scope()]))
+    assert saved_scope(store).version == 1
+
+
+def test_removing_what_is_not_there_is_no_error(store: Store) -> None:
+    """Whoever wanted it gone has what was wanted."""
+    store.apply(one_maintenance())
+    before = read_all(store)
+    store.apply(change(removed_machines=[("shop", "nobody"), ("nowhere", "x")], removed_scopes=["nowhere"]))
+    assert read_all(store) == before
+
+
+def test_history_outlives_its_machines_and_scope(store: Store) -> None:
+    """Events are remembered after the machines and the scope they were about are gone."""
+    store.apply(one_maintenance(status=Status.COMPLETED))
+    store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
+    page = store.events(EventQuery(scope="shop", machine="web-0"))
+    assert [e.id for e in page.events] == ["E1"]
+
+
+# -- whole or not at all
+
+DANGLING: dict[str, Change] = {
+    "an order of no event": change(orders=[order("E9")]),
+    "an approval of no event": change(approvals=[approval("E9")]),
+    "an event of no maintenance": change(events=[event("E9", "M9")]),
+    "an event of another maintenance": change(maintenances=[maintenance("M2")], events=[event("E1", "M2")]),
+    "a machine of no scope": change(machines=[machine("x", scope="nowhere")]),
+    "a scope that still has machines": change(removed_scopes=["shop"]),
+}
+
+
+@pytest.mark.parametrize("wrong", DANGLING.values(), ids=DANGLING)
+def test_a_change_about_what_does_not_exist_leaves_nothing(store: Store, wrong: Change) -> None:
+    """Whatever part of a change is impossible, none of its other parts happens."""
+    store.apply(one_maintenance())
+    rest = replace(
+        wrong,
+        scopes=(replace(saved_scope(store), incarnation=5), scope("blog")),
+        machines=(*wrong.machines, machine("web-9", host="h9", addresses=("10.9.9.9",), instance_id="i-9")),
+        maintenances=(*wrong.maintenances, replace(saved_maintenance(store), paused=True)),
+        events=(event(status=Status.STARTED), *wrong.events),
+        approvals=(approval(), *wrong.approvals),
+        orders=(order(), *wrong.orders),
+        wakes=("M1",),
+        audit=(entry(),),
+    )
+    refused(store, rest, InvariantBroken)
+
+
+def test_a_conflict_in_the_last_part_leaves_nothing(store: Store) -> None:
+    """The maintenance somebody else changed is found out after much was written, and nothing of that stays."""
+    store.apply(one_maintenance())
+    fresh = [maintenance("M2"), replace(saved_maintenance(store), version=7)]
+    wrong = change(scopes=[scope("blog")], machines=[machine("db-0", scope="blog")], maintenances=fresh)
+    refused(store, replace(wrong, removed_machines=(("shop", "web-0"),), audit=(entry(),)), Conflict)
+
+
+def test_the_same_change_succeeds_once_its_fault_is_mended(store: Store) -> None:
+    """A refusal leaves the store as able as before."""
+    store.apply(one_maintenance())
+    wrong = change(orders=[order(), order("E9")], events=[event(status=Status.STARTED)])
+    refused(store, wrong, InvariantBroken)
+    store.apply(replace(wrong, orders=wrong.orders[:1]))
+    assert [o.id for o in store.orders({OrderState.OPEN}, 9)] == ["E1"]

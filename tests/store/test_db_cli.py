@@ -1,0 +1,362 @@
+"""`forewarn db`: what an operator types, sees and gets as an exit code. Every test runs the real command."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.model import Status
+from forewarn.store import EventQuery, Focus
+from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sqlite_file import SCHEMA_VERSION, backup
+from tests.store.things import change, entry, event, one_maintenance, scope
+
+FOREWARN = [sys.executable, "-m", "forewarn"]
+DONE, FAILED, USAGE = 0, 1, 2
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Ours without any setting of forewarn's; state, if any is made, stays in the test's folder."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
+    return {**clean, "XDG_STATE_HOME": str(folder / "state"), **more}
+
+
+def db(path: Path, *words: object, answer: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
+    command = [*FOREWARN, "db", *map(str, words), "--store", f"sqlite:{path}"]
+    return subprocess.run(
+        command,
+        input=answer,
+        env=environment(path.parent, **more),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database with two scopes, a machine, a maintenance, an open and an ended event, and an audit entry."""
+    path = tmp_path / "forewarn.db"
+    with closing(SqliteStore(path)) as store:
+        store.apply(one_maintenance())
+        over = event("E2", position=1, status=Status.COMPLETED, resources=("web-1",))
+        store.apply(change(scopes=[scope("blog")], events=[over], audit=[entry()]))
+    return path
+
+
+def names(path: Path) -> set[str]:
+    """The scopes in a database: enough to tell one from another."""
+    with closing(SqliteStore(path)) as store:
+        return set(store.inventory().scopes)
+
+
+def add_scope(path: Path, name: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        store.apply(change(scopes=[scope(name)]))
+
+
+# -- status
+
+
+def test_status_says_where_and_how_much(path: Path) -> None:
+    """One line per fact: the file, its schema, its size, and what is in it."""
+    size = path.stat().st_size
+    seen = db(path, "status")
+    assert (seen.returncode, seen.stderr) == (DONE, "")
+    assert seen.stdout.splitlines() == [
+        f"database   {path}",
+        f"schema     {SCHEMA_VERSION} (this forewarn: {SCHEMA_VERSION})",
+        f"size       {size:,} bytes",
+        "scopes     2",
+        "machines   1",
+        "open       1",
+        "events     2",
+        "audit      1",
+    ]
+
+
+def test_status_of_another_version_says_no_more_than_it_knows(path: Path) -> None:
+    """A newer database is named with its schema; its tables are not guessed at."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    seen = db(path, "status")
+    assert seen.returncode == DONE
+    assert seen.stdout.splitlines()[1] == f"schema     99 (this forewarn: {SCHEMA_VERSION})"
+    assert len(seen.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", [("status",), ("migrate",), ("backup", "copy.db")], ids=lambda words: words[0])
+def test_a_missing_database_is_not_made(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A mistyped path ends with 1 and a sentence; no file appears."""
+    seen = db(tmp_path / "typo.db", words[0], *(tmp_path / word for word in words[1:]))
+    assert (seen.returncode, seen.stdout) == (FAILED, "")
+    assert seen.stderr == f"forewarn: there is no database {tmp_path / 'typo.db'}: name it with --store sqlite:PATH\n"
+    assert list(tmp_path.glob("*.db*")) == []
+
+
+def test_a_store_without_a_file_is_wrong_usage(tmp_path: Path) -> None:
+    """There is nothing to look after in memory: exit code 2."""
+    command = [*FOREWARN, "db", "status", "--store", "memory:"]
+    seen = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=30, check=False)
+    assert seen.returncode == USAGE
+    assert "a memory: store has no file; name one with --store sqlite:PATH" in seen.stderr
+
+
+def test_the_default_database_is_that_of_serve(path: Path) -> None:
+    """Without --store the commands mean the file in the state directory."""
+    folder = path.parent / "elsewhere"
+    folder.mkdir()
+    path.rename(folder / "forewarn.db")
+    settings = environment(path.parent, FOREWARN_STATE_DIR=str(folder))
+    seen = subprocess.run(
+        [*FOREWARN, "db", "status"], env=settings, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert seen.returncode == DONE
+    assert seen.stdout.startswith(f"database   {folder / 'forewarn.db'}\n")
+
+
+# -- migrate
+
+
+def test_migrate_leaves_a_current_database_alone(path: Path) -> None:
+    """Running it again is safe and says where things stand."""
+    seen = db(path, "migrate")
+    assert (seen.returncode, seen.stdout) == (DONE, f"{path} has schema {SCHEMA_VERSION}\n")
+    assert names(path) == {"shop", "blog"}
+
+
+def test_migrate_names_each_step(tmp_path: Path) -> None:
+    """An operator sees what was done."""
+    (tmp_path / "x.db").touch()
+    seen = db(tmp_path / "x.db", "migrate")
+    assert seen.returncode == DONE
+    assert seen.stdout.splitlines()[0] == "applied 0001 initial"
+    assert seen.stdout.splitlines()[-1] == f"{tmp_path / 'x.db'} has schema {SCHEMA_VERSION}"
+
+
+def test_migrate_refuses_what_is_not_its_to_change(path: Path) -> None:
+    """A newer database and garbage end with 1, one line and no change."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    seen = db(path, "migrate")
+    assert (seen.returncode, seen.stdout) == (FAILED, "")
+    assert "made by a newer forewarn" in seen.stderr
+    path.write_bytes(b"garbage " * 1_000)
+    seen = db(path, "migrate")
+    assert (seen.returncode, seen.stdout) == (FAILED, "")
+    assert "it is not an SQLite database" in seen.stderr
+    assert path.read_bytes() == b"garbage " * 1_000
+
+
+# -- backup and restore
+
+
+def test_a_backup_is_the_database(path: Path) -> None:
+    """The copy is one file that holds the same and can be opened in its place."""
+    copy = path.with_name("copy.db")
+    seen = db(path, "backup", copy)
+    assert (seen.returncode, seen.stderr) == (DONE, "")
+    assert seen.stdout == f"{path} -> {copy} ({copy.stat().st_size:,} bytes)\n"
+    with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(copy)) as two:
+        assert list(one.iterdump()) == list(two.iterdump())
+    assert [p.name for p in path.parent.glob("copy*")] == ["copy.db"]
+
+
+def test_a_backup_overwrites_nothing(path: Path) -> None:
+    """Yesterday's backup is not replaced by today's mistake."""
+    copy = path.with_name("copy.db")
+    copy.write_text("precious")
+    seen = db(path, "backup", copy)
+    assert (seen.returncode, seen.stdout) == (FAILED, "")
+    assert seen.stderr == f"forewarn: {copy} exists: name a file that does not, so that no backup is overwritten\n"
+    assert copy.read_text() == "precious"
+
+
+def test_a_backup_into_no_folder_says_so(path: Path) -> None:
+    """The message names what could not be written."""
+    seen = db(path, "backup", path.with_name("nowhere") / "copy.db")
+    assert seen.returncode == FAILED
+    assert "it cannot be opened: check that its folder exists" in seen.stderr
+
+
+def test_restore_brings_back_what_was_saved(path: Path) -> None:
+    """What was changed since the backup is gone, what was in it is there; the backup stays."""
+    copy = path.with_name("copy.db")
+    backup(path, copy)
+    add_scope(path, "later")
+    seen = db(path, "restore", copy, "--yes")
+    assert (seen.returncode, seen.stdout) == (DONE, f"{copy} -> {path}\n")
+    assert names(path) == names(copy) == {"shop", "blog"}
+
+
+def test_restore_makes_a_database_where_there_is_none(path: Path) -> None:
+    """A new machine begins with a backup: nothing is replaced, so nothing is asked."""
+    copy, new = path.with_name("copy.db"), path.with_name("new.db")
+    backup(path, copy)
+    assert db(new, "restore", copy).returncode == DONE
+    assert names(new) == {"shop", "blog"}
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("n", FAILED, "blog later shop"), ("y", DONE, "blog shop")])
+def test_restore_asks_first(path: Path, answer: str, code: int, left: str) -> None:
+    """Replacing everything needs a yes, typed or given."""
+    copy = path.with_name("copy.db")
+    backup(path, copy)
+    add_scope(path, "later")
+    seen = db(path, "restore", copy, answer=f"{answer}\n")
+    assert seen.returncode == code
+    assert f"Replace everything in {path} by {copy}?" in seen.stdout + seen.stderr
+    assert names(path) == set(left.split())
+
+
+def broken(source: Path, how: str) -> None:
+    """Make of a good backup a bad one."""
+    if how == "garbage":
+        source.write_bytes(b"garbage " * 1_000)
+    elif how == "empty":
+        source.write_bytes(b"")
+    elif how == "cut short":
+        source.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
+    elif how == "damaged":
+        content = bytearray(source.read_bytes())
+        content[8_192:] = b"\xa5" * (len(content) - 8_192)
+        source.write_bytes(content)
+    else:
+        with closing(sqlite3.connect(source)) as connection:
+            statement = "PRAGMA user_version = 99" if how == "newer" else "PRAGMA application_id = 1"
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("garbage", "it is not an SQLite database"),
+        ("empty", "is empty: it is no backup of forewarn's"),
+        ("cut short", "damaged"),
+        ("damaged", "damaged"),
+        ("newer", "made by a newer forewarn"),
+        ("foreign", "is a database of some other program"),
+    ],
+)
+def test_a_bad_backup_is_refused_and_the_database_stays(path: Path, how: str, message: str) -> None:
+    """What cannot be trusted replaces nothing."""
+    copy = path.with_name("copy.db")
+    backup(path, copy)
+    broken(copy, how)
+    before = path.read_bytes()
+    seen = db(path, "restore", copy, "--yes")
+    assert (seen.returncode, seen.stdout) == (FAILED, "")
+    assert message in seen.stderr
+    assert "Traceback" not in seen.stderr
+    assert path.read_bytes() == before
+
+
+def test_restore_from_nothing_is_refused(path: Path) -> None:
+    """A mistyped backup is named."""
+    seen = db(path, "restore", path.with_name("typo.db"), "--yes")
+    assert seen.returncode == FAILED
+    assert "typo.db" in seen.stderr
+    assert names(path) == {"shop", "blog"}
+
+
+def test_restore_mends_a_damaged_database(path: Path) -> None:
+    """What the error message advises works."""
+    copy = path.with_name("copy.db")
+    backup(path, copy)
+    broken(path, "damaged")
+    assert "restore a backup with 'forewarn db restore'" in db(path, "status").stderr
+    assert db(path, "restore", copy, "--yes").returncode == DONE
+    assert names(path) == {"shop", "blog"}
+
+
+# -- while it is served
+
+
+@contextmanager
+def served(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    listeners = ["--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0"]
+    command = [*FOREWARN, "serve", "--store", f"sqlite:{path}", *listeners, "--log-level", "error"]
+    with subprocess.Popen(command, env=environment(path.parent), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready")
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_served_database_is_copied_but_not_replaced(path: Path) -> None:
+    """Status and backup work while the service runs; restore and migrate name the process and leave everything."""
+    copy = path.with_name("copy.db")
+    with served(path) as process:
+        assert db(path, "status").returncode == DONE
+        assert db(path, "backup", copy).returncode == DONE
+        for words in (("restore", copy, "--yes"), ("migrate",)):
+            seen = db(path, *words)
+            assert (seen.returncode, seen.stdout) == (FAILED, "")
+            assert f"is used by another forewarn process (pid {process.pid}): stop it" in seen.stderr
+    assert names(path) == names(copy) == {"shop", "blog"}
+    assert db(path, "restore", copy, "--yes").returncode == DONE
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from forewarn.store import Focus
+from forewarn.store.sqlite import SqliteStore
+from tests.store.things import change, event, maintenance
+
+store = SqliteStore(Path(sys.argv[1]))
+pair = Focus(scopes=("shop", "blog"), whole=False)
+with Path(sys.argv[2]).open("ab", buffering=0) as acknowledged:
+    for n in count(10):
+        scopes = [replace(s, incarnation=n) for s in store.snapshot(pair).scopes.values()]
+        events = [event(f"W{n}-{s.name}", f"W{n}", scope=s.name, position=i) for i, s in enumerate(scopes)]
+        store.apply(change(scopes=scopes, maintenances=[maintenance(f"W{n}")], events=events))
+        acknowledged.write(b".")
+"""
+
+
+@contextmanager
+def written(path: Path, acknowledged: Path) -> Iterator[None]:
+    """Another process changes two scopes, always together, as fast as it can."""
+    acknowledged.touch()
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(acknowledged)]) as process:
+        try:
+            deadline_s = time.monotonic() + 20
+            while acknowledged.stat().st_size < 5:
+                assert process.poll() is None
+                assert time.monotonic() < deadline_s
+                time.sleep(0.005)
+            yield
+            assert process.poll() is None, "the writer wrote to the end"
+        finally:
+            process.kill()
+
+
+def test_a_backup_of_a_busy_database_is_consistent(path: Path) -> None:
+    """Copied in the middle of writing, it holds everything acknowledged before, and no half of a change."""
+    acknowledged = path.with_name("acknowledged")
+    with written(path, acknowledged):
+        for number in range(3):
+            copy, restored = path.with_name(f"copy-{number}.db"), path.with_name(f"restored-{number}.db")
+            least = 9 + acknowledged.stat().st_size
+            assert db(path, "backup", copy).returncode == DONE
+            assert db(restored, "restore", copy).returncode == DONE
+            with closing(SqliteStore(restored)) as store:
+                seen = store.snapshot(Focus(scopes=("shop", "blog"), whole=False))
+                shop, blog = seen.scopes["shop"], seen.scopes["blog"]
+                assert shop.incarnation == blog.incarnation >= least
+                assert len(store.events(EventQuery(maintenance_id=f"W{shop.incarnation}")).events) == 2
+            with closing(sqlite3.connect(restored)) as connection:
+                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+                assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

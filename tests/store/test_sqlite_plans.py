@@ -1,0 +1,156 @@
+"""How the embedded store finds things: by an index, whatever the size of the history. Every named query is looked at."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.model import OrderState, Status
+from forewarn.store.sql import queries
+from forewarn.store.sqlite import SqliteStore
+from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
+
+QUERIES = queries("sqlite")
+# Their purpose is to read all there is.
+READ_EVERYTHING = {"scopes_all", "machines_all", "addresses_all"}
+# Walks the primary key from its beginning and stops at its limit.
+WALK_THE_KEY = {"forget_audit"}
+IN_ORDER_OF_AN_INDEX = (
+    "due",
+    "next_wakeup",
+    "old_maintenances",
+    "events_page",
+    "events_page_of_scope",
+    "events_page_of_machine",
+    "audit_page",
+    "audit_page_of_scope",
+    "audit_page_of_maintenance",
+    "audit_page_of_event",
+)
+LISTS = ("names", "keys", "ids", "hosts", "states", "statuses")
+HISTORY = 3_000
+
+
+def fill(path: Path, *, history: int) -> None:
+    """A fleet with one open maintenance, and a history of so many ended ones in the same scope."""
+    store = SqliteStore(path)
+    fleet = [machine(f"web-{n}", addresses=(f"10.0.{n // 250}.{n % 250}",), host=f"h{n % 40}") for n in range(500)]
+    store.apply(change(scopes=[scope(), *(scope(f"s{n}") for n in range(500))], machines=fleet))
+    numbers = range(history)
+    store.apply(
+        change(
+            maintenances=[ended(maintenance(f"M{n}"), at(n)) for n in numbers],
+            events=[event(f"E{n}", f"M{n}", status=Status.COMPLETED, resources=(f"web-{n % 500}",)) for n in numbers],
+            orders=[order(f"E{n}", state=OrderState.DONE) for n in numbers],
+            audit=[entry(scope="shop", maintenance_id=f"M{n}", event_id=f"E{n}") for n in numbers],
+        )
+    )
+    now = [maintenance("now", wake_at=at(1))]
+    store.apply(change(maintenances=now, events=[event("now", "now", status=Status.STARTED)], orders=[order("now")]))
+    store.close()
+
+
+@pytest.fixture(scope="module", params=["as it grew", "analyzed"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """Thousands of rows, with and without statistics: the planner must not change its mind."""
+    path = tmp_path_factory.mktemp("plans") / "forewarn.db"
+    fill(path, history=HISTORY)
+    with closing(sqlite3.connect(path)) as connection:
+        if request.param == "analyzed":
+            connection.execute("ANALYZE")
+            connection.execute("PRAGMA optimize")
+        yield connection
+
+
+def values_for(text: str) -> dict[str, object]:
+    return {name: "[]" if name in LISTS else None for name in re.findall(r":(\w+)", text)}
+
+
+def plan(connection: sqlite3.Connection, name: str) -> list[str]:
+    text = QUERIES[name]
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", values_for(text))]
+
+
+def scans(steps: list[str]) -> list[str]:
+    """Steps that read a table from end to end; a JSON list that came in is no table."""
+    return [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step]
+
+
+@pytest.mark.parametrize("name", sorted(QUERIES.keys() - READ_EVERYTHING - WALK_THE_KEY))
+def test_a_query_finds_its_rows_by_an_index(database: sqlite3.Connection, name: str) -> None:
+    """No query reads a table from end to end, unless that is its purpose."""
+    steps = plan(database, name)
+    assert scans(steps) == []
+    looks_for_rows = "INSERT INTO" not in QUERIES[name] or "SELECT" in QUERIES[name]
+    assert bool(steps) == looks_for_rows, "a query that looks for rows has a plan to look at"
+
+
+@pytest.mark.parametrize("name", sorted(READ_EVERYTHING | WALK_THE_KEY))
+def test_the_exceptions_are_what_they_claim_to_be(database: sqlite3.Connection, name: str) -> None:
+    """What may scan does so, once, in the order it wants: without sorting."""
+    steps = plan(database, name)
+    assert len(scans(steps)) == 1
+    assert not any("TEMP B-TREE" in step for step in steps)
+
+
+@pytest.mark.parametrize("name", IN_ORDER_OF_AN_INDEX)
+def test_what_has_a_limit_is_not_sorted_first(database: sqlite3.Connection, name: str) -> None:
+    """A page, or the next thing due, is read off its index in order, and reading stops at the limit."""
+    assert not any("TEMP B-TREE" in step for step in plan(database, name))
+
+
+def test_open_events_are_found_without_the_history(database: sqlite3.Connection) -> None:
+    """A snapshot reads what is open, by the index that holds nothing else."""
+    assert any("events_open_by_scope" in step for step in plan(database, "events_open_in_scopes"))
+
+
+def steps_taken(path: Path, name: str, values: dict[str, object]) -> int:
+    """How many instructions of SQLite's machine the query takes: work without a clock."""
+    with closing(sqlite3.connect(path)) as connection:
+        taken = 0
+
+        def count() -> None:
+            nonlocal taken
+            taken += 1
+
+        connection.set_progress_handler(count, 1)
+        assert connection.execute(QUERIES[name], values).fetchall()
+        return taken
+
+
+def test_the_work_of_the_present_does_not_grow_with_the_past(tmp_path: Path) -> None:
+    """What a poll, a tick and an executor ask costs the same with ten ended maintenances as with thousands."""
+    asked: dict[str, dict[str, object]] = {
+        "events_open_in_scopes": {"names": '["shop"]'},
+        "scopes_of_maintenances": {"ids": '["now"]'},
+        "due": {"now": "2031", "limit": 100},
+        "next_wakeup": {},
+        "orders_in_states": {"states": '["open", "running"]', "limit": 100},
+        "events_page_of_scope": {"scope": "shop", "before": 2**62, "limit": 5, "statuses": '["Started", "Completed"]'},
+    }
+    for name, history in (("short", 10), ("long", HISTORY)):
+        fill(tmp_path / name, history=history)
+    short = {name: steps_taken(tmp_path / "short", name, values) for name, values in asked.items()}
+    long = {name: steps_taken(tmp_path / "long", name, values) for name, values in asked.items()}
+    assert long == short
+
+
+def test_every_foreign_key_has_an_index(database: sqlite3.Connection) -> None:
+    """Removing a row looks up its children: without an index each removal would read the whole child table."""
+    keys = 0
+    for (table,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+        indexes = [
+            [column[2] for column in database.execute(f"PRAGMA index_info('{index[1]}')")]
+            for index in database.execute(f"PRAGMA index_list('{table}')")
+            if not index[4]
+        ]
+        foreign: dict[int, list[str]] = {}
+        for row in database.execute(f"PRAGMA foreign_key_list('{table}')"):
+            foreign.setdefault(row[0], []).append(row[3])
+        for columns in foreign.values():
+            keys += 1
+            assert any(index[: len(columns)] == columns for index in indexes), f"{table} ({', '.join(columns)})"
+    assert keys >= 6

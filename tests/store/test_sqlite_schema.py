@@ -1,0 +1,254 @@
+"""The embedded store's schema: fresh and migrated databases are the same, and SQL itself refuses what must not be."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.errors import StoreUnavailable
+from forewarn.core.model import Status
+from forewarn.store import sqlite_file
+from forewarn.store.sql import Migration, migrations
+from forewarn.store.sqlite import SqliteStore
+from tests.store.things import approval, at, change, ended, entry, event, machine, maintenance, order, scope
+
+# -- migrations
+
+
+def shape(path: Path) -> dict[str, object]:
+    """A database's schema without the spelling of it."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
+        found: dict[str, object] = {f"{type_} {name}": (table, _plain(sql)) for type_, name, table, sql in rows}
+        for pragma in ("user_version", "application_id"):
+            found[pragma] = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+        return found
+
+
+def _plain(sql: str | None) -> str:
+    return " ".join(re.sub(r"--.*", "", sql or "").split())
+
+
+def migrated(path: Path) -> list[str]:
+    path.touch()
+    return sqlite_file.migrate_file(path)
+
+
+def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
+    """Whoever upgrades step by step ends with the schema a new installation has."""
+    SqliteStore(tmp_path / "fresh.db").close()
+    steps = migrated(tmp_path / "migrated.db")
+    assert shape(tmp_path / "migrated.db") == shape(tmp_path / "fresh.db")
+    assert len(shape(tmp_path / "fresh.db")) > 20
+    assert len(steps) == len(migrations("sqlite")) == sqlite_file.SCHEMA_VERSION
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    """The last number is the schema's version, so none may be missing or doubled."""
+    assert [step.number for step in migrations("sqlite")] == list(range(1, 1 + sqlite_file.SCHEMA_VERSION))
+
+
+def test_migrating_twice_does_nothing(tmp_path: Path) -> None:
+    """A database that is up to date stays as it is."""
+    migrated(tmp_path / "x.db")
+    before = shape(tmp_path / "x.db")
+    assert sqlite_file.migrate_file(tmp_path / "x.db") == []
+    assert shape(tmp_path / "x.db") == before
+
+
+def test_a_failing_step_rolls_back_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step happens or does not: what it did before its fault is gone, the steps before it stay."""
+    path = tmp_path / "x.db"
+    migrated(path)
+    before, version = shape(path), sqlite_file.SCHEMA_VERSION
+    good = Migration(version + 1, "good", "ALTER TABLE scopes ADD COLUMN colour TEXT;")
+    bad = Migration(version + 2, "bad", "CREATE TABLE half (x); DROP TABLE audit; INSERT INTO nowhere VALUES (1);")
+    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", version + 2)
+    monkeypatch.setattr(sqlite_file, "migrations", lambda _: (*migrations("sqlite"), replace(bad, number=version + 1)))
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        sqlite_file.migrate_file(path)
+    assert shape(path) == before
+    monkeypatch.setattr(sqlite_file, "migrations", lambda _: (*migrations("sqlite"), good, bad))
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        sqlite_file.migrate_file(path)
+    after = shape(path)
+    assert after["user_version"] == version + 1
+    assert "colour" in str(after["table scopes"])
+    assert after.keys() == before.keys()
+
+
+# -- what SQL refuses
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """An event in every status; web-0 is in the Started one."""
+    path = tmp_path / "forewarn.db"
+    store = SqliteStore(path)
+    told = [event(str(status), position=n, status=status) for n, status in enumerate(Status)]
+    store.apply(
+        change(
+            scopes=[scope(), scope("blog")],
+            machines=[machine(addresses=("10.0.0.1",), instance_id="i-1"), machine("web-1", instance_id="i-2")],
+            maintenances=[maintenance("M1"), maintenance("M2"), ended(maintenance("M3"), at(1))],
+            events=told,
+            approvals=[approval("Scheduled")],
+            orders=[order("Started")],
+            audit=[entry()],
+        )
+    )
+    store.close()
+    with closing(sqlite_file.connect(path)) as connection:
+        yield connection
+
+
+def put(**columns: object) -> str:
+    """Insert an event like E1, with these columns (SQL literals) instead."""
+    values: dict[str, object] = {
+        "id": "'E1'",
+        "maintenance_id": "'M1'",
+        "wave": 1,
+        "position": 99,
+        "scope": "'shop'",
+        "update_domain": 0,
+        "type": "'Reboot'",
+        "source": "'Platform'",
+        "resources": """'["web-7"]'""",
+        "description": "''",
+        "duration_s": -1,
+        "emergency": 0,
+        "status": "'Planned'",
+        "born_approved": 0,
+        "needs_approval": 1,
+        "approval": "'any'",
+        "sequence": 0,
+        "minimum_notice_s": 0,
+        "reason": "''",
+        **columns,
+    }
+    return f"INSERT INTO events ({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
+
+
+TIMES = {"published": "'2030-01-01'", "not_before": "'2030-01-02'"}
+BROKEN: dict[str, str] = {
+    # scopes
+    "a scope of no kind": "UPDATE scopes SET kind = 'cluster'",
+    "a scope with no mode of approval": "UPDATE scopes SET approval = 'some'",
+    "a scope half enabled": "UPDATE scopes SET enabled = 2, epoch = 2",
+    "a scope enabled without an epoch": "UPDATE scopes SET enabled = 1",
+    "a scope with incarnation 0": "UPDATE scopes SET incarnation = 0",
+    "a scope with version 0": "UPDATE scopes SET version = 0",
+    "a scope with fewer than no operations": "UPDATE scopes SET max_user_operations = -1",
+    "a scope with too short a notice": "UPDATE scopes SET terminate_notice_s = 299",
+    "a scope with too long a notice": "UPDATE scopes SET terminate_notice_s = 901",
+    "a scope with a user setting of 2": "UPDATE scopes SET approve_user_events = 2",
+    "two scopes of one name": "UPDATE scopes SET name = 'shop'",
+    "a scope without its machines": "DELETE FROM scopes WHERE name = 'shop'",
+    # machines
+    "a machine of no scope": "INSERT INTO machines VALUES ('gone', 'x', 0, 0, '', '', '')",
+    "two machines of one name": "INSERT INTO machines VALUES ('shop', 'web-0', 0, 0, '', '', '')",
+    "a machine in no update domain": "UPDATE machines SET update_domain = -1",
+    "a machine in no fault domain": "UPDATE machines SET fault_domain = -1",
+    "two machines with one instance id": "UPDATE machines SET instance_id = 'i-1'",
+    "a machine without a word on its host": "UPDATE machines SET host = NULL",
+    "one address for two machines": "INSERT INTO machine_addresses VALUES ('', '10.0.0.1', 'shop', 'web-1')",
+    "an address of no machine": "INSERT INTO machine_addresses VALUES ('', '10.0.0.2', 'shop', 'web-9')",
+    # maintenances
+    "a maintenance with no answer to failure": "UPDATE maintenances SET on_failure = 'ignore'",
+    "a maintenance in no status": "UPDATE maintenances SET status = 'Waiting'",
+    "a maintenance that is over without an end": "UPDATE maintenances SET status = 'Failed' WHERE id = 'M1'",
+    "a maintenance that ended and goes on": "UPDATE maintenances SET ended = '2030' WHERE id = 'M1'",
+    "a maintenance that ended and wakes": "UPDATE maintenances SET wake_at = '2030' WHERE id = 'M3'",
+    "a maintenance forgotten before its events": "DELETE FROM maintenances WHERE id = 'M1'",
+    # events, as they come
+    "two events of one id": put(id="'Planned'"),
+    "two events in one place": put(position=0),
+    "an event of no maintenance": put(maintenance_id="'M9'"),
+    "an event in wave 0": put(wave=0),
+    "an event of no type": put(type="'Explode'"),
+    "an event of no source": put(source="'Guest'"),
+    "an event in no status": put(status="'Paused'"),
+    "an event with no mode of approval": put(approval="'some'"),
+    "an event about no machine": put(resources="'[]'"),
+    "an event whose machines are no list": put(resources="""'"web-0"'"""),
+    "an open event with an end": put(ended="'2030'"),
+    "an ended event without its end": put(status="'Cancelled'"),
+    "an event told without a time of telling": put(status="'Scheduled'"),
+    "an event started without a start": put(status="'Started'", **TIMES),
+    "an event told without a NotBefore": put(published="'2030'"),
+    "a NotBefore before the telling": put(published="'2030-01-02'", not_before="'2030-01-01'"),
+    "a start before the telling": put(status="'Started'", started="'2029'", **TIMES),
+    "an end before the start": put(status="'Completed'", started="'2031'", ended="'2030-06-01'", **TIMES),
+    "a second started event with web-0": put(
+        status="'Started'", started="'2031'", resources="""'["web-0", "web-7"]'""", **TIMES
+    ),
+    # events, as they change
+    "a second event with web-0 that starts": "UPDATE events SET status = 'Started', started = not_before"
+    " WHERE id = 'Scheduled'",
+    "a completed event that changes": "UPDATE events SET reason = 'other' WHERE id = 'Completed'",
+    "a cancelled event that comes back": "UPDATE events SET status = 'Scheduled', ended = NULL WHERE id = 'Cancelled'",
+    "an abandoned event that completes": "UPDATE events SET status = 'Completed' WHERE id = 'Abandoned'",
+    "an event that changes its id": "UPDATE events SET id = 'other' WHERE id = 'Planned'",
+    "an event that changes its maintenance": "UPDATE events SET maintenance_id = 'M2' WHERE id = 'Planned'",
+    "a NotBefore that comes earlier": "UPDATE events SET not_before = published WHERE id = 'Scheduled'",
+    "a NotBefore that goes away": "UPDATE events SET not_before = NULL, published = NULL WHERE id = 'Scheduled'",
+    "a time of telling that changes": "UPDATE events SET published = '2029' WHERE id = 'Started'",
+    "a started event that is scheduled": "UPDATE events SET status = 'Scheduled' WHERE id = 'Started'",
+    "a started event that is planned": "UPDATE events SET status = 'Planned' WHERE id = 'Started'",
+    "a started event that is cancelled": "UPDATE events SET status = 'Cancelled', ended = '2031' WHERE id = 'Started'",
+    "a scheduled event that is planned": "UPDATE events SET status = 'Planned' WHERE id = 'Scheduled'",
+    # approvals, orders, audit
+    "one approval twice": "INSERT INTO approvals VALUES ('Scheduled', 'web-0', 'x', '2030', '')",
+    "an approval of no event": "INSERT INTO approvals VALUES ('E9', 'web-0', 'x', '2030', '')",
+    "an order of no event": "INSERT INTO orders VALUES ('E9', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')",
+    "two orders of one event": "INSERT INTO orders VALUES ('Started', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')",
+    "an order in no state": "UPDATE orders SET state = 'late'",
+    "an order never tried": "UPDATE orders SET attempt = 0",
+    "an audit entry rewritten": "UPDATE audit SET who = 'nobody'",
+    "a machine seen that is none": "INSERT INTO last_seen VALUES ('shop', 'web-9', '2030')",
+}
+
+
+@pytest.mark.parametrize("statement", BROKEN.values(), ids=BROKEN)
+def test_the_database_itself_refuses(database: sqlite3.Connection, statement: str) -> None:
+    """Whatever program writes into the file, a row that breaks a rule is refused and nothing changes."""
+    before = list(database.iterdump())
+    with pytest.raises(sqlite3.IntegrityError):
+        database.execute(statement)
+    assert list(database.iterdump()) == before
+
+
+def test_the_database_takes_what_is_right(database: sqlite3.Connection) -> None:
+    """The statements above fail for their one fault: without it they pass."""
+    database.execute(put())
+    database.execute(put(id="'E2'", position=100, status="'Started'", started="'2031'", **TIMES))
+    database.execute("UPDATE events SET status = 'Scheduled', published = '2030', not_before = '2030' WHERE id = 'E1'")
+    database.execute("INSERT INTO machines VALUES ('shop', 'web-2', 0, 0, '', '', '')")
+    database.execute("INSERT INTO machine_addresses VALUES ('', '10.0.0.2', 'shop', 'web-2')")
+    database.execute("INSERT INTO approvals VALUES ('Scheduled', 'web-1', 'x', '2030', '')")
+    database.execute("INSERT INTO orders VALUES ('Planned', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')")
+    assert database.execute("SELECT count(*) FROM events").fetchone()[0] == len(Status) + 2
+
+
+def test_a_machine_is_free_again_when_its_event_ends(database: sqlite3.Connection) -> None:
+    """The started event's hold on its machines goes with the status, by the database's own doing."""
+    start = "UPDATE events SET status = 'Started', started = not_before WHERE id = 'Scheduled'"
+    with pytest.raises(sqlite3.IntegrityError, match="event_machines"):
+        database.execute(start)
+    database.execute("UPDATE events SET status = 'Completed', ended = '2031' WHERE id = 'Started'")
+    database.execute(start)
+    holding = database.execute(
+        "SELECT e.id FROM event_machines m JOIN events e ON e.number = m.event_number WHERE m.started = 1"
+    ).fetchall()
+    assert [row["id"] for row in holding] == ["Scheduled"]
+
+
+def test_forgetting_an_event_forgets_its_parts(database: sqlite3.Connection) -> None:
+    """Machines, approvals and the order of an event go with it."""
+    database.execute("DELETE FROM events")
+    for table in ("event_machines", "approvals", "orders"):
+        assert database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] == 0

@@ -1,0 +1,294 @@
+"""Things to put into a store: small builders with sensible times, and Hypothesis strategies that fill every field."""
+
+import string
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+from forewarn.core.model import (
+    ENDED,
+    MINIMUM_NOTICE_S,
+    Approval,
+    ApprovalMode,
+    AuditEntry,
+    Change,
+    Event,
+    EventType,
+    Machine,
+    Maintenance,
+    MaintenanceStatus,
+    OnFailure,
+    Order,
+    OrderState,
+    Scope,
+    ScopeKind,
+    Source,
+    Status,
+)
+from forewarn.store import Focus, Store
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+ENDED_MAINTENANCE = frozenset({MaintenanceStatus.COMPLETED, MaintenanceStatus.CANCELLED, MaintenanceStatus.FAILED})
+STARTED_ONCE = frozenset({Status.STARTED, Status.COMPLETED, Status.ABANDONED})
+UNICODE = "Wartung für Größe Ω, 保守, 🔧 'quoted\" \\ %s"
+
+
+def at(seconds: float) -> datetime:
+    """A moment, in seconds since the tests' beginning of time."""
+    return START + timedelta(seconds=seconds)
+
+
+# -- builders
+
+
+def scope(name: str = "shop", **fields: Any) -> Scope:
+    return Scope(**{"name": name, "kind": ScopeKind.AVAILABILITY_SET, **fields})
+
+
+def machine(name: str = "web-0", **fields: Any) -> Machine:
+    return Machine(**{"scope": "shop", "name": name, **fields})
+
+
+def maintenance(id_: str = "M1", **fields: Any) -> Maintenance:
+    values = {
+        "id": id_,
+        "type": EventType.REBOOT,
+        "source": Source.PLATFORM,
+        "created": START,
+        "created_by": "operator",
+        **fields,
+    }
+    return Maintenance(**values)
+
+
+def ended(known: Maintenance, moment: datetime) -> Maintenance:
+    return replace(known, status=MaintenanceStatus.COMPLETED, ended=moment, wake_at=None)
+
+
+def event(id_: str = "E1", maintenance_id: str = "M1", **fields: Any) -> Event:
+    """An event with the times its status demands, unless they are given."""
+    status = fields.get("status", Status.SCHEDULED)
+    told = status is not Status.PLANNED
+    values = {
+        "id": id_,
+        "maintenance_id": maintenance_id,
+        "wave": 1,
+        "position": 0,
+        "scope": "shop",
+        "update_domain": 0,
+        "type": EventType.REBOOT,
+        "source": Source.PLATFORM,
+        "resources": ("web-0",),
+        "status": status,
+        "published": at(0) if told else None,
+        "not_before": at(900) if told else None,
+        "started": at(900) if status in STARTED_ONCE else None,
+        "ended": at(1_000) if status in ENDED else None,
+        **fields,
+    }
+    return Event(**values)
+
+
+def approval(event_id: str = "E1", name: str = "web-0", **fields: Any) -> Approval:
+    return Approval(**{"event_id": event_id, "machine": name, "who": f"shop/{name}", "at": at(60), **fields})
+
+
+def order(id_: str = "E1", **fields: Any) -> Order:
+    return Order(**{"id": id_, "issued": at(900), **fields})
+
+
+def entry(action: str = "event published", **fields: Any) -> AuditEntry:
+    return AuditEntry(**{"at": at(0), "who": "operator", "action": action, **fields})
+
+
+def change(moment: datetime = START, **parts: Iterable[Any]) -> Change:
+    """A Change of these parts, each given as any iterable."""
+    return Change(at=moment, **{name: tuple(things) for name, things in parts.items()})
+
+
+def one_maintenance(**event_fields: Any) -> Change:
+    """A scope with one machine and one maintenance with one event in it."""
+    return change(scopes=[scope()], machines=[machine()], maintenances=[maintenance()], events=[event(**event_fields)])
+
+
+# -- reading one thing back
+
+
+def saved_scope(store: Store, name: str = "shop") -> Scope:
+    return store.snapshot(Focus(scopes=(name,))).scopes[name]
+
+
+def saved_event(store: Store, event_id: str = "E1") -> Event:
+    return store.snapshot(Focus(events=(event_id,))).events[event_id]
+
+
+def saved_maintenance(store: Store, maintenance_id: str = "M1") -> Maintenance:
+    found = store.maintenance(maintenance_id)
+    assert found is not None
+    return found
+
+
+# -- strategies
+
+texts = st.text(max_size=40)
+printable = st.text(st.characters(exclude_categories=("C", "Z")), max_size=40)
+moments = st.datetimes(datetime(2020, 1, 1), datetime(2099, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
+maybe_moments = st.none() | moments
+hosts = st.sampled_from(["", "host-1", "host-2", "H.3_x"])
+counts = st.integers(0, 10_000)
+addresses = st.lists(st.ip_addresses().map(str), max_size=4, unique=True).map(tuple)
+notices = st.dictionaries(
+    st.sampled_from([t for t in EventType if t is not EventType.TERMINATE]), st.integers(900, 2_592_000)
+).map(lambda found: {key: max(seconds, MINIMUM_NOTICE_S[key]) for key, seconds in found.items()})
+names = st.text(string.ascii_letters + string.digits + "._-", max_size=20)
+
+
+def scopes(name: str) -> st.SearchStrategy[Scope]:
+    def made(enabled: bool, **fields: Any) -> Scope:
+        return Scope(name=name, enabled=enabled, epoch=fields.pop("epochs") + enabled, **fields)
+
+    return st.builds(
+        made,
+        kind=st.sampled_from(ScopeKind),
+        approval=st.sampled_from(ApprovalMode),
+        approve_user_events=st.booleans(),
+        max_user_operations=st.integers(0, 1_000_000),
+        terminate_notice_s=st.integers(300, 900),
+        minimum_notice_s=notices,
+        enabled=st.booleans(),
+        epochs=counts,
+        incarnation=st.integers(1, 2**40),
+        changed=maybe_moments,
+    )
+
+
+def machines(scope_name: str, name: str) -> st.SearchStrategy[Machine]:
+    """Machines whose identities are theirs alone: the interface and the instance id bear the scope's name."""
+    return st.builds(
+        Machine,
+        scope=st.just(scope_name),
+        name=st.just(name),
+        update_domain=st.integers(0, 999),
+        fault_domain=st.integers(0, 999),
+        host=hosts,
+        addresses=addresses,
+        interface=printable.map(lambda text: f"{scope_name}{name}{text}"[:64]),
+        instance_id=st.just("") | printable.map(lambda text: f"{scope_name}/{name}/{text}"),
+    )
+
+
+@st.composite
+def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
+    status = draw(st.sampled_from(MaintenanceStatus))
+    over = status in ENDED_MAINTENANCE
+    return Maintenance(
+        id=id_,
+        type=draw(st.sampled_from(EventType)),
+        source=draw(st.sampled_from(Source)),
+        created=draw(moments),
+        created_by=draw(texts),
+        not_before=draw(maybe_moments),
+        earliest=draw(maybe_moments),
+        duration_s=draw(st.integers(-1, 2_592_000)),
+        description=draw(texts),
+        emergency=draw(st.booleans()),
+        on_failure=draw(st.sampled_from(OnFailure)),
+        paused=draw(st.booleans()),
+        cancelled=draw(st.booleans()),
+        status=status,
+        wake_at=None if over else draw(maybe_moments),
+        ended=draw(moments) if over else None,
+    )
+
+
+@st.composite
+def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_name: str) -> Event:
+    """Events whose times agree with their status; the machines of each are its own."""
+    status = draw(st.sampled_from(Status))
+    times = sorted(draw(st.lists(moments, min_size=3, max_size=3)))
+    told = status not in (Status.PLANNED, Status.CANCELLED) or (status is Status.CANCELLED and draw(st.booleans()))
+    return Event(
+        id=id_,
+        maintenance_id=maintenance_id,
+        wave=draw(st.integers(1, 1_000)),
+        position=position,
+        scope=scope_name,
+        update_domain=draw(st.integers(0, 999)),
+        type=draw(st.sampled_from(EventType)),
+        source=draw(st.sampled_from(Source)),
+        resources=tuple(sorted({f"{id_}-{name}" for name in draw(st.lists(names, min_size=1, max_size=3))})),
+        description=draw(texts),
+        duration_s=draw(st.integers(-1, 2_592_000)),
+        emergency=draw(st.booleans()),
+        status=status,
+        born_approved=draw(st.booleans()),
+        needs_approval=draw(st.booleans()),
+        approval=draw(st.sampled_from(ApprovalMode)),
+        sequence=draw(counts),
+        published=times[0] if told else None,
+        not_before=max(draw(moments), times[0]) if told else None,
+        minimum_notice_s=draw(counts),
+        started=times[1] if status in STARTED_ONCE else None,
+        ended=times[2] if status in ENDED else None,
+        reason=draw(texts),
+    )
+
+
+def orders(id_: str) -> st.SearchStrategy[Order]:
+    return st.builds(
+        Order,
+        id=st.just(id_),
+        issued=moments,
+        deadline=maybe_moments,
+        state=st.sampled_from(OrderState),
+        attempt=st.integers(1, 1_000),
+        node=texts,
+        taken=maybe_moments,
+        ended=maybe_moments,
+        reason=texts,
+        output=st.text(max_size=2_000),
+    )
+
+
+def approvals(event_id: str) -> st.SearchStrategy[list[Approval]]:
+    """By several machines or an operator, in order of time."""
+    found = st.builds(Approval, event_id=st.just(event_id), machine=names, who=texts, at=moments, origin=texts)
+    unique: Callable[[Approval], object] = lambda a: a.machine  # noqa: E731
+    return st.lists(found, max_size=3, unique_by=unique).map(
+        lambda every: sorted(every, key=lambda a: (a.at, a.machine))
+    )
+
+
+def entries(maintenance_id: str) -> st.SearchStrategy[list[AuditEntry]]:
+    found = st.builds(
+        AuditEntry,
+        at=moments,
+        who=texts,
+        action=texts,
+        origin=texts,
+        scope=texts,
+        maintenance_id=st.just(maintenance_id),
+        event_id=texts,
+        detail=texts,
+    )
+    return st.lists(found, max_size=4)
+
+
+@st.composite
+def anything(draw: st.DrawFn, key: str) -> Change:
+    """A change with everything in it, all of it belonging to scope and maintenance `key`."""
+    told = [draw(events(f"{key}-E{n}", f"{key}-M", n, key)) for n in range(draw(st.integers(1, 3)))]
+    return Change(
+        at=draw(moments),
+        expect=((key, 0),),
+        scopes=(draw(scopes(key)),),
+        machines=tuple(draw(machines(key, f"vm-{n}")) for n in range(draw(st.integers(0, 3)))),
+        maintenances=(draw(maintenances(f"{key}-M")),),
+        events=tuple(told),
+        approvals=tuple(a for e in told for a in draw(approvals(e.id))),
+        orders=tuple(draw(orders(e.id)) for e in told if draw(st.booleans())),
+        audit=tuple(draw(entries(f"{key}-M"))),
+    )
