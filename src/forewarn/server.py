@@ -26,7 +26,7 @@ from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
-from forewarn.settings import Settings
+from forewarn.settings import Settings, store_path
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
@@ -49,16 +49,6 @@ log = logging.getLogger("forewarn.server")
 def new_id() -> str:
     """An upper-case GUID."""
     return str(uuid.uuid4()).upper()
-
-
-def store_path(settings: Settings) -> Path | None:
-    """The file of an embedded store; None for memory."""
-    if settings.store == "memory:":
-        return None
-    kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
-    if kind != "sqlite" or not path:
-        raise InvalidSettings(f"store: {settings.store!r} is unknown: use sqlite:PATH or memory:")
-    return Path(path).expanduser()
 
 
 def open_store(settings: Settings) -> Store:

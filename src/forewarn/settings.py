@@ -267,3 +267,13 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     ours = {k: v for k, v in environment.items() if k.startswith(PREFIX) and k not in NOT_SETTINGS}
     return {key.removeprefix(PREFIX).lower(): value for key, value in ours.items()}
+
+
+def store_path(settings: Settings) -> Path | None:
+    """The file of an embedded store; None for memory."""
+    if settings.store == "memory:":
+        return None
+    kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
+    if kind != "sqlite" or not path:
+        raise InvalidSettings(f"store: {settings.store!r} is unknown: use sqlite:PATH or memory:")
+    return Path(path).expanduser()

@@ -474,3 +474,12 @@ def test_numbers_are_not_given_again(old: Store) -> None:
     assert [e.id for e in old.audit(AuditQuery())] == [newest.id + 1]
     old.apply(change(maintenances=[maintenance("M5")], events=[event("E5", "M5", resources=("web-5",))]))
     assert ids(old.events(EventQuery(limit=1)).events) == "E5"
+
+
+@pytest.mark.parametrize("limit", [0, -1, 501])
+def test_a_page_has_a_size(limit: int) -> None:
+    """Nobody asks for nothing, or for everything at once."""
+    with pytest.raises(Invalid, match="a page holds 1 to 500"):
+        EventQuery(limit=limit)
+    with pytest.raises(Invalid, match="a page holds 1 to 500"):
+        AuditQuery(limit=limit)

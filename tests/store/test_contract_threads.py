@@ -65,10 +65,12 @@ def test_no_thread_sees_half_a_change(store: Store) -> None:
     written = threading.Semaphore(0)
 
     def write() -> None:
-        for _ in range(rounds):
-            while not write_once():
-                pass
-        written.release()
+        try:
+            for _ in range(rounds):
+                while not write_once():
+                    pass
+        finally:
+            written.release()
 
     def write_once() -> bool:
         known = store.snapshot(pair).scopes

@@ -144,9 +144,8 @@ def db_restore(
 
 def _database(store: str | None, config: Path | None) -> Path:
     from forewarn import settings
-    from forewarn.server import store_path
 
-    path = store_path(settings.load({"store": store}, os.environ, config))
+    path = settings.store_path(settings.load({"store": store}, os.environ, config))
     if path is None:
         raise InvalidSettings("store: a memory: store has no file; name one with --store sqlite:PATH")
     return path

@@ -26,6 +26,10 @@ from forewarn.core.model import (
 MAX_PAGE = 500
 
 
+def _check_limit(limit: int) -> None:
+    require(1 <= limit <= MAX_PAGE, f"limit is {limit}: a page holds 1 to {MAX_PAGE}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Focus:
     """What a snapshot is about: the scopes these name, touch or lie in become the scopes concerned.
@@ -56,6 +60,7 @@ class EventQuery:
 
     def __post_init__(self) -> None:
         require(not self.machine or bool(self.scope), "machine goes with a scope: name the scope it lies in")
+        _check_limit(self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,9 @@ class AuditQuery:
     event_id: str = ""
     limit: int = 50
     before: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_limit(self.limit)
 
 
 @dataclass(frozen=True, slots=True)
