@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run test check format bench soak lock clean
+.PHONY: setup run test check format bench soak interop lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -26,10 +26,15 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 test: setup  ## every check and test, with the time each part took
+	scripts/test_tools
 	$(BIN)/python scripts/test_parts.py
 
 soak: setup  ## the long-running tests with ten times the budget
+	scripts/test_tools
 	$(BIN)/python scripts/test_parts.py --soak
+
+interop: setup  ## curl, Python 2.7, C# and Node against a real service
+	scripts/interop
 
 bench: setup  ## every figure the documentation states, as ratios against a peer
 	$(BIN)/python -m bench

@@ -29,18 +29,20 @@ PARTS: dict[str, list[str]] = {
     "stories": [*PYTEST, "tests/scenarios"],
     "properties": [*PYTEST, "tests/properties"],
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
+    "web": [*PYTEST, "tests/web"],
+    "isolation": [*PYTEST, "tests/isolation"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("stories", "properties", "crash")
+LONG = ("properties", "web", "crash")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--soak", action="store_true", help="only the long-running parts, with ten times the budget")
     soak = parser.parse_args().soak
-    environment = {**os.environ, "FOREWARN_TEST_BUDGET": str(SOAK_FACTOR if soak else 1)}
+    environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if soak else 1)}
     took: dict[str, tuple[float, int]] = {}
     for name, command in PARTS.items():
         if soak and name not in LONG:

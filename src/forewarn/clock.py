@@ -95,16 +95,21 @@ def _forward(now: datetime, moment: datetime) -> datetime:
     return moment
 
 
-def clock_for(text: str) -> Clock:
-    """The clock a setting names: `system`, `manual` or a rate like `60x`."""
+def clock_for(text: str, *, floor: datetime | None = None) -> Clock:
+    """The clock a setting names: `system`, `manual` or a rate like `60x`.
+
+    `floor` is the last moment that was lived through: a clock that is not the system's goes on from there.
+    """
     if text == "system":
         return SystemClock()
+    now = datetime.now(UTC)
+    start = now if floor is None else max(now, floor)
     if text == "manual":
-        return ManualClock(datetime.now(UTC).replace(microsecond=0))
+        return ManualClock(start.replace(microsecond=0) + timedelta(seconds=bool(start.microsecond)))
     try:
         rate = float(text.removesuffix("x")) if text.endswith("x") else 0.0
     except ValueError:
         rate = 0.0
     if not rate:
         raise Invalid(f"clock {text!r} is unknown: use system, manual, or a rate like 60x")
-    return ScaledClock(datetime.now(UTC), rate)
+    return ScaledClock(start, rate)

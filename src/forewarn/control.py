@@ -13,7 +13,7 @@ from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import Conflict, NotFound
 from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, Change, Event, Maintenance, Order, Request, Snapshot, Targets
+from forewarn.core.model import Actor, Change, Event, EventType, Maintenance, Order, Request, Snapshot, Targets
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
 from forewarn.store import Focus, Store
@@ -82,8 +82,10 @@ class Control:
     def settle_event(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """retry, finish or abandon an event whose order failed."""
         timeout_s = self._order_timeout_s
+        event, _ = self.event(event_id)
+        scopes = (event.scope,) if event.type is EventType.TERMINATE else ()
         self._decide(
-            _at(event_id),
+            Focus(events=(event_id,), scopes=scopes, inventory=bool(scopes), whole=False),
             lambda s, now: lifecycle.settle(s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
         )
 
@@ -123,14 +125,23 @@ class Control:
 
     # -- what executors report
 
-    def take_order(self, order_id: str, actor: Actor, *, node: str) -> None:
-        self._decide(_at(order_id), lambda s, now: lifecycle.take(s, order_id, now=now, actor=actor, node=node))
+    def take_order(self, order_id: str, actor: Actor, *, node: str) -> Order:
+        """The order as it was saved."""
+        timeout_s = self._order_timeout_s
+        change = self._decide(
+            _at(order_id),
+            lambda s, now: lifecycle.take(s, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s),
+        )
+        return change.orders[0]
 
-    def report_order(self, order_id: str, outcome: Outcome, actor: Actor) -> None:
+    def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
+        event, _ = self.event(order_id)
         moved = tuple(outcome.new_hosts or ())
+        # The end of a Terminate changes the inventory: it must be seen.
+        scopes = (event.scope,) if event.type is EventType.TERMINATE else ()
         self._decide(
-            Focus(events=(order_id,), machines=moved, whole=False),
-            lambda s, now: lifecycle.report(s, order_id, outcome, now=now, actor=actor),
+            Focus(events=(order_id,), scopes=scopes, machines=moved, inventory=bool(scopes), whole=False),
+            lambda s, now: lifecycle.report(s, order_id, outcome, now=now, actor=actor, attempt=attempt),
         )
 
     # -- what time brings
@@ -177,12 +188,12 @@ class Control:
 
     # -- behind the use cases
 
-    def _decide(self, focus: Focus, decide: Decision) -> None:
+    def _decide(self, focus: Focus, decide: Decision) -> Change:
         with self._deciding:
             for _ in range(MAX_TRIES):
                 change = decide(self._store.snapshot(focus), self._clock.now())
                 if self._save(change):
-                    return
+                    return change
         raise _too_many_conflicts()
 
     def _save(self, change: Change) -> bool:

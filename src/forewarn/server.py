@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import uvicorn
 
 from forewarn.clock import Clock, clock_for
 from forewarn.control import Control
-from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, ServiceError
+from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
 from forewarn.core.model import Actor
 from forewarn.executors import Executor
@@ -38,7 +38,9 @@ from forewarn.web.identity import Trust
 from forewarn.web.listener import Address, GuestListener
 from forewarn.web.operator import operator_app
 
-STOP_WITHIN_S = 4.0
+# SIGTERM to exit within 5 s: three parts stop one after the other, each within this.
+STOP_WITHIN_S = 1.3
+LAST_WRITES_S = 0.5
 SEEN_EVERY_S = 10.0
 MIN_SECRET_BYTES = 16
 START_WITHIN_S = 10.0
@@ -56,12 +58,22 @@ def open_store(settings: Settings) -> Store:
     if path is None:
         return MemoryStore()
     if not settings.store:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent)
     return SqliteStore(path)
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InvalidSettings(
+            f"state_dir: {path} cannot be made: {error.strerror}; name another with --state-dir"
+        ) from None
 
 
 def executor_for(settings: Settings) -> Executor:
     if settings.executor == "command":
+        make_folder(settings.state_dir / "orders")
         return CommandExecutor(
             settings.command,
             folder=settings.state_dir / "orders",
@@ -90,15 +102,16 @@ class Service:
         new_id: Callable[[], str] = new_id,
         node: str = "",
     ) -> None:
-        try:
-            self.clock = clock or clock_for(settings.clock)
-        except Invalid as error:
-            raise InvalidSettings(f"clock: {error}") from None
         self.settings = settings
         self.executor = executor_for(settings)
         self.store = store or open_store(settings)
         try:
             self.store.hold()
+            lived = [scope.changed for scope in self.store.scopes().values() if scope.changed is not None]
+            self.clock = clock or clock_for(settings.clock, floor=max(lived, default=None))
+        except Invalid as error:
+            self.store.close()
+            raise InvalidSettings(f"clock: {error}") from None
         except BaseException:
             self.store.close()
             raise
@@ -116,7 +129,12 @@ class Service:
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
-        return self.control.apply_fleet(fleet, Actor("fleet file", str(path)))
+        try:
+            return self.control.apply_fleet(fleet, Actor("fleet file", str(path)), prune=self.settings.prune)
+        except (InvalidFleet, Refused) as error:
+            raise InvalidFleet(
+                f"{path}: it does not fit the fleet there is: {error}; what is not in the file stays unless you say --prune"
+            ) from None
 
     def store_works(self) -> str:
         """ "" or what is wrong with the store."""
@@ -172,9 +190,11 @@ class GuestSide:
             log.warning("last-seen times were not saved: %s", error)
 
     def stop(self) -> None:
-        self.listener.stop(STOP_WITHIN_S / 2)
+        self.listener.stop(STOP_WITHIN_S)
         self._write_seen()
-        self._writer.shutdown(wait=True)
+        # What is in line is written, as far as the time allows; what hangs is safely left: nobody was told of it.
+        wait([self._writer.submit(lambda: None)], timeout=LAST_WRITES_S)
+        self._writer.shutdown(wait=False, cancel_futures=True)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -288,7 +308,7 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         log_config=None,
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=1,
         server_header=False,
     )
     with _bound(config, service.settings.operator) as listener:

@@ -17,6 +17,14 @@ from forewarn.core.model import NAME
 PREFIX = "FOREWARN_"
 # Variables of the same family that other programs of ours read.
 NOT_SETTINGS = frozenset({"FOREWARN_CONFIG", "FOREWARN_TOKEN", "FOREWARN_SERVER", "FOREWARN_ENDPOINT"})
+# What the command executor tells a command, which may well call `forewarn` itself.
+COMMAND_VARIABLES = frozenset(
+    f"FOREWARN_{name}"
+    for name in (
+        "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
+        "RESOURCES", "HOSTS", "DURATION_S",
+    )
+)  # fmt: skip
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
@@ -60,10 +68,10 @@ def _words(value: object) -> tuple[str, ...]:
 
 def _counts(value: object) -> Mapping[str, int]:
     if isinstance(value, str):
-        value = dict(pair.split("=", 1) for pair in value.split() if "=" in pair)
+        value = dict(pair.partition("=")[::2] for pair in value.split())
     if not isinstance(value, dict):
         raise Invalid('write a table like { "shop/web-0" = 1 }')
-    return {key: _whole(0, 1_000_000)(count) for key, count in value.items()}
+    return {_machine(key): _whole(0, 1_000_000)(count) for key, count in value.items()}
 
 
 def _address(value: object) -> str:
@@ -144,6 +152,7 @@ class Settings:
     store: str = _setting("", _text, "where state lives: `sqlite:PATH` or `memory:`; by default a file in `state_dir`")
     state_dir: Path = _setting(Path(), _path, "the folder for the default store and for orders under way")
     fleet: Path | None = _setting(None, _path, "a fleet file to apply at start")
+    prune: bool = _setting(False, _flag, "machines and scopes that the fleet file does not state are removed")
     clock: str = _setting("system", _text, "`system`, `manual`, or a rate like `60x`")
     executor: str = _setting(
         "external",
@@ -236,6 +245,12 @@ def _check_together(settings: Settings) -> None:
         raise InvalidSettings(
             "executor: the command executor needs a command: set `command` to a program and arguments"
         )
+    if settings.command_time_limit_s == 0:
+        raise InvalidSettings("command_time_limit: a command needs some time: write a duration above 0")
+    if settings.executor == "command" and 0 < settings.order_timeout_s <= settings.command_time_limit_s:
+        raise InvalidSettings(
+            "order_timeout: it must be longer than command_time_limit, or an order would fail while its command runs on"
+        )
     if settings.trusted_proxies and settings.proxy_secret_file is None:
         raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
     for text in settings.guest:
@@ -260,12 +275,12 @@ def _from_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a huge number or deep nesting
         raise InvalidSettings(f"{path}: this is not TOML: {error}") from None
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    ours = {k: v for k, v in environment.items() if k.startswith(PREFIX) and k not in NOT_SETTINGS}
+    ours = {k: v for k, v in environment.items() if k.startswith(PREFIX) and k not in NOT_SETTINGS | COMMAND_VARIABLES}
     return {key.removeprefix(PREFIX).lower(): value for key, value in ours.items()}
 
 

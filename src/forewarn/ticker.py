@@ -7,13 +7,14 @@ begins. Nothing here sleeps on behalf of an event: a wait is a moment in the sto
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from forewarn.clock import Clock
 from forewarn.control import Control
-from forewarn.core.errors import Conflict, ForewarnError, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, ForewarnError, NotFound, Refused, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Change, Order, OrderState, Status
 from forewarn.executors import Executor, Progress, Report, Work
@@ -26,6 +27,8 @@ MAX_RUNNING_ORDERS = 1_000_000
 PRUNE_EVERY = timedelta(hours=1)
 PRUNE_BATCH = 500
 SICK_WAIT_S = 10.0
+BACKOFF_S = (0.2, 5.0)
+MAX_ADVANCE_S = 3_650 * 86_400
 
 log = logging.getLogger("forewarn.ticker")
 
@@ -48,7 +51,8 @@ class Ticker:
         self._clock = clock
         self._executor = executor
         self._actor = Actor("ticker", node)
-        self._node = node
+        # Who took an order, and by which executor: another one must not take it for its own after a restart.
+        self._taker = f"{executor.name} on {node}"
         self._retain = timedelta(seconds=retain_history_s) if retain_history_s else None
         self._prune_at: datetime | None = None
         self._cycling = threading.RLock()
@@ -59,14 +63,17 @@ class Ticker:
         self._sick: dict[str, float] = {}
         self._isolating = False
         self._chores: list[Chore] = []
+        # Ends of orders that are not saved yet: a store that is away must not lose them.
+        self._unsaved: deque[Report] = deque()
         self._trouble = ""
+        self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
         control.listen(lambda _: self.nudge())
 
     # -- the loop
 
     def run(self) -> None:
-        """Until `stop`; survives a store that is away."""
+        """Until `stop`; survives a store that is away, and errors nobody foresaw."""
         recovered = False
         self._isolating = True
         while not self._stopping.is_set():
@@ -76,7 +83,7 @@ class Ticker:
                     recovered = True
                 busy = self.cycle()
                 self._all_well()
-            except ForewarnError as error:
+            except Exception as error:
                 self._say_trouble(error)
                 busy = False
             self.cycled_at_s = time.monotonic()
@@ -99,12 +106,16 @@ class Ticker:
         with self._cycling:
             if not self._executor.takes_orders:
                 return
-            running = [self._work(order) for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)]
+            orders = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
+            ours = [order for order in orders if order.node.startswith(f"{self._executor.name} on ")]
+            if len(ours) < len(orders):
+                log.warning("%d order(s) were taken by others; they are theirs to finish", len(orders) - len(ours))
+            running = [self._work(order) for order in ours]
             self._executor.tidy(running)
             for work in running:
                 status = self._executor.status(work)
                 if isinstance(status, Outcome):
-                    self._settle(Report(work.order.id, work.order.attempt, status))
+                    self._unsaved.append(Report(work.order.id, work.order.attempt, status))
                 elif status is Progress.RUNNING:
                     self._executor.watch(work)
                 else:
@@ -117,8 +128,7 @@ class Ticker:
         with self._cycling:
             due = self._due()
             done = self._tick(due) if due else Counter[str]()
-            for report in self._executor.reports(self._clock.now()):
-                done += self._settle(report)
+            done += self._save_reports()
             done += self._hand_out()
             for chore in self._chores:
                 if count := chore.do(self._clock.now()):
@@ -128,11 +138,11 @@ class Ticker:
                 log.info(_sentence(done))
             return bool(done or due)
 
-    def settle(self) -> None:
-        """Cycle until nothing more happens at this moment."""
-        for _ in range(MAX_CYCLES_AT_ONE_MOMENT):
+    def settle(self) -> bool:
+        """Cycle until nothing more happens at this moment; whether anything did."""
+        for count in range(MAX_CYCLES_AT_ONE_MOMENT):
             if not self.cycle():
-                return
+                return count > 0
         raise Refused(f"something keeps happening at {self._clock.now().isoformat()}: giving up")
 
     def advance(self, seconds: float) -> datetime:
@@ -140,15 +150,18 @@ class Ticker:
 
         Returns when all of it is saved and shows in the documents.
         """
-        if not seconds >= 0:
-            raise Refused("a clock never goes backwards: advance by 0 seconds or more")
+        if not 0 <= seconds <= MAX_ADVANCE_S:
+            raise Refused(f"a clock never goes backwards: advance by 0 to {MAX_ADVANCE_S} seconds")
         with self._cycling:
             target = self._clock.now() + timedelta(seconds=seconds)
             self._clock.move_to(self._clock.now())  # refuses at once where time is not ours to move
             self.settle()
-            while (moment := self.next_wakeup()) is not None and self._clock.now() < moment <= target:
-                self._clock.move_to(moment)
-                self.settle()
+            while (moment := self.next_wakeup()) is not None and moment <= target:
+                ahead = moment > self._clock.now()
+                if ahead:
+                    self._clock.move_to(moment)
+                if not self.settle() and not ahead:
+                    break  # due, and yet nothing can be done about it
             self._clock.move_to(max(target, self._clock.now()))
             self.settle()
             return self._clock.now()
@@ -188,38 +201,43 @@ class Ticker:
                 self._sick[maintenance_id] = time.monotonic() + SICK_WAIT_S
         return done
 
+    def _save_reports(self) -> Counter[str]:
+        done: Counter[str] = Counter()
+        self._unsaved.extend(self._executor.reports(self._clock.now()))
+        while self._unsaved and not self._stopping.is_set():
+            done += self._settle(self._unsaved[0])
+            self._unsaved.popleft()
+        return done
+
     def _hand_out(self) -> Counter[str]:
-        """Take open orders, each saved as running before its executor begins."""
+        """Take open orders, each saved as running before its executor begins; nothing can fail in between."""
         done: Counter[str] = Counter()
         free = min(self._executor.free_slots(), BATCH)
         for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
+            if self._stopping.is_set():
+                break
+            work = self._work(order)
             try:
-                self._control.take_order(order.id, self._actor, node=self._node)
+                taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except Refused:
                 continue  # somebody else was first
-            _, taken = self._control.event(order.id)
-            if taken is not None:
-                self._begin(self._work(taken))
-                done["took {} order(s)"] += 1
+            self._begin(replace(work, order=taken))
+            done["took {} order(s)"] += 1
         return done
 
     def _begin(self, work: Work) -> None:
         try:
             self._executor.begin(work)
         except OSError as error:
-            self._settle(
-                Report(work.order.id, work.order.attempt, Outcome(ok=False, reason=f"could not begin: {error}"))
-            )
+            self._unsaved.append(Report(work.order.id, work.order.attempt, Outcome(False, f"could not begin: {error}")))
 
     def _settle(self, report: Report) -> Counter[str]:
         """Save the end of an order, unless another attempt has begun or somebody settled the event meanwhile."""
         done: Counter[str] = Counter()
         try:
-            _, order = self._control.event(report.order_id)
-            if order is not None and order.attempt == report.attempt:
-                self._control.report_order(report.order_id, report.outcome, self._actor)
-                done["finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"] += 1
-        except Refused as error:
+            self._control.report_order(report.order_id, report.outcome, self._actor, attempt=report.attempt)
+            done["finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"] += 1
+        except (Refused, NotFound) as error:
             log.info("the end of order %s came too late to matter: %s", report.order_id, error)
         self._executor.settled(report)
         return done
@@ -239,27 +257,32 @@ class Ticker:
             self._prune_at = now + PRUNE_EVERY
 
     def _wait(self) -> None:
-        moment = self._next_or_none()
+        moment = None if self._backoff_s else self.next_wakeup()
         seconds = self._clock.seconds_until(moment) if moment is not None else None
-        # Never longer than a second: losing a nudge must not cost more.
-        self._nudged.wait(IDLE_WAIT_S if seconds is None else min(seconds, IDLE_WAIT_S))
+        # Never longer than a second: losing a nudge must not cost more. Never at once after trouble: it would spin.
+        seconds = IDLE_WAIT_S if seconds is None else min(seconds, IDLE_WAIT_S)
+        if self._sick:
+            seconds = max(seconds, BACKOFF_S[0])
+        if self._backoff_s:
+            self._stopping.wait(self._backoff_s)
+            return
+        self._nudged.wait(seconds)
         self._nudged.clear()
 
-    def _next_or_none(self) -> datetime | None:
-        try:
-            return self.next_wakeup()
-        except StoreUnavailable:
-            return None
-
-    def _say_trouble(self, error: ForewarnError) -> None:
+    def _say_trouble(self, error: Exception) -> None:
         """The first failure and each change of failure, not every second the same line."""
-        if isinstance(error, Conflict):
+        first, longest = BACKOFF_S
+        self._backoff_s = min(max(self._backoff_s * 2, first), longest)
+        if isinstance(error, Conflict) or repr(error) == self._trouble:
             return
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+        self._trouble = repr(error)
+        if isinstance(error, ForewarnError):
             log.error("the ticker cannot work: %s", error)
+        else:
+            log.exception("the ticker cannot work")
 
     def _all_well(self) -> None:
+        self._backoff_s = 0.0
         if self._trouble:
             log.info("the ticker works again")
             self._trouble = ""

@@ -203,7 +203,16 @@ class World:
     # -- what executors report
 
     def take(self, order_id: str) -> Change:
-        return self.save(lifecycle.take(self.snapshot(), order_id, now=self.now, actor=EXECUTOR, node="node-1"))
+        return self.save(
+            lifecycle.take(
+                self.snapshot(),
+                order_id,
+                now=self.now,
+                actor=EXECUTOR,
+                node="node-1",
+                order_timeout_s=ORDER_TIMEOUT_S,
+            )
+        )
 
     def report(self, order_id: str, outcome: Outcome) -> Change:
         return self.save(lifecycle.report(self.snapshot(), order_id, outcome, now=self.now, actor=EXECUTOR))

@@ -349,6 +349,11 @@ def test_other_keys_are_tolerated() -> None:
     assert parse_start_requests(text.encode()) == (guid(1),)
 
 
+def test_a_mark_before_the_body_is_tolerated() -> None:
+    """Some clients write a UTF-8 byte order mark before their JSON."""
+    assert parse_start_requests(b"\xef\xbb\xbf" + body(guid(1))) == (guid(1),)
+
+
 def test_a_hundred_ids_fit_one_request() -> None:
     """At most 100 ids: the hundredth is taken, the hundred and first is refused."""
     hundred = [guid(number) for number in range(100)]
@@ -374,6 +379,8 @@ def test_the_limits_are_those_of_the_protocol() -> None:
         b'{"StartRequests":[],}',
         b'{"StartRequests":[]}{}',
         b"\xff\xfe\xfd",
+        body(guid(1)).decode().encode("utf-16"),
+        body(guid(1)).decode().encode("utf-32-le"),
         b'{"StartRequests":"\xc3"}',
         b'{"StartRequests":NaN}',
         f'{{"DocumentIncarnation":NaN,"StartRequests":[{{"EventId":"{guid(1)}"}}]}}'.encode(),
@@ -383,7 +390,7 @@ def test_the_limits_are_those_of_the_protocol() -> None:
         b'{"a":' * 13_000,
         b"[" * 30_000 + b"]" * 30_000,
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_a_body_that_is_not_json(sent: bytes) -> None:
     """Anything json cannot read, however deep, long or nearly right, is a bad request and never a crash."""

@@ -20,6 +20,7 @@ from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Approval, Snapshot, Source, Status, Targets
+from forewarn.core.transitions import Verb
 
 # -- versions
 
@@ -198,6 +199,17 @@ def test_a_pause_wakes_those_that_queued_behind_what_it_holds() -> None:
     change = world.pause(ship.maintenance_id)
     assert change.wakes == (in_shop.maintenance_id,)
     assert in_ship.maintenance_id not in change.wakes
+
+
+def test_a_failure_and_its_end_wake_those_that_wait_in_the_scope() -> None:
+    """A failed order, or one that is tried again, may put a wave into the queue or take it out."""
+    world = shop(domains=2)
+    (first,) = world.submit("shop/web-0")
+    world.start(first.id)
+    (waiting,) = world.submit("shop/web-1")
+    both = (first.maintenance_id, waiting.maintenance_id)
+    assert world.fail(first.id).wakes == both
+    assert world.settle(first.id, Verb.RETRY).wakes == both
 
 
 def test_a_taken_order_wakes_its_maintenance() -> None:

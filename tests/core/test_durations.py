@@ -16,7 +16,7 @@ from forewarn.core.errors import Invalid
         ("24h", 86_400),
         ("30d", 2_592_000),
         ("007m", 420),
-        ("999999999s", 999_999_999),
+        ("3650d", 3_650 * 86_400),
     ],
 )
 def test_a_number_and_a_unit(text: str, seconds: int) -> None:
@@ -61,6 +61,13 @@ def test_anything_else_is_refused_with_an_example(text: object) -> None:
     assert str(refusal.value) == (
         f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
     )
+
+
+@pytest.mark.parametrize("text", ["3651d", "999999999d"])
+def test_ten_years_are_enough(text: str) -> None:
+    """A duration that overflows a date is refused where it is written."""
+    with pytest.raises(Invalid, match="longer than ten years: write at most 3650d"):
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(

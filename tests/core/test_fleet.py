@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.building import OPERATOR, START, at, event, guid, machine, scope
 
-from forewarn.core.errors import InvalidFleet, MachineBusy
+from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
 from forewarn.core.fleet import (
     MACHINE_KEYS,
     MAX_AUDIT_LINES,
@@ -581,6 +581,20 @@ def test_a_machine_with_an_open_event_stays_in_its_update_domain() -> None:
     assert applied(moved, event(resources=("web-1",)), known=current).machines == (machine("shop/web-0", 1),)
     rehosted = difference(current, fleet(scope("shop"), machine("shop/web-0", host="h2")))
     assert applied(rehosted, event(), known=current).machines == (machine("shop/web-0", host="h2"),)
+
+
+def test_a_scope_with_an_open_event_neither_goes_nor_changes_its_kind() -> None:
+    """The kind shows in the oldest document, and a document must not change under its incarnation."""
+    current = fleet(scope("shop"))
+    gone = difference(current, fleet(), prune=True)
+    with pytest.raises(Refused, match=f"scope shop has open event {guid(1)}: cancel it"):
+        applied(gone, event(), known=current)
+    other = difference(current, fleet(scope("shop", kind=ScopeKind.CLOUD_SERVICE)))
+    with pytest.raises(Refused, match="its kind cannot change"):
+        applied(other, event(), known=current)
+    ended = event(status=Status.COMPLETED)
+    assert applied(gone, ended, known=current).removed_scopes == ("shop",)
+    assert applied(other, ended, known=current).scopes[0].kind is ScopeKind.CLOUD_SERVICE
 
 
 def test_a_machine_elsewhere_of_the_same_name_is_another() -> None:

@@ -2,10 +2,12 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from tests.core.building import ORDER_TIMEOUT_S, START, TICKER, World, at, guid, machine, request, scope, shop
+from tests.core.building import EXECUTOR, ORDER_TIMEOUT_S, START, TICKER, World, at, guid, machine, request, scope, shop
 
+from forewarn.core import lifecycle
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
 from forewarn.core.lifecycle import Outcome, tick
 from forewarn.core.model import (
@@ -259,6 +261,16 @@ def test_an_operators_approval_counts_for_all(mode: ApprovalMode) -> None:
     assert world.status(event.id) is Status.STARTED
 
 
+def test_what_started_by_itself_is_approved_without_effect() -> None:
+    """An event that started because its NotBefore had passed needs nobody's approval any more, and records none."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.tick_at(15)
+    assert world.approve("shop/web-0", event.id).empty
+    assert world.approve_as_operator(event.id).empty
+    assert world.event(event.id).approvals == ()
+
+
 def test_an_operators_approval_stands_beside_a_guests() -> None:
     """Both are facts: the operator's is recorded even when a guest was first; a guest after it adds nothing."""
     world = shop()
@@ -443,9 +455,13 @@ def test_a_finished_order_completes_its_event() -> None:
 
 def test_a_failed_order_leaves_its_event_started() -> None:
     """Gone means "no further impact": an event whose work failed stays Started and visible."""
-    world, first, _ = failed_event()
-    assert world.status(first) is Status.STARTED
-    assert (world.order(first).state, world.order(first).reason) == (OrderState.FAILED, "burnt")
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    (entry,) = world.fail(event.id).audit
+    assert (entry.who, entry.action, entry.event_id, entry.detail) == ("playbook", "order failed", event.id, "burnt")
+    assert world.status(event.id) is Status.STARTED
+    assert (world.order(event.id).state, world.order(event.id).reason) == (OrderState.FAILED, "burnt")
     assert world.scope().incarnation == 3
 
 
@@ -493,9 +509,49 @@ def test_a_terminated_machine_leaves_the_inventory() -> None:
     change = world.finish(end.id)
     assert change.removed_machines == (("shop", "web-0"),)
     assert list(world.snapshot().machines) == [("shop", "web-1")]
-    assert (world.status(alone.id), world.event(alone.id).reason) == (Status.CANCELLED, "web-0 was terminated")
+    assert (world.status(alone.id), world.event(alone.id).reason) == (
+        Status.CANCELLED,
+        "nothing of it is left: web-0 terminated",
+    )
     assert world.status(shared.id) is Status.SCHEDULED
     assert world.status(running.id) is Status.STARTED
+
+
+def test_an_event_goes_when_the_last_of_its_machines_was_terminated() -> None:
+    """One machine after the other: nothing is left to work on, and no order will be handed out for it."""
+    group = scope(kind=ScopeKind.PLACEMENT_GROUP)
+    world = World(group, machines=[machine("shop/web-0"), machine("shop/web-1")])
+    (shared,) = world.submit("shop/web-0", "shop/web-1", not_before=at(9_000))
+    for name in ("shop/web-0", "shop/web-1"):
+        assert world.status(shared.id) is Status.SCHEDULED
+        (end,) = world.submit(name, type=EventType.TERMINATE)
+        world.start(end.id)
+        world.finish(end.id)
+    assert world.status(shared.id) is Status.CANCELLED
+
+
+def test_a_report_may_name_its_attempt() -> None:
+    """A late word about the first attempt is refused once the second has begun, and changes nothing."""
+    world = World(scope(), machines=[machine("shop/web-0")])
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    world.report(event.id, Outcome(ok=False, reason="no"))
+    world.settle(event.id, Verb.RETRY)
+    before = world.snapshot()
+    with pytest.raises(Refused, match="at attempt 2"):
+        lifecycle.report(before, event.id, Outcome(ok=True), now=world.now, actor=EXECUTOR, attempt=1)
+    change = lifecycle.report(before, event.id, Outcome(ok=True), now=world.now, actor=EXECUTOR, attempt=2)
+    assert [e.status for e in change.events] == [Status.COMPLETED]
+
+
+def test_an_orders_time_counts_anew_when_it_is_taken() -> None:
+    """Waiting for a free executor is not the executor's fault."""
+    world = World(scope(), machines=[machine("shop/web-0")])
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    world.now = world.now + timedelta(seconds=1_000)
+    (order,) = world.take(event.id).orders
+    assert order.deadline == world.now + timedelta(seconds=ORDER_TIMEOUT_S)
 
 
 def test_a_terminated_machine_has_no_new_host() -> None:

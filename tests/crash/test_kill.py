@@ -25,7 +25,7 @@ from tests.crash.history import History
 from tests.crash.worker import FAILURES, ORDER_TIMEOUT_S, WORK_S, last_moment
 
 ROOT = Path(__file__).parents[2]
-BUDGET = int(os.environ.get("FOREWARN_TEST_BUDGET", "1"))
+BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 HISTORIES = 5 * BUDGET
 KILLS_PER_HISTORY = 10
 START_WITHIN_S = 20.0
@@ -75,8 +75,8 @@ def run_to_the_end(database: Path) -> None:
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) -> None:
     """After every kill all that was acknowledged is there; in the end every event has ended and every order was done."""
-    seed = os.environ.get("FOREWARN_TEST_SEED") or f"{number}/{random.SystemRandom().randrange(10**9)}"
-    print(f"seed {seed}: set FOREWARN_TEST_SEED to it to use it again")
+    seed = os.environ.get("TEST_SEED") or f"{number}/{random.SystemRandom().randrange(10**9)}"
+    print(f"seed {seed}: set TEST_SEED to it to use it again")
     choose, history, database = random.Random(seed), History(), tmp_path / "forewarn.db"
     for life in range(KILLS_PER_HISTORY):
         record = tmp_path / f"{life}.jsonl"

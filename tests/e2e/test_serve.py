@@ -176,6 +176,17 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
         ([], {"FOREWARN_COLOUR": "red"}, "FOREWARN_COLOUR: unknown setting"),
         (["--config", "/nowhere.toml"], {}, "/nowhere.toml: cannot be read: No such file"),
         (["--fleet", "/nowhere.toml"], {}, "/nowhere.toml: cannot be read: No such file"),
+        (["--guest", "0.0.0.0:8169"], {}, "0.0.0.0:8169 would answer on every interface"),
+        (["--guest", "metadata:80"], {}, "does not begin with an IP address"),
+        ([], {"FOREWARN_COMMAND_TIME_LIMIT": "0"}, "command_time_limit: a command needs some time"),
+        ([], {"FOREWARN_RETAIN_HISTORY": "999999999d"}, "is longer than ten years"),
+        ([], {"FOREWARN_SIMULATED_FAILURES": "shop/web-0"}, "is not a whole number"),
+        ([], {"FOREWARN_TRUSTED_PROXIES": "127.0.0.9"}, "set `proxy_secret_file` as well"),
+        (
+            ["--executor", "command"],
+            {"FOREWARN_COMMAND": "/bin/true", "FOREWARN_ORDER_TIMEOUT": "5m"},
+            "must be longer than command_time_limit",
+        ),
     ],
 )
 def test_wrong_settings_end_with_2_and_a_sentence(arguments: list[str], environment: dict[str, str], told: str) -> None:
@@ -262,7 +273,34 @@ def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> Non
 
 
 def test_version_and_help() -> None:
-    """Both work, and help names every command."""
+    """Both work; help names every command, each flag's default, and nothing is lost to markup."""
     assert run("--version").stdout.startswith("forewarn ")
     told = run("--help").stdout
     assert all(command in told for command in ("serve", "db"))
+    flags = " ".join(run("serve", "--help", COLUMNS="200").stdout.split())
+    for default in ("127.0.0.1:8169", "127.0.0.1:8170", "system", "external", "info"):
+        assert f"[default: {default}]" in flags
+    assert "HOST:PORT[@INTERFACE]" in flags
+
+
+def test_a_state_directory_that_cannot_be_made_is_said() -> None:
+    """No traceback: which folder, why, and what to do."""
+    result = run("serve", "--state-dir", "/proc/nowhere")
+    assert result.returncode == 2
+    assert "state_dir: /proc/nowhere cannot be made" in result.stderr
+
+
+def test_what_is_not_in_the_fleet_file_goes_only_when_asked(tmp_path: Path, fleet: str) -> None:
+    """A machine that moved to another scope collides with its old self: the error says how, and --prune does it."""
+    store = ["--store", f"sqlite:{tmp_path}/f.db"]
+    text = FLEET.replace('host = "rack1-a"', 'addresses = ["10.0.0.4"]')
+    Path(fleet).write_text(text)
+    with serving(*store, "--fleet", fleet) as service:
+        assert service.stop()[0] == 0
+    Path(fleet).write_text(text.replace('"shop"', '"store"'))
+    refused = run("serve", *store, "--fleet", fleet, "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0")
+    assert refused.returncode == 2
+    assert f"{fleet}: it does not fit the fleet there is: machine store/web-0: addresses: 10.0.0.4" in refused.stderr
+    assert "--prune" in refused.stderr
+    with serving(*store, "--fleet", fleet, "--prune") as service:
+        assert "- machine shop/web-0" in service.lines

@@ -17,6 +17,7 @@ from forewarn.core.model import Event, EventType, Order, OrderState, Source, Sta
 from forewarn.executors import Progress, Report, Work
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.settings import COMMAND_VARIABLES, load
 from forewarn.testing.stories import START
 
 ID = "00000001-0000-4000-8000-000000000000"
@@ -128,7 +129,8 @@ def test_a_command_that_is_not_there_fails_with_its_name(tmp_path: Path) -> None
 
 def test_a_command_over_its_time_limit_is_stopped_with_its_children(tmp_path: Path) -> None:
     """The whole process group ends, and the order says why."""
-    runs = executor(tmp_path, script(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait"), limit_s=1)
+    stubborn = f"(trap '' TERM; sleep 60) & echo $! > {tmp_path}/child; wait"
+    runs = executor(tmp_path, script(tmp_path, stubborn), limit_s=1)
     runs.begin(work())
     outcome = ended(runs).outcome
     assert (outcome.ok, outcome.reason) == (False, "stopped after its time limit of 1 s")
@@ -170,15 +172,17 @@ def test_a_restarted_service_waits_for_a_command_that_goes_on(tmp_path: Path) ->
     assert second.free_slots() == 2
 
 
-def test_a_command_that_died_with_its_runner_is_unknown_after_a_restart(tmp_path: Path) -> None:
-    """Whoever kills everything, a power failure for one, leaves an order that may be run again under its id."""
-    command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 60")
+def test_a_command_whose_runner_was_killed_is_not_run_again(tmp_path: Path) -> None:
+    """It may still be at work: the order fails and says so. Only a machine that went down forgets it."""
+    command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 5")
     runs = executor(tmp_path, command)
     runs.begin(work())
     until(lambda: (tmp_path / "runner").exists() and bool((tmp_path / "runner").read_text().strip()))
     os.kill(int((tmp_path / "runner").read_text()), signal.SIGKILL)
     outcome = ended(runs).outcome
     assert (outcome.ok, "result is unknown" in outcome.reason) == (False, True)
+    assert executor(tmp_path, command).status(work()) == outcome
+    (tmp_path / "orders" / f"{ID}-1" / "begun").write_text("another boot")
     assert executor(tmp_path, command).status(work()) is Progress.UNKNOWN
 
 
@@ -189,8 +193,29 @@ def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
     ended(runs)
     folder = tmp_path / "orders"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())] == [0o700, 0o700]
+    (folder / "stray file").touch()
     executor(tmp_path, "true").tidy([])
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["stray file"]
+
+
+def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
+    """The folder vanished under a running command: the order fails, and its slot is free again."""
+    runs = executor(tmp_path, "sleep", "0.3")
+    runs.begin(work())
+    assert runs.free_slots() == 1
+    (tmp_path / "orders" / f"{ID}-1" / "result.json").mkdir()
+    report = ended(runs)
+    assert not report.outcome.ok
+    runs.settled(report)
+    assert runs.free_slots() == 2
+
+
+def test_what_a_command_is_told_does_not_disturb_forewarn_itself(tmp_path: Path) -> None:
+    """A command may call `forewarn`: the variables of its order are no settings."""
+    runs = executor(tmp_path, script(tmp_path, "env | grep -c ^FOREWARN_"))
+    runs.begin(work())
+    assert int(ended(runs).outcome.output) == len(COMMAND_VARIABLES)
+    assert load({}, dict.fromkeys(COMMAND_VARIABLES, "x")) == load({}, {})
 
 
 def test_the_ticker_is_nudged_when_a_command_ends(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_advance_is_refused_where_time_is_not_ours() -> None:
     with pytest.raises(Refused, match="--clock manual"):
         service.ticker.advance(1)
     manual = make_service(MemoryStore())
-    for seconds in (-1, float("nan")):
+    for seconds in (-1, float("nan"), float("inf")):
         with pytest.raises(Refused, match="never goes backwards"):
             manual.ticker.advance(seconds)
     assert manual.clock.now() == START
@@ -144,7 +146,7 @@ def test_an_order_is_saved_as_running_before_its_executor_begins() -> None:
     assert executor.asked == ["begin 1 running on h"]
     order = service.control.event(event_id)[1]
     assert order is not None
-    assert (order.state, order.node, order.taken) == (OrderState.RUNNING, "here", START)
+    assert (order.state, order.node, order.taken) == (OrderState.RUNNING, "scripted on here", START)
 
 
 def test_only_as_many_orders_are_taken_as_the_executor_has_room_for() -> None:
@@ -172,9 +174,11 @@ def test_after_a_crash_status_is_asked_before_anything_is_run_again(
     """Work that is known is watched or settled; only work nobody knows is begun, under the same id and attempt."""
     service = make_service(store, enabled=False)
     event_id = reboot(service)
-    service.control.take_order(event_id, Actor("ticker"), node="the one that crashed")
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
     executor = ScriptedExecutor(answer)
-    ticker_with(service, executor).recover()
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.settle()
     assert executor.asked == asked
     assert service.control.event(event_id)[0].status is status
 
@@ -207,6 +211,17 @@ def test_a_report_that_comes_after_the_end_is_only_logged(caplog: pytest.LogCapt
     assert "came too late to matter" in caplog.text
 
 
+def test_an_order_taken_by_others_is_theirs_to_finish(caplog: pytest.LogCaptureFixture) -> None:
+    """After a change of executor, what a playbook took is not begun a second time."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("playbook"), node="playbook")
+    executor = ScriptedExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.asked == []
+    assert "taken by others" in caplog.text
+
+
 class FailingToBegin(ScriptedExecutor):
     def begin(self, work: Work) -> None:
         raise OSError("no more processes")
@@ -237,6 +252,77 @@ class AwayStore(MemoryStore):
         if self.stumble and self.stumble in focus.maintenances:
             raise RuntimeError("nobody foresaw this")
         return super().snapshot(focus)
+
+
+class BrittleStore(MemoryStore):
+    """Reads always, writes unless `full`."""
+
+    full = False
+    attempts = 0
+
+    def apply(self, change: Change) -> None:
+        if self.full:
+            self.attempts += 1
+            raise StoreUnavailable("the disk is full")
+        super().apply(change)
+
+
+def test_the_end_of_an_order_outlives_a_full_disk() -> None:
+    """A report that could not be saved is saved when the disk has room again; nothing times out, no slot is lost."""
+    store = BrittleStore()
+    service = make_service(store, scopes=2, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(2)]
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.settle()
+    executor.ended = [Report(event_id, 1, Outcome(ok=True)) for event_id in events]
+    store.full = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.full = False
+    ticker.settle()
+    assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 2
+    assert executor.asked.count("settled") == 2
+
+
+def test_trouble_does_not_make_the_loop_spin() -> None:
+    """While nothing can be written, or one maintenance is sick, the loop tries a few times a second, not thousands."""
+    store = BrittleStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    service = make_service(store, scopes=1)
+    reboot(service)
+    service.clock.move_to(START + timedelta(minutes=15))
+    store.full = True
+    thread = threading.Thread(target=service.ticker.run, daemon=True)
+    thread.start()
+    time.sleep(0.7)
+    service.ticker.stop()
+    thread.join(timeout=10)
+    assert 1 <= store.attempts <= 6
+
+
+def test_an_error_nobody_foresaw_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged whole, once, and the loop goes on."""
+
+    class Surprising(ScriptedExecutor):
+        surprises = 2
+
+        def reports(self, now: datetime) -> list[Report]:
+            if self.surprises:
+                self.surprises -= 1
+                raise RuntimeError("nobody foresaw this")
+            return []
+
+    service = make_service(MemoryStore())
+    ticker = ticker_with(service, Surprising())
+    thread = threading.Thread(target=ticker.run, daemon=True)
+    with caplog.at_level(logging.INFO, "forewarn.ticker"):
+        thread.start()
+        eventually(lambda: "the ticker works again" in caplog.text)
+    ticker.stop()
+    thread.join(timeout=5)
+    assert caplog.text.count("RuntimeError: nobody foresaw this") == 1
 
 
 def eventually(true: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -350,6 +436,21 @@ def test_an_unknown_clock_is_refused(text: str) -> None:
     """The error says what a clock may be."""
     with pytest.raises(Invalid, match=r"60x"):
         clock_for(text)
+
+
+def test_a_clock_that_is_not_the_systems_goes_on_where_it_was(tmp_path: Path) -> None:
+    """A restart does not take a manual or scaled clock back: what was lived through stays past."""
+    settings = Settings(store=f"sqlite:{tmp_path}/f.db", clock="manual")
+    first = Service(settings)
+    first.control.apply_fleet(Fleet({"a": Scope(name="a", kind=ScopeKind.AVAILABILITY_SET)}, {}), OPERATOR)
+    first.ticker.advance(5 * 86_400)
+    first.control.enable("a", Actor("guest"))
+    lived = first.clock.now()
+    first.close()
+    for clock in ("manual", "60x"):
+        again = Service(replace(settings, clock=clock))
+        assert again.clock.now() >= lived
+        again.close()
 
 
 def test_clocks_by_name() -> None:

@@ -4,7 +4,8 @@ After every step the ticker runs to the end, every single transaction has been j
 fleet, and what guests saw is compared with what they saw before.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forewarn.clock import ManualClock
-from forewarn.core.document import NEWEST, api_version
+from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
 from forewarn.core.invariants import check_invariants
@@ -41,7 +42,7 @@ from forewarn.core.model import (
 from forewarn.core.transitions import Verb
 from forewarn.server import Service
 from forewarn.settings import Settings
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Seen, Store
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Known, Page, Seen, Store
 from forewarn.testing.stories import START
 
 SCOPES = ("any", "all", "pool")
@@ -82,6 +83,12 @@ class JudgedStore:
 
     def snapshot(self, focus: Focus) -> Snapshot:
         return self.inner.snapshot(focus)
+
+    def scopes(self) -> dict[str, Scope]:
+        return self.inner.scopes()
+
+    def known(self) -> Iterator[Known]:
+        return self.inner.known()
 
     def inventory(self) -> Inventory:
         return self.inner.inventory()
@@ -285,7 +292,7 @@ class ServiceMachine(RuleBasedStateMachine):
     def one_incarnation_one_content(self) -> None:
         """Within an epoch the same incarnation means the same content."""
         for name, scope in self.store.everything().scopes.items():
-            document = self.control.document(name, api_version(NEWEST))
+            document = b"".join(self.control.document(name, version) for version in VERSIONS.values())
             known = self.seen.setdefault((name, scope.epoch, scope.incarnation), document)
             assert known == document, f"{name} epoch {scope.epoch}: incarnation {scope.incarnation} has two contents"
 
@@ -294,6 +301,21 @@ class ServiceMachine(RuleBasedStateMachine):
         """After the ticker ran, no moment that has passed is still waited for."""
         wakeup = self.service.ticker.next_wakeup()
         assert wakeup is None or wakeup > self.clock.now()
+
+
+class FleetMachine(ServiceMachine):
+    """The same, with a fleet that changes under it as well."""
+
+    @rule(scope=st.sampled_from(SCOPES), kind=st.sampled_from(ScopeKind))
+    def change_kind(self, scope: str, kind: ScopeKind) -> None:
+        known = self.store.inventory().scopes[scope]
+        self.do(self.control.apply_fleet, Fleet({scope: replace(known, kind=kind)}, {}), OPERATOR)
+
+    @rule(scope=st.sampled_from(SCOPES), name=st.sampled_from(["m-0", "m-3"]))
+    def remove_a_machine(self, scope: str, name: str) -> None:
+        inventory = self.store.inventory()
+        left = {key: m for key, m in inventory.machines.items() if key != (scope, name)}
+        self.do(self.control.apply_fleet, Fleet(inventory.scopes, left), OPERATOR, prune=True)
 
 
 @st.composite

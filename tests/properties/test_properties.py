@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.conftest import STORES
-from tests.properties.machine import ServiceMachine
+from tests.properties.machine import FleetMachine
 
 from forewarn.store import Store
 
-BUDGET = int(os.environ.get("FOREWARN_TEST_BUDGET", "1"))
+BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = {"memory": 120, "sqlite": 25}
 
 
@@ -21,7 +21,7 @@ EXAMPLES = {"memory": 120, "sqlite": 25}
 def test_invariants_hold_whatever_is_asked(name: str) -> None:
     """No sequence of requests, reports and time breaks a rule, leaves a refused request's trace, or loses a wake-up."""
 
-    class Machine(ServiceMachine):
+    class Machine(FleetMachine):
         @staticmethod
         def make_store() -> Store:
             return STORES[name](Path(tempfile.mkdtemp(dir=folder)))

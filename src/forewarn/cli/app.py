@@ -15,8 +15,9 @@ app = typer.Typer(
     help="Machines learn of coming maintenance, prepare, and say go.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
-db = typer.Typer(name="db", help="Look after the embedded database.", no_args_is_help=True)
+db = typer.Typer(name="db", help="Look after the embedded database.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(db)
 
 Config = Annotated[
@@ -48,6 +49,9 @@ def serve(
     config: Config = None,
     store: Store = None,
     fleet: Annotated[str | None, typer.Option(help="A fleet file (TOML) to apply at start.")] = None,
+    prune: Annotated[
+        bool | None, typer.Option("--prune", help="Remove what the fleet file does not state.", show_default=False)
+    ] = None,
     clock: Annotated[
         str | None, typer.Option(help="`system`, `manual`, or a rate like `60x` [default: system]")
     ] = None,
@@ -76,6 +80,7 @@ def serve(
     flags = {
         "store": store,
         "fleet": fleet,
+        "prune": prune,
         "clock": clock,
         "executor": executor,
         "guest": guest or None,

@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Machine,
     Maintenance,
     Order,
+    OrderState,
     Scope,
     Snapshot,
     Status,
@@ -195,6 +196,12 @@ class Draft:
         wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
         wakes |= {self.events[o.id].maintenance_id for o in _changed(self.before.orders, self.orders)}
         stirred = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
+        # A failure, or its end, may put a wave into the queue or take it out.
+        stirred |= {
+            self.events[order.id].scope
+            for order in _changed(self.before.orders, self.orders)
+            if _failed(self.before.orders.get(order.id)) != _failed(order)
+        }
         for maintenance in _changed(self.before.maintenances, self.maintenances):
             known = self.before.maintenances.get(maintenance.id)
             if known is not None and known.paused != maintenance.paused:
@@ -207,6 +214,10 @@ class Draft:
 def _status(events: Mapping[str, Event], event: Event) -> Status | None:
     known = events.get(event.id)
     return known.status if known is not None else None
+
+
+def _failed(order: Order | None) -> bool:
+    return order is not None and order.state is OrderState.FAILED
 
 
 def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:

@@ -5,6 +5,7 @@ import re
 from forewarn.core.errors import Invalid
 
 _DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d)")
+MAX_DURATION_S = 3_650 * 86_400
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -17,7 +18,10 @@ def parse_duration(text: object) -> int:
         raise Invalid(
             f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > MAX_DURATION_S:
+        raise Invalid(f"{text!r} is longer than ten years: write at most {duration_text(MAX_DURATION_S)}")
+    return seconds
 
 
 def duration_text(seconds: int) -> str:

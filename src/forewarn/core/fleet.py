@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from forewarn.core.durations import duration_text, parse_duration
-from forewarn.core.errors import Invalid, InvalidFleet, MachineBusy
+from forewarn.core.errors import Invalid, InvalidFleet, MachineBusy, Refused
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     OPEN,
@@ -344,7 +344,17 @@ def _moved_on(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:
 
 
 def _refuse_open(snapshot: Snapshot, diff: Difference) -> None:
-    """Machines with open events cannot be removed or moved."""
+    """Machines with open events cannot be removed or moved, and their scope can neither go nor change its kind."""
+    told = {event.scope: event for event in snapshot.events.values() if event.status in OPEN}
+    for name in diff.removed_scopes:
+        if name in told:
+            raise Refused(f"scope {name} has open event {told[name].id}: cancel it or wait for its end")
+    for scope in diff.scopes:
+        # The kind shows in the oldest version of the document.
+        if scope.name in told and snapshot.scopes[scope.name].kind is not scope.kind:
+            raise Refused(
+                f"scope {scope.name} has open event {told[scope.name].id}: its kind cannot change before that ends"
+            )
     busy = {
         (event.scope, name): event
         for event in snapshot.events.values()

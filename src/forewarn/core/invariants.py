@@ -34,7 +34,7 @@ _STEPS = {
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     """Raise InvariantBroken if going from `before` to `after` at `now` would break a rule."""
-    moved = [e for e in after.events.values() if before.events.get(e.id) != e]
+    moved = [e for e in after.events.values() if (known := before.events.get(e.id)) is not e and known != e]
     for event in moved:
         _check_identity(before.events.get(event.id), event)
         _check_resources(event)

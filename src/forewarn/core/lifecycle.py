@@ -6,7 +6,7 @@ A verb reads nothing but its arguments, saves nothing, and raises without having
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh
 from forewarn.core.draft import Draft
@@ -219,23 +219,31 @@ def settle(
 # -- what executors report
 
 
-def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str) -> Change:
-    """An executor begins: saved before anything happens outside."""
+def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
+    """An executor begins: saved before anything happens outside. Its time counts from here."""
     draft = Draft(snapshot, now, actor)
     order = _order(draft, order_id)
     event = draft.events[order_id]
-    draft.put_order(
-        replace(order, state=order_after(order, OrderVerb.TAKE), node=node, taken=draft.now_in(event.scope))
-    )
+    now = draft.now_in(event.scope)
+    deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
+    state = order_after(order, OrderVerb.TAKE)
+    draft.put_order(replace(order, state=state, node=node, taken=now, deadline=deadline))
     draft.note("order taken", event=event, detail=f"attempt {order.attempt} by {node}")
     return draft.change()
 
 
-def report(snapshot: Snapshot, order_id: str, outcome: Outcome, *, now: datetime, actor: Actor) -> Change:
-    """An executor is done, one way or the other. A failed order leaves its event Started and visible."""
+def report(
+    snapshot: Snapshot, order_id: str, outcome: Outcome, *, now: datetime, actor: Actor, attempt: int | None = None
+) -> Change:
+    """An executor is done, one way or the other. A failed order leaves its event Started and visible.
+
+    `attempt` says which one it is about: a late word about the first must not be taken for the second's.
+    """
     draft = Draft(snapshot, now, actor)
     order = _order(draft, order_id)
     event = draft.events[order_id]
+    if attempt is not None and attempt != order.attempt:
+        raise Refused(f"order {order_id} is at attempt {order.attempt}: the end of attempt {attempt} no longer matters")
     after(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
@@ -264,9 +272,10 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
     if event.type is EventType.TERMINATE:
         for name in event.resources:
             draft.remove_machine((event.scope, name))
+        left = {name for scope, name in draft.machines if scope == event.scope}
         for other in draft.events_in(event.scope):
-            if other.status in UNSTARTED and set(other.resources) <= set(event.resources):
-                cancel(draft, other, f"{', '.join(other.resources)} was terminated")
+            if other.status in UNSTARTED and left.isdisjoint(other.resources):
+                cancel(draft, other, f"nothing of it is left: {', '.join(other.resources)} terminated")
 
 
 # -- what time brings

@@ -1,8 +1,9 @@
 """Runs an operator's command for each order: the event as JSON on standard input and as FOREWARN_* variables.
 
 Exit code 0 means done, anything else failed; the end of the output is kept. The command runs under `runner`, which outlives
-this process: each order has a folder with a lock that the runner holds while it lives, and a result once it ended.
-So after a crash `status` knows whether the command goes on, ended, or never ran.
+this process: each order has a folder with a lock that the runner holds while it lives, a mark once the command may have
+begun, and a result once it ended. So after a crash `status` knows whether the command goes on, ended, never ran, or was
+lost with its runner; only after the machine itself went down is it run again.
 """
 
 import fcntl
@@ -19,9 +20,13 @@ from pathlib import Path
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.executors import Progress, Report, Work
-from forewarn.executors.runner import save
+from forewarn.executors.runner import boot_id, save
 
 _RUNNER = Path(__file__).with_name("runner.py")
+_LOST = Outcome(
+    ok=False,
+    reason="its runner was killed: the result is unknown, and the command may still be at work; look before a retry",
+)
 
 
 class CommandExecutor:
@@ -45,7 +50,7 @@ class CommandExecutor:
         # Secrets of the service are not the command's business.
         self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
         self._parallel = parallel
-        self._watched: set[str] = set()
+        self._watched: set[tuple[str, int]] = set()
         self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.nudge = nudge
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -54,7 +59,7 @@ class CommandExecutor:
         folder = self._folder_of(work)
         if _locked(folder):
             return Progress.RUNNING
-        return _result(folder) or Progress.UNKNOWN
+        return _result(folder) or (_LOST if _begun(folder) else Progress.UNKNOWN)
 
     def free_slots(self) -> int:
         return self._parallel - len(self._watched)
@@ -76,13 +81,13 @@ class CommandExecutor:
         return None
 
     def settled(self, report: Report) -> None:
-        self._watched.discard(report.order_id)
+        self._watched.discard((report.order_id, report.attempt))
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
     def tidy(self, running: Collection[Work]) -> None:
         known = {self._folder_of(work) for work in running}
         for folder in self._folder.iterdir():
-            if folder not in known and not _locked(folder):
+            if folder.is_dir() and folder not in known and not _locked(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
@@ -118,29 +123,40 @@ class CommandExecutor:
             os.close(lock)
 
     def _await_in_thread(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
-        self._watched.add(work.order.id)
+        self._watched.add((work.order.id, work.order.attempt))
         name = f"order-{work.order.id}"
         threading.Thread(target=self._await, args=(work, runner), daemon=True, name=name).start()
 
     def _await(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
         """Until the runner is gone, whoever started it; ours is reaped as well."""
         folder = self._folder_of(work)
-        lock = os.open(folder / "lock", os.O_RDWR)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        finally:
-            os.close(lock)
-        if runner is not None:
-            runner.wait()
-        lost = Outcome(ok=False, reason="the command was killed together with its runner; its result is unknown")
-        self._ended.put(Report(work.order.id, work.order.attempt, _result(folder) or lost))
+            lock = os.open(folder / "lock", os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            finally:
+                os.close(lock)
+            if runner is not None:
+                runner.wait()
+            outcome = _result(folder) or _LOST
+        except (OSError, ValueError) as error:
+            outcome = Outcome(ok=False, reason=f"its result cannot be read: {error}")
+        self._ended.put(Report(work.order.id, work.order.attempt, outcome))
         self.nudge()
+
+
+def _begun(folder: Path) -> bool:
+    """Whether the command may have run since the machine came up."""
+    try:
+        return (folder / "begun").read_text("utf-8") == boot_id()
+    except OSError:
+        return False
 
 
 def _locked(folder: Path) -> bool:
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
-    except FileNotFoundError:
+    except OSError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

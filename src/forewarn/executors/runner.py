@@ -4,6 +4,7 @@ It outlives the service: started in a session of its own, it holds an inherited 
 restarted service can tell work that goes on from work that died. Called as `python runner.py FOLDER`.
 """
 
+import errno
 import json
 import os
 import signal
@@ -16,16 +17,37 @@ from pathlib import Path
 
 MAX_OUTPUT_BYTES = 64 * 1024
 GRACE_S = 5.0
+SAVE_TRIES = 600
+SAVE_AGAIN_S = 1.0
 
 
 def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text("utf-8"))
+    # From here on the command may have run: whoever finds this without a result knows that it must not run again.
+    save(folder / "begun", boot_id())
     try:
         result = run(request["command"], request["environment"], request["stdin"], request["time_limit_s"])
     except OSError as error:
         reason = f"{request['command'][0]} cannot be run: {error.strerror or error}"
         result = {"ok": False, "reason": reason, "output": ""}
-    save(folder / "result.json", json.dumps(result))
+    save_result(folder, result)
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+
+
+def save_result(folder: Path, result: dict[str, object]) -> None:
+    """The work is done: a full disk must not turn that into a failure. Without its output it may fit."""
+    for attempt in range(SAVE_TRIES):
+        try:
+            save(folder / "result.json", json.dumps(result))
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or attempt == SAVE_TRIES - 1:
+                raise
+            result = {**result, "output": f"(not kept: {error.strerror})"}
+            time.sleep(SAVE_AGAIN_S)
 
 
 def save(path: Path, text: str) -> None:
@@ -86,15 +108,14 @@ def feed(process: "subprocess.Popen[bytes]", data: bytes) -> None:
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """The whole process group, gently first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        try:
-            process.wait(timeout=GRACE_S)
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """The whole process group: gently first, then whoever of it is left."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 if __name__ == "__main__":

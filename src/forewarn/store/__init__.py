@@ -4,10 +4,10 @@ Stores know core.model and nothing else of the core: they keep what they are giv
 call from several threads.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from forewarn.core.model import (
     AuditEntry,
@@ -93,6 +93,17 @@ class Inventory:
     machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
 
 
+class Known(NamedTuple):
+    """How a machine is told from others: small, because there may be a million."""
+
+    scope: str
+    name: str
+    update_domain: int
+    fault_domain: int
+    instance_id: str
+    identities: tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """When a machine last asked."""
@@ -112,6 +123,12 @@ class Store(Protocol):
 
     def inventory(self) -> Inventory:
         """The whole fleet."""
+
+    def scopes(self) -> dict[str, Scope]:
+        """Every scope."""
+
+    def known(self) -> Iterator[Known]:
+        """Every machine, one by one, for whoever must tell callers apart."""
 
     # Atomic and durable: when it returns, the change survives a crash; when it raises, nothing of it happened.
 

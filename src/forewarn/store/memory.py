@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -21,7 +21,7 @@ from forewarn.core.model import (
     Scope,
     Snapshot,
 )
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Seen
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Known, Page, Seen
 
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
 
@@ -65,6 +65,14 @@ class MemoryStore:
                 events=events,
                 orders={i: self._orders[i] for i in events if i in self._orders},
             )
+
+    def scopes(self) -> dict[str, Scope]:
+        with self._lock:
+            return dict(sorted(self._scopes.items()))
+
+    def known(self) -> Iterator[Known]:
+        for m in self.inventory().machines.values():
+            yield Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
     def inventory(self) -> Inventory:
         with self._lock:

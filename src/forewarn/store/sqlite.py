@@ -12,12 +12,24 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from forewarn.core.errors import Conflict, InvariantBroken
-from forewarn.core.model import Approval, AuditEntry, Change, Event, Machine, Maintenance, Order, OrderState, Snapshot
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Page, Seen, rows
+from forewarn.core.model import (
+    Approval,
+    AuditEntry,
+    Change,
+    Event,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+    Snapshot,
+)
+from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Known, Page, Seen, rows
 from forewarn.store.sql import queries
 from forewarn.store.sqlite_file import connect, create, guarded, hold, require_current, schema_version
 
@@ -64,9 +76,21 @@ class SqliteStore:
 
     def inventory(self) -> Inventory:
         with self._reading() as reader:
-            scopes = {row["name"]: rows.SCOPE.thing(row) for row in reader.ask("scopes_all")}
+            scopes = _scopes(reader)
             machines = _with_addresses(reader.ask("machines_all"), reader.ask("addresses_all"))
             return Inventory(scopes, machines)
+
+    def scopes(self) -> dict[str, Scope]:
+        with self._reading() as reader:
+            return _scopes(reader)
+
+    def known(self) -> Iterator[Known]:
+        with self._reading() as reader:
+            for _, group in groupby(reader.ask("machines_known"), key=lambda row: (row["scope"], row["name"])):
+                found = list(group)
+                identities = tuple((row["interface"], row["address"]) for row in found if row["address"] is not None)
+                scope, name, update_domain, fault_domain, instance_id, _, _ = found[0]
+                yield Known(scope, name, update_domain, fault_domain, instance_id, identities)
 
     # -- atomic writes
 
@@ -233,6 +257,10 @@ def _json(values: Iterable[object]) -> str:
 
 
 # -- reading
+
+
+def _scopes(reader: _Session) -> dict[str, Scope]:
+    return {row["name"]: rows.SCOPE.thing(row) for row in reader.ask("scopes_all")}
 
 
 def _machines(reader: _Session, focus: Focus) -> dict[tuple[str, str], Machine]:

@@ -122,8 +122,21 @@ def restore(source: Path, path: Path) -> None:
         damage = reading.execute("PRAGMA quick_check").fetchone()[0]
         if damage != "ok":
             raise StoreUnavailable(f"{source} is damaged ({damage}): restore another backup")
-        with guarded(path), held(path), _plain(path) as writing:
-            reading.backup(writing)
+        draft = path.with_name(path.name + ".restoring")
+        with guarded(path), held(path):
+            draft.unlink(missing_ok=True)
+            try:
+                with _plain(draft) as between, _plain(path) as writing:
+                    reading.backup(between)
+                    _begin_epochs(between)
+                    between.backup(writing)
+            finally:
+                draft.unlink(missing_ok=True)
+
+
+def _begin_epochs(connection: sqlite3.Connection) -> None:
+    """What guests saw after the backup was made is forgotten: its incarnations must not come again in their epoch."""
+    connection.execute("UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHERE epoch > 0")
 
 
 def describe(path: Path) -> list[tuple[str, str]]:

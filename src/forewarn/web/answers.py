@@ -129,6 +129,8 @@ def decide(
     asked = dict(zip(names, (value for _, value in parameters), strict=True))
     if not _told_metadata(request, path, asked):
         return _NO_METADATA
+    if request.too_large and path != SCHEDULED_EVENTS:
+        return TOO_LARGE
     if path == "/metadata/versions":
         return _VERSIONS
     if path != SCHEDULED_EVENTS:

@@ -15,8 +15,8 @@ import msgspec
 
 from forewarn.clock import Clock, SystemClock
 from forewarn.core.document import VERSIONS, render, rfc1123
-from forewarn.core.model import Change, Event, Machine, Scope
-from forewarn.store import Focus, Store
+from forewarn.core.model import Change, Event, Scope
+from forewarn.store import Focus, Known, Store
 
 CLOSE = b"\r\nConnection: close"
 _ROWS = tuple(VERSIONS.values())
@@ -33,29 +33,48 @@ class Moment:
 
 
 class Now:
-    """The present Moment: the same object for a whole second, so that "still the same second" is one comparison."""
+    """The present Moment: the same object for a whole second, so that "still the same second" is one comparison.
+
+    `moment` stays the present one until the monotonic clock reaches `until_s`: whoever has just read that clock, as every
+    poll must, need not call. Only the system clock promises anything; another may be moved, and is asked each time.
+    """
+
+    __slots__ = ("_clock", "_system", "moment", "until_s")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._system = isinstance(clock, SystemClock)
-        self._second = 0
-        self._moment = Moment(clock.now())
+        self.moment = Moment(clock.now())
+        self.until_s = 0.0
 
     def __call__(self) -> Moment:
-        # The system clock's second without building a datetime: this runs for every poll.
-        if self._system and int(time.time()) == self._second:
-            return self._moment
+        if time.monotonic() < self.until_s:
+            return self.moment
+        read_s = time.monotonic()
         now = self._clock.now()
-        if now.replace(microsecond=0) != self._moment.at.replace(microsecond=0):
-            self._moment = Moment(now)
-        self._second = int(now.timestamp())
-        return self._moment
+        if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
+            self.moment = Moment(now)
+        if self._system:
+            self.until_s = read_s + 1.0 - now.microsecond / 1e6
+        return self.moment
+
+
+# The response indexes of a 304: the connection stays, the connection ends.
+NOT_MODIFIED = (-1, -2)
+
+
+def response_index(version: int, close: bool, wait_s: int = 0) -> int:
+    """One number for each way to send a state: a row of the version table, the last of its connection, waited for."""
+    return 2 * (len(_ROWS) * wait_s + version) + close
 
 
 class State:
-    """One state of one scope's document; never changed, only replaced. Responses are rendered when first asked for."""
+    """One state of one scope's document; never changed, only replaced. Responses are rendered when first asked for.
 
-    __slots__ = ("enabled", "etag", "events", "parts", "scope", "sent")
+    `sent` holds by `response_index` what was last sent, and in which second.
+    """
+
+    __slots__ = ("bodies", "enabled", "etag", "events", "scope", "sent")
 
     def __init__(self, scope: Scope, events: tuple[Event, ...]) -> None:
         self.scope = scope
@@ -63,40 +82,40 @@ class State:
         self.events = events
         # `"<incarnation>"` in a scope's first epoch, `"<incarnation>-<epoch>"` after.
         self.etag = f'"{scope.incarnation}"' if scope.epoch <= 1 else f'"{scope.incarnation}-{scope.epoch}"'
-        self.parts: list[tuple[bytes, bytes] | None] = [None] * (2 * len(_ROWS))
-        self.sent: list[tuple[Moment, bytes] | None] = [None] * (2 * len(_ROWS))
+        self.bodies: dict[int, bytes] = {}
+        self.sent: dict[int, tuple[Moment, bytes]] = {}
 
-    def response(self, version: int, close: bool, moment: Moment) -> bytes:
-        """The whole 200 response, as last sent if that was in this second."""
-        index = 2 * version + close
-        sent = self.sent[index]
+    def response(self, index: int, moment: Moment) -> bytes:
+        """The whole response, as last sent if that was in this second."""
+        sent = self.sent.get(index)
         if sent is not None and sent[0] is moment:
             return sent[1]
-        head, tail = self.parts[index] or self._render(version, close)
-        whole = b"".join((head, moment.date, tail))
+        whole = self._render(index, moment)
         self.sent[index] = (moment, whole)
         return whole
 
     def body(self, version: int) -> bytes:
-        return render(self.scope, self.events, _ROWS[version])
+        body = self.bodies.get(version)
+        if body is None:
+            body = self.bodies[version] = render(self.scope, self.events, _ROWS[version])
+        return body
 
-    def not_modified(self, close: bool, moment: Moment) -> bytes:
-        ending = CLOSE if close else b""
-        return b"HTTP/1.1 304 Not Modified\r\nETag: %b\r\nDate: %b%b\r\n\r\n" % (
-            self.etag.encode(),
-            moment.date,
-            ending,
-        )
-
-    def _render(self, version: int, close: bool) -> tuple[bytes, bytes]:
+    def _render(self, index: int, moment: Moment) -> bytes:
+        if index in NOT_MODIFIED:
+            ending = CLOSE if index == NOT_MODIFIED[True] else b""
+            return b"HTTP/1.1 304 Not Modified\r\nETag: %b\r\nDate: %b%b\r\n\r\n" % (
+                self.etag.encode(),
+                moment.date,
+                ending,
+            )
+        wait_s, rest = divmod(index, 2 * len(_ROWS))
+        version, close = divmod(rest, 2)
         body = self.body(version)
         head = (
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\nETag: %b\r\nDate: "
-            % (len(body), self.etag.encode())
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\nETag: %b%b\r\nDate: "
+            % (len(body), self.etag.encode(), b"\r\nPreference-Applied: wait=%d" % wait_s if wait_s else b"")
         )
-        rendered = (head, (CLOSE if close else b"") + b"\r\n\r\n" + body)
-        self.parts[2 * version + close] = rendered
-        return rendered
+        return b"".join((head, moment.date, CLOSE if close else b"", b"\r\n\r\n", body))
 
 
 class Waiter(Protocol):
@@ -155,10 +174,9 @@ class Documents:
 
     def load(self) -> None:
         """Everything, at start: "every enabled scope's 24 h begin anew"."""
-        inventory = self._store.inventory()
         with self._lock:
-            self._read(inventory.scopes)
-            for machine in inventory.machines.values():
+            self._read(self._store.scopes())
+            for machine in self._store.known():
                 self._put(machine)
 
     def heard(self, change: Change) -> None:
@@ -170,8 +188,8 @@ class Documents:
                 self._remove(key)
             for machine in change.machines:
                 self._forget(machine.key)
-            for machine in change.machines:
-                self._put(machine)
+            for m in change.machines:
+                self._put(Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities))
             for name in change.removed_scopes:
                 self.views.pop(name, None)
         if changed:
@@ -224,20 +242,21 @@ class Documents:
                 self.enablements += 1
             # A scope that changed in a way no guest sees keeps its rendered responses.
             if (view.state.etag, view.state.scope.kind) == (state.etag, scope.kind):
-                state.parts, state.sent = view.state.parts, view.state.sent
+                state.bodies, state.sent = view.state.bodies, view.state.sent
             else:
                 changed.append(view)
             view.state = state
         return changed
 
-    def _put(self, machine: Machine) -> None:
+    def _put(self, machine: Known) -> None:
         """A machine keeps its record, which connections hold, as long as it is known in the same way."""
-        caller = self._callers.get(machine.key)
+        key = (machine.scope, machine.name)
+        caller = self._callers.get(key)
         if caller is not None and not set(caller.identities) <= set(machine.identities):
             caller.view = None  # an address it had may be another's now: its connections are looked up again
             caller = None
         if caller is None:
-            caller = self._callers[machine.key] = Caller(
+            caller = self._callers[key] = Caller(
                 scope=machine.scope,
                 name=machine.name,
                 view=self.views[machine.scope],

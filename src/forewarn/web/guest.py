@@ -15,7 +15,7 @@ from forewarn.core.errors import ForewarnError, NotFound, RequestError
 from forewarn.core.model import Actor, ScopeKind
 from forewarn.web import answers
 from forewarn.web.answers import Answer, Approve, Instance, Poll, Request
-from forewarn.web.documents import CLOSE, Caller, View
+from forewarn.web.documents import CLOSE, NOT_MODIFIED, Caller, Moment, View, response_index
 from forewarn.web.guests import Guests
 from forewarn.web.reader import Reader
 
@@ -40,38 +40,45 @@ log = logging.getLogger("forewarn.guest")
 class Connection(asyncio.Protocol):
     """One connection. `busy` while an answer is not there yet; what comes meanwhile waits its turn."""
 
+    # A guest may connect for every poll, and then pays for each attribute set at the start: what only the other lane
+    # needs begins as the class's own, and takes room in a connection once it is set.
     __slots__ = (
-        "_active_s", "_buffered", "_half_closed", "_interface", "_lingering", "_paused", "_proxied", "_reader", "_served",
-        "_since_s", "_timer", "_todo", "_waiting", "address", "busy", "caller", "closing", "guests", "transport",
+        "__dict__", "_active_s", "_interface", "_reader", "_since_s", "busy", "caller", "closing", "guests",
+        "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
+    _proxied = _paused = _half_closed = _lingering = False
+    _todo: deque[Request | Answer] | None = None
+    _buffered: list[bytes] | None = None
+    _waiting: tuple[Caller, View, Request, Poll] | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, guests: Guests, interface: str = "") -> None:
         self.guests = guests
         self._interface = interface
         self.caller: Caller | None = None
-        self._proxied = False
         self._reader: Reader | None = None
-        self._active_s = self._since_s = monotonic()
-        self._served = False
-        self.busy = self.closing = self._paused = self._half_closed = self._lingering = False
-        self._todo: deque[Request | Answer] | None = None
-        self._buffered: list[bytes] | None = None
-        self._waiting: tuple[Caller, View, Request, Poll] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._since_s = monotonic()
+        self._active_s = 0.0  # when it was last answered: never yet
+        self.busy = self.closing = False
 
     # -- coming and going
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        guests, limits, trust = self.guests, self.guests.limits, self.guests.trust
+        guests = self.guests
+        limits = guests.limits
         self.transport = transport  # type: ignore[assignment]
-        self.address = _plain_address(transport.get_extra_info("peername"))
         guests.counters.accepted += 1
-        self._proxied = trust.is_proxy(self.address)
-        caller = trust.connected(guests.documents, self._interface, self.address)
-        share_used = caller is not None and caller.connections >= limits.connections and trust.every_caller is None
-        if guests.stopping or not self.address or share_used or len(guests.connections) >= limits.all_connections:
+        peer = transport.get_extra_info("peername")
+        # The usual caller, without the calls it takes to find any other.
+        caller = guests.usual_callers.get((self._interface, peer[0])) if peer else None
+        if caller is None:
+            address, trust = self.address, guests.trust
+            self._proxied = trust.is_proxy(address)
+            caller = trust.connected(guests.documents, self._interface, address)
+        share_used = caller is not None and caller.connections >= limits.connections and not guests.trust.every_caller
+        if guests.stopping or not peer or share_used or len(guests.connections) >= limits.all_connections:
             guests.counters.refused += 1
             self.closing = True
             self.transport.abort()
@@ -81,19 +88,27 @@ class Connection(asyncio.Protocol):
             self.caller = caller
         guests.connections[self] = None
 
+    @property
+    def address(self) -> str:
+        return _plain_address(self.transport.get_extra_info("peername"))
+
     def connection_lost(self, error: Exception | None) -> None:
         del error
         self.closing = True
-        self._stop_waiting()
-        if self in self.guests.connections:
-            del self.guests.connections[self]
-            if self.caller is not None:
-                self.caller.connections -= 1
+        if self.busy:
+            self._stop_waiting()
+        # One that was refused never counted.
+        if self.guests.connections.pop(self, self) is None and self.caller is not None:
+            self.caller.connections -= 1
 
     def eof_received(self) -> bool:
-        """A client may close its half and still wait for the answer."""
+        """A client may close its half and still wait for the answer; a long poll ends, for most who close have left."""
+        if self.closing or not (self.busy or self._paused or self._todo or self._buffered):
+            return False
         self._half_closed = True
-        return not self.closing and bool(self.busy or self._paused or self._todo or self._buffered)
+        if self._waiting is not None:
+            self._waited()
+        return not self.closing
 
     def pause_writing(self) -> None:
         """The guest does not read what it is sent: we do not read what it sends."""
@@ -113,14 +128,18 @@ class Connection(asyncio.Protocol):
         elif self.busy or self._paused:
             late = self._paused and now_s - self._active_s > self.guests.limits.idle_s
             self._since_s = now_s  # what was sent ahead could not be completed meanwhile
-        elif (self._reader is not None and self._reader.partial) or not self._served:
+        elif (self._reader is not None and self._reader.partial) or not self._active_s:
             late = now_s - self._since_s > self.guests.limits.request_s
         else:
             late = now_s - self._active_s > self.guests.limits.idle_s
         if late:
             self.guests.counters.timed_out += not self._lingering
-            self.closing = True
-            self.transport.abort()
+            self.drop()
+
+    def drop(self) -> None:
+        """Without a word, and whatever is under way."""
+        self.closing = True
+        self.transport.abort()
 
     def stop(self) -> None:
         """The service stops: waiters get their 304, what is in flight is finished, the rest is closed."""
@@ -143,30 +162,31 @@ class Connection(asyncio.Protocol):
             return
         view = caller.view
         now_s = monotonic()
-        tokens = caller.tokens + (now_s - caller.refilled_s) * guests.burst
-        if view is None or tokens < 1.0 or not view.state.enabled or view.held_until_s > now_s:
+        burst = guests.burst
+        tokens = caller.tokens + (now_s - caller.refilled_s) * burst
+        if view is None or tokens < 1.0 or view.held_until_s > now_s or not (state := view.state).enabled:
             self._parse(data)
             return
-        caller.tokens = (tokens if tokens < guests.burst else guests.burst) - 1.0
+        caller.tokens = (tokens if tokens < burst else burst) - 1.0
         caller.refilled_s = self._active_s = now_s
-        self._served = True
-        moment = guests.documents.now()
+        now = guests.now
+        moment = now.moment if now_s < now.until_s else now()
         if caller.seen is not moment:
-            self._seen(caller, view)
-        version, etag, close = known
-        state = view.state
+            caller.seen = view.seen = moment
+            guests.dirty[id(caller)] = caller
+        index, etag, close = known
         guests.counters.remembered += 1
         if etag == state.etag:
             guests.counters.not_modified += 1
-            self.transport.write(state.not_modified(close, moment))
-        else:
-            self.transport.write(state.response(version, close, moment))
+            index = NOT_MODIFIED[close]
+        # As State.response has it, without the call.
+        sent = state.sent.get(index)
+        self.transport.write(sent[1] if sent is not None and sent[0] is moment else state.response(index, moment))
         if close:
             self._close()
 
-    def _seen(self, caller: Caller, view: View) -> None:
+    def _seen(self, caller: Caller, view: View, moment: Moment) -> None:
         """Noted here, written in batches: never a write per poll."""
-        moment = self.guests.documents.now()
         caller.seen = view.seen = moment
         self.guests.dirty[id(caller)] = caller
 
@@ -184,7 +204,7 @@ class Connection(asyncio.Protocol):
                 max_head_bytes=limits.head_bytes, max_headers=limits.headers, max_body_bytes=limits.body_bytes
             )
         fresh = not reader.partial
-        if fresh and self._served:
+        if fresh and self._active_s:
             self._since_s = monotonic()
         reader.feed(data)
         requests, reader.requests = reader.requests, []
@@ -251,9 +271,9 @@ class Connection(asyncio.Protocol):
             self._send(decision, request)
             return
         if raw is not None and isinstance(decision, Poll) and self._repeatable(request, decision):
-            tag = answers.plain_tag(decision.if_none_match)
-            guests.remember(raw, caller, (decision.version, tag, not request.keep_alive))
-        self._seen(caller, view)
+            tag, close = answers.plain_tag(decision.if_none_match), not request.keep_alive
+            guests.remember(raw, caller, (response_index(decision.version, close), tag, close))
+        self._seen(caller, view, guests.now())
         if not view.state.enabled:
             self._later(
                 lambda: self._enable(caller, view), lambda: self._held(caller, view, request, decision), request
@@ -404,10 +424,15 @@ class Connection(asyncio.Protocol):
             view.waiters.pop(self, None)
             caller.waiting -= 1
             # "An open long poll counts as seen", to its end.
-            self._seen(caller, view)
+            self._seen(caller, view, self.guests.now())
 
     def _send_document(self, view: View, request: Request, poll: Poll, *, unchanged: bool, waited: bool) -> None:
-        state = view.state
+        state, keep = view.state, self._keeps(request)
+        if not unchanged and request.method == "GET" and not (keep and request.http_1_0):
+            # One change goes to very many who wait for it: the same bytes as to the one before.
+            index = response_index(poll.version, not keep, poll.wait_s if waited else 0)
+            self._write(200, state.response(index, self.guests.now()), keep=keep)
+            return
         extra: tuple[bytes, ...] = (b"ETag: " + state.etag.encode(),)
         if waited:
             extra = (*extra, b"Preference-Applied: wait=%d" % poll.wait_s)
@@ -419,23 +444,29 @@ class Connection(asyncio.Protocol):
     # -- sending
 
     def _send(self, answer: Answer, request: Request) -> None:
-        guests = self.guests
-        guests.counters.outcomes[answer.status] += 1
-        self._active_s, self._served = monotonic(), True
-        last = self._half_closed and not (self._todo or self._buffered)
-        keep = request.keep_alive and not last and not guests.stopping
+        keep = self._keeps(request)
         head = [b"HTTP/1.1 %d %b" % (answer.status, REASONS.get(answer.status, b"Not Modified"))]
         if answer.status != 304:
             head += [b"Content-Type: " + answer.content_type] if answer.body else []
             head.append(b"Content-Length: %d" % len(answer.body))
         head += answer.extra
-        head.append(b"Date: " + guests.documents.now().date)
+        head.append(b"Date: " + self.guests.now().date)
         if not keep:
             head.append(CLOSE[2:])
         elif request.http_1_0:
             head.append(b"Connection: keep-alive")
         body = b"" if request.method == "HEAD" else answer.body
-        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + body)
+        self._write(answer.status, b"\r\n".join(head) + b"\r\n\r\n" + body, keep=keep)
+
+    def _keeps(self, request: Request) -> bool:
+        """Whether the connection stays after the answer to this request."""
+        last = self._half_closed and not (self._todo or self._buffered)
+        return request.keep_alive and not last and not self.guests.stopping
+
+    def _write(self, status: int, data: bytes, *, keep: bool) -> None:
+        self.guests.counters.outcomes[status] += 1
+        self._active_s = monotonic()
+        self.transport.write(data)
         if not keep and self._reader is not None and self._reader.problem is not None:
             self._linger()
         elif not keep:
@@ -458,7 +489,9 @@ class Connection(asyncio.Protocol):
 
 def _plain_address(peer: tuple[str, int] | None) -> str:
     """As the fleet has it: no zone, and IPv4 as IPv4; "" when the peer has gone already."""
-    return peer[0].partition("%")[0].removeprefix("::ffff:") if peer else ""
+    if peer is None or ":" not in peer[0]:
+        return peer[0] if peer else ""
+    return peer[0].partition("%")[0].removeprefix("::ffff:")
 
 
 def _instance(caller: Caller, view: View) -> Instance:

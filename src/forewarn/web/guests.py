@@ -27,6 +27,8 @@ class Guest(Protocol):
 
     def stop(self) -> None: ...
 
+    def drop(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -71,6 +73,10 @@ class Guests:
         first_call_delay_s: float = 0.0,
     ) -> None:
         self.documents = documents
+        self.now = documents.now
+        # By source address, where nothing but the address says who is calling.
+        by_address_alone = trust.every_caller is None and not trust.proxies
+        self.usual_callers = documents.by_address if by_address_alone else {}
         self.control = control
         self.writer = writer
         self.limits = limits
@@ -79,6 +85,7 @@ class Guests:
         self.burst = limits.requests_per_s or float("inf")
         self.counters = Counters()
         self.connections: dict[Guest, None] = {}
+        # Bytes -> which response they ask for, the tag they bring, whether the connection ends.
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.dirty: dict[int, Caller] = {}

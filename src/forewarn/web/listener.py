@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.web.guest import Connection
@@ -54,6 +56,8 @@ def open_socket(address: Address, *, hop_limit: int = 0) -> socket.socket:
         if address.interface:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, address.interface.encode())
         listener.bind((address.host, address.port))
+        # Here, not when the loop opens it: two listeners on one address must be refused with a sentence.
+        listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
@@ -81,6 +85,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ModuleNotFoundError:
         return asyncio.new_event_loop()
+    # Where libuv finds io_uring it tells the kernel through it which sockets to watch. For a guest that connects for every
+    # poll that costs more than the plain call; libuv asks this variable when a process makes its first loop.
+    os.environ.setdefault("UV_USE_IO_URING", "0")
     return uvloop.new_event_loop()
 
 
@@ -143,7 +150,7 @@ class GuestListener:
     async def _open(self) -> None:
         for address, listener in self._sockets:
             server = await self._loop.create_server(
-                lambda interface=address.interface: Connection(self._guests, interface),  # type: ignore[misc]
+                partial(Connection, self._guests, address.interface),
                 sock=listener,
                 backlog=BACKLOG,
             )
@@ -168,4 +175,7 @@ class GuestListener:
         deadline_s = self._loop.time() + within_s
         while self._guests.connections and self._loop.time() < deadline_s:
             await asyncio.sleep(0.01)
+        for connection in list(self._guests.connections):
+            connection.drop()
+        await asyncio.sleep(0)
         self._loop.stop()

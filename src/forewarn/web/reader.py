@@ -11,8 +11,7 @@ import httptools
 from forewarn.web import answers
 from forewarn.web.answers import Answer, Request
 
-# The parser gets its bytes in pieces of at most this size: by so much a head may exceed its limit before it is noticed.
-PIECE_BYTES = 4 * 1024
+END_OF_HEAD = b"\r\n\r\n"
 # A chunked body in the smallest chunks, "1\r\nx\r\n", costs six bytes a byte; whoever sends more is not sending a body.
 RAW_BYTES_PER_BODY_BYTE = 8
 BLANKS = " \t"
@@ -22,9 +21,9 @@ class Reader:
     """One connection's parser. After `feed`: `requests` that are complete, `problem` if the rest cannot be read."""
 
     __slots__ = (
-        "_began", "_body", "_body_bytes", "_expects", "_head_done", "_headers", "_line_from", "_max_body_bytes",
-        "_max_head_bytes", "_max_headers", "_owed", "_owed_bytes", "_parser", "_raw_bytes", "_target", "_window",
-        "partial", "problem", "requests",
+        "_body", "_body_bytes", "_expects", "_head", "_head_done", "_headers", "_left_bytes", "_max_body_bytes",
+        "_max_head_bytes", "_max_headers", "_parser", "_raw_bytes", "_tail", "_target", "_upgraded", "partial", "problem",
+        "requests",
     )  # fmt: skip
 
     def __init__(self, *, max_head_bytes: int, max_headers: int, max_body_bytes: int) -> None:
@@ -36,50 +35,62 @@ class Reader:
         self.problem: Answer | None = None
         self.partial = False
         self._expects = False
-        self._window = b""
-        self._owed: Request | None = None
-        self._owed_bytes = 0
+        self._tail = b""
+        self._upgraded: Request | None = None
         self._clear()
 
     def feed(self, data: bytes) -> None:
-        for start in range(0, len(data), PIECE_BYTES):
-            if self.problem is None:
-                self._feed(data[start : start + PIECE_BYTES])
+        """The parser gets no byte of a request together with bytes of the one before: we always know where each begins."""
+        while data and self.problem is None:
+            size = self._size_of_next(data)
+            self._feed(data[:size])
+            data = data[size:]
+
+    def _size_of_next(self, data: bytes) -> int:
+        """Up to the end of a head or of chunks, which both end with an empty line, or of a body of known length."""
+        if self._left_bytes:
+            return min(self._left_bytes, len(data))
+        found = (self._tail + data).find(END_OF_HEAD)
+        if found < 0:
+            self._tail = (self._tail + data)[-3:]
+            return len(data)
+        size = found + len(END_OF_HEAD) - len(self._tail)
+        self._tail = b""
+        return size
 
     def _feed(self, piece: bytes) -> None:
-        self._began = False
-        self._window, self._line_from = self._window + piece if self.partial and not self._head_done else piece, 0
-        rest = piece
-        while rest and self.problem is None:
-            rest = self._taken(rest, self._owed) if self._owed is not None else self._parsed(rest)
-        if self.partial and not self._began:
-            # What comes in pieces is counted by the piece: neither a head nor a body's wrapping may grow for ever.
-            self._raw_bytes += len(piece)
-            if not self._head_done and self._raw_bytes > self._max_head_bytes:
-                self.problem = self.problem or answers.HEADERS_TOO_LARGE
-            elif self._raw_bytes > self._max_head_bytes + RAW_BYTES_PER_BODY_BYTE * self._max_body_bytes:
-                self.problem = self.problem or answers.TOO_LARGE
+        if not self.partial:
+            self._clear()
+        self._raw_bytes += len(piece)
+        if not self._head_done:
+            self._head += piece
+            if self._raw_bytes > self._max_head_bytes:
+                self.problem = answers.HEADERS_TOO_LARGE
+        elif self._raw_bytes > self._max_head_bytes + RAW_BYTES_PER_BODY_BYTE * self._max_body_bytes:
+            self.problem = answers.TOO_LARGE
+        if self.problem is not None:
+            return
+        if self._left_bytes:
+            self._left_bytes -= len(piece)
+        if self._upgraded is not None:
+            self._take(piece, self._upgraded)
+        else:
+            self._parse(piece)
 
-    def _parsed(self, data: bytes) -> bytes:
-        """Whatever the parser left over."""
+    def _parse(self, piece: bytes) -> None:
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # "A server MAY ignore a received Upgrade header field": the next request, or this one's body, follows.
-            return data[upgrade.args[0] :]
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # "A server MAY ignore a received Upgrade header field": this request's body or the next one follows
         except httptools.HttpParserError:
             self.problem = self.problem or answers.MALFORMED
-        return b""
 
-    def _taken(self, data: bytes, request: Request) -> bytes:
-        """The parser believes that nothing of ours follows an Upgrade: the body of such a request is counted here."""
-        taken, rest = data[: self._owed_bytes], data[self._owed_bytes :]
-        self._owed_bytes -= len(taken)
-        request.body += taken
-        if not self._owed_bytes:
-            self._owed = None
+    def _take(self, piece: bytes, request: Request) -> None:
+        """The parser believes that nothing of ours follows an Upgrade: the body of such a request is taken here."""
+        request.body += piece
+        if not self._left_bytes:
+            self._upgraded = None
             self._complete(request)
-        return rest
 
     def wants_continue(self) -> bool:
         """Once: the client waits for `100 Continue` before it sends the body."""
@@ -90,7 +101,6 @@ class Reader:
     # -- called by the parser
 
     def on_message_begin(self) -> None:
-        self._clear()
         self.partial = True
 
     def on_url(self, url: bytes) -> None:
@@ -103,14 +113,15 @@ class Reader:
 
     def on_headers_complete(self) -> None:
         self._head_done = True
-        size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
-        if size > self._max_head_bytes or len(self._headers) > self._max_headers:
+        if len(self._headers) > self._max_headers:
             self._stop(answers.HEADERS_TOO_LARGE)
         version = self._parser.get_http_version()
         self._check_line(version)
         for name, value in self._headers:
-            if name == "content-length" and int(value) > self._max_body_bytes:
-                self._too_large()
+            if name == "content-length":
+                self._left_bytes = int(value)
+                if self._left_bytes > self._max_body_bytes:
+                    self._too_large()
             if name == "transfer-encoding" and (
                 value.lower() != "chunked" or version != "1.1" or self._parser.should_upgrade()
             ):
@@ -126,9 +137,8 @@ class Reader:
 
     def on_message_complete(self) -> None:
         request = self._request(b"".join(self._body))
-        lengths = request.values("content-length") if self._parser.should_upgrade() else []
-        if lengths and int(lengths[0]):
-            self._owed, self._owed_bytes = request, int(lengths[0])
+        if self._left_bytes and self._parser.should_upgrade():
+            self._upgraded = request
         else:
             self._complete(request)
 
@@ -137,10 +147,9 @@ class Reader:
     def _check_line(self, version: str) -> None:
         """`GET /path HTTP/1.1`, one space each: the parser also knows RTSP, Icecast, HTTP/0.9 and longer gaps."""
         line = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._target, version.encode())
-        found = self._window.find(line, self._line_from)
-        if found < 0 or version not in ("1.0", "1.1") or b"#" in self._target:
+        exact = self._head.lstrip(b"\r\n").startswith(line)
+        if not exact or version not in ("1.0", "1.1") or b"#" in self._target:
             self._stop(answers.MALFORMED)
-        self._line_from = found + len(line)
 
     def _request(self, body: bytes) -> Request:
         version = self._parser.get_http_version()
@@ -171,10 +180,8 @@ class Reader:
         raise ValueError("stop")  # the parser turns it into its own error and stops
 
     def _clear(self) -> None:
-        self._began = True
-        self._target = b""
+        self._target = self._head = b""
         self._headers: list[tuple[str, str]] = []
         self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._raw_bytes = 0
+        self._body_bytes = self._raw_bytes = self._left_bytes = 0
         self._head_done = False

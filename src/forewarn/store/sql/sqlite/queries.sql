@@ -22,6 +22,12 @@ WHERE host <> '' AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY scop
 -- name: machines_all
 SELECT * FROM machines ORDER BY scope, name;
 
+-- name: machines_known
+-- A row per identity of a machine, in order of machines.
+SELECT m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, a.interface, a.address
+FROM machines m LEFT JOIN machine_addresses a ON a.scope = m.scope AND a.name = m.name
+ORDER BY m.scope, m.name;
+
 -- name: addresses_by_key
 SELECT a.scope, a.name, a.address FROM json_each(:keys) k
 JOIN machine_addresses a ON a.scope = k.value ->> 0 AND a.name = k.value ->> 1;

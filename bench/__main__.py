@@ -1,0 +1,63 @@
+"""The command: which benches, at which size; prints their tables, then a verdict for each target.
+
+Exit code 0 when everything was measured, even where a target is missed; 1 when the service did what it never may.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from bench import poll, scale, transitions
+from bench.fleet import MACHINES_PER_SCOPE
+from bench.report import Verdict
+from bench.size import FULL, TOY, Size
+
+# Here and not in the system's folder for temporary files, which may be memory: a commit there waits for no disk.
+OUT = Path(__file__).parent / "out"
+BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
+    "transitions": transitions.run,
+    "scale": scale.run,
+    "poll": poll.run,
+}
+
+
+def main() -> int:
+    names, size = _arguments()
+    logging.disable(logging.WARNING)
+    OUT.mkdir(exist_ok=True)
+    verdicts: list[Verdict] = []
+    for name in names:
+        with tempfile.TemporaryDirectory(dir=OUT) as folder:
+            verdicts += BENCHES[name](Path(folder), size)
+    for verdict in verdicts:
+        if size.judged or verdict.broken:
+            print(verdict)
+    if not size.judged:
+        print("toy size: no target is judged")
+    return 1 if any(verdict.broken for verdict in verdicts) else 0
+
+
+def _arguments() -> tuple[list[str], Size]:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="bench", help=f"which: {', '.join(BENCHES)}; all by default")
+    parser.add_argument("--toy", action="store_true", help="each once, as small as can be; no target is judged")
+    parser.add_argument("--machines", type=int, nargs="+", help="the sizes of fleet for scale")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in BENCHES]
+    if unknown:
+        parser.error(f"unknown bench {', '.join(unknown)}: there are {', '.join(BENCHES)}")
+    size = TOY if given.toy else FULL
+    if given.machines:
+        fewest = size.due_events * MACHINES_PER_SCOPE
+        if min(given.machines) < fewest:
+            parser.error(f"--machines: at least {fewest}, {MACHINES_PER_SCOPE} for each of {size.due_events} scopes")
+        size = replace(size, machines=tuple(sorted(set(given.machines))))
+    return given.names or list(BENCHES), size
+
+
+if __name__ == "__main__":
+    sys.exit(main())

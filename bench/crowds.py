@@ -1,0 +1,139 @@
+"""Ten thousand guests at once: what idle, polling, waiting and returning crowds cost, and how long they wait."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.clients import load
+from bench.load import Task
+from bench.subjects import LOAD_CORE, STOP_WITHIN_S, Subject, free_port, pinned, serving
+
+SETTLE_S = 0.5
+WAITING_WITHIN_S = 30.0
+PER_SCOPE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """One change to very many waiters: from the bell and from the call to the last answer, and who polled meanwhile."""
+
+    last_s: float
+    asked_s: float
+    batch_s: float
+    probe_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """All guests come back after a restart: when 99.9 % and when all were answered, since the listener accepted again."""
+
+    most_s: float
+    all_s: float
+    down_s: float
+
+
+class Inside:
+    """The process that takes orders."""
+
+    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+        self._process = process
+        self.port = port
+        if process.stdout is None or not process.stdout.readline().startswith("ready"):
+            raise RuntimeError("the service inside the bench did not become ready")
+
+    def order(self, what: str) -> dict[str, Any]:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the service inside the bench cannot be told anything")
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
+
+
+@contextmanager
+def inside(what: str, number: int = 0) -> Iterator[Inside]:
+    port = free_port()
+    command = pinned([sys.executable, "-m", "bench.inside", what, str(port), str(number)])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Inside(process, port)
+        finally:
+            process.terminate()
+            process.wait(STOP_WITHIN_S)
+
+
+def crowd(mode: str, port: int, connections: int, seconds: float = 0.0, **more: int) -> Task:
+    sources = more.pop("sources", connections)
+    return Task(mode=mode, port=port, core=LOAD_CORE, connections=connections, sources=sources, seconds=seconds, **more)
+
+
+def idle_bytes(subject: Subject, connections: int) -> float:
+    """Resident memory for each connection that polled once and now is silent."""
+    with load(crowd("idle", subject.port, min(connections, 100))):
+        before = subject.resident_bytes()
+    with load(crowd("idle", subject.port, connections)):
+        time.sleep(SETTLE_S)
+        return (subject.resident_bytes() - before) / connections
+
+
+def paced_cpu(subjects: Sequence[Subject], connections: int, seconds: float, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds a second while each connection polls once a second, in turns."""
+    spent: dict[str, list[float]] = {subject.name: [] for subject in subjects}
+    for _ in range(rounds):
+        for subject in subjects:
+            with load(crowd("paced", subject.port, connections, seconds)) as client:
+                before_s = subject.cpu_s()
+                answered = client.run()["answered"]
+                # By the answers, should the load have fallen behind.
+                spent[subject.name].append((subject.cpu_s() - before_s) / answered * connections)
+    return spent
+
+
+def fan_out(server: Inside, waiters: int, *, probed: bool) -> FanOut:
+    probe = {"probe_source": PER_SCOPE} if probed else {}
+    with load(crowd("wait", server.port, waiters, sources=PER_SCOPE, **probe)) as client:
+        deadline_s = time.monotonic() + WAITING_WITHIN_S
+        while server.order("waiting")["waiting"] < waiters:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError("not every long poll came to wait")
+            time.sleep(0.05)
+        client.begin()
+        time.sleep(SETTLE_S)
+        told = server.order("change")
+        seen = client.result()
+    if seen["left"]:
+        raise RuntimeError(f"{seen['left']} waiters were not answered")
+    batches_s = server.order("batches")["batches_s"] if probed else [0.0]
+    return FanOut(
+        last_s=seen["last_s"] - told["rung_s"],
+        asked_s=seen["last_s"] - told["asked_s"],
+        batch_s=max(batches_s),
+        probe_s=max(seen["probes_s"], default=0.0),
+    )
+
+
+def storm(database: Path, connections: int) -> Storm:
+    """Restart the service under its guests, who all come back at once."""
+    port = free_port()
+    with serving(database, port) as first:
+        client = load(crowd("storm", first.port, connections))
+        coming = client.__enter__()
+        coming.begin()
+        time.sleep(0.1)
+        stopped_s = time.monotonic()
+    try:
+        with serving(database, port):
+            seen = coming.result()
+    finally:
+        client.__exit__(None, None, None)
+    answered_s = sorted(seen["answered_s"])
+    if len(answered_s) < connections:
+        raise RuntimeError(f"{connections - len(answered_s)} guests were never answered again")
+    most = answered_s[min(connections - 1, int(connections * 0.999))]
+    return Storm(most_s=most, all_s=answered_s[-1], down_s=seen["up_s"] - stopped_s)

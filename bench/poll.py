@@ -1,0 +1,259 @@
+"""The poll: a real `forewarn serve` beside nginx returning a static string, each on the first core, the load on the second.
+
+What is compared is CPU time per answered request: on a shared machine requests per second say nothing. At toy size every
+path runs once, with our own load and, by design, without the peer.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import crowds
+from bench.clients import load, wrk
+from bench.guests import DOCUMENT_BYTES, build
+from bench.load import Task, ask, connected
+from bench.measure import median_ratio, quantile
+from bench.plot import draw
+from bench.report import Verdict, at_most, milliseconds, print_table
+from bench.size import Size
+from bench.subjects import LOAD_CORE, Subject, missing_tools, nginx, serving
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "poll.svg"
+FORE, PEER = "forewarn", "nginx"
+KEEP_ALIVE, CONNECT = "keep-alive", "connection per request"
+GOALS = {KEEP_ALIVE: (1.0, 0.9), CONNECT: (0.85, 0.75)}  # the goal, and below which it is missed
+MOST_PACED_RATIO = 1.2
+MOST_IDLE_BYTES = 4_096
+MOST_FAN_OUT_RATIO = 2.0
+MOST_BATCHES = 1.0
+MOST_FRESH_S = 0.010
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    scopes: int
+    connections: int
+    rounds: int
+    seconds: float
+    crowd: int
+    crowd_rounds: int
+    crowd_seconds: float
+    fan_outs: int
+    documents: int
+    changes: int
+
+
+FULL = Amounts(
+    scopes=500, connections=64, rounds=9, seconds=2.0, crowd=10_000, crowd_rounds=3, crowd_seconds=5.0, fan_outs=5,
+    documents=10_000, changes=300,
+)  # fmt: skip
+TOY = Amounts(
+    scopes=5, connections=8, rounds=1, seconds=0.3, crowd=100, crowd_rounds=1, crowd_seconds=0.5, fan_outs=1,
+    documents=50, changes=5,
+)  # fmt: skip
+
+
+def run(folder: Path, size: Size) -> list[Verdict]:
+    amounts = FULL if size.judged else TOY
+    if size.judged and missing_tools():
+        raise SystemExit("\n".join(missing_tools()))
+    database = folder / "guests.db"
+    build(database, scopes=amounts.scopes, per_scope=crowds.PER_SCOPE)
+    ratios: dict[str, float] = {}
+    verdicts: list[Verdict] = []
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(serving(database))]
+        if size.judged:
+            subjects.append(stack.enter_context(nginx(folder / "nginx", _body(subjects[0]))))
+        verdicts += _requests(subjects, amounts, ratios, with_wrk=size.judged)
+        verdicts += _crowd(subjects, amounts, ratios)
+    verdicts += _fan_out(database, amounts)
+    verdicts += _changes(folder, database, amounts)
+    _storm(database, amounts)
+    if size.judged:
+        draw(
+            PICTURE,
+            "CPU of nginx / CPU of forewarn, the same requests",
+            list(ratios.items()),
+            goal=1.0,
+            goal_name="nginx, static string",
+        )
+    return verdicts
+
+
+def _body(subject: Subject) -> bytes:
+    with connected(Task(mode="", port=subject.port, core=0, connections=1), 0) as connection:
+        body = ask(connection).partition(b"\r\n\r\n")[2]
+    if len(body) != DOCUMENT_BYTES:
+        raise RuntimeError(f"the document has {len(body)} bytes instead of {DOCUMENT_BYTES}")
+    return body
+
+
+# -- requests, one after the other
+
+
+def _requests(
+    subjects: Sequence[Subject], amounts: Amounts, ratios: dict[str, float], *, with_wrk: bool
+) -> list[Verdict]:
+    machines = amounts.scopes * crowds.PER_SCOPE
+
+    def keep_alive(subject: Subject) -> int:
+        if with_wrk:
+            return wrk(subject.port, connections=amounts.connections, seconds=amounts.seconds)
+        return _answered(_task("keep_alive", subject, amounts))
+
+    def connect(subject: Subject) -> int:
+        return _answered(_task("connect", subject, amounts, sources=machines))
+
+    rows, verdicts = [], []
+    ways: dict[str, Callable[[Subject], int]] = {KEEP_ALIVE: keep_alive, CONNECT: connect}
+    for way, ask_all in ways.items():
+        costs = _costs(subjects, ask_all, amounts.rounds)
+        for name, each in costs.items():
+            ratio = f"{median_ratio(costs[PEER].rounds_s, each.rounds_s):.2f}" if PEER in costs else ""
+            figures = [statistics.median(each.rounds_s), min(each.rounds_s), each.all_in_s]
+            rows.append([f"{way}, {name}", *map(_micro, figures), ratio])
+        if PEER in costs:
+            ratios[f"{way}, {amounts.connections} at once"] = median_ratio(costs[PEER].rounds_s, costs[FORE].rounds_s)
+            verdicts.append(_judged(way, ratios[f"{way}, {amounts.connections} at once"]))
+    title = (
+        f"A poll of {DOCUMENT_BYTES} bytes among {machines:,} machines, {amounts.connections} connections at once:"
+        f" CPU per request, median of {amounts.rounds} interleaved rounds"
+    )
+    print_table(title, ["how, server", "median", "least", "with all it did between", "nginx CPU / its CPU"], rows)
+    return verdicts
+
+
+def _task(mode: str, subject: Subject, amounts: Amounts, sources: int = 1) -> Task:
+    return Task(
+        mode=mode,
+        port=subject.port,
+        core=LOAD_CORE,
+        connections=amounts.connections,
+        sources=sources,
+        seconds=amounts.seconds,
+    )
+
+
+def _answered(task: Task) -> int:
+    with load(task) as client:
+        return int(client.run()["answered"])
+
+
+@dataclass(slots=True)
+class Spent:
+    """CPU seconds per request: of each round, and of all it did from the first to the last, also between its rounds."""
+
+    rounds_s: list[float]
+    all_in_s: float = 0.0
+
+
+def _costs(subjects: Sequence[Subject], ask_all: Callable[[Subject], int], rounds: int) -> dict[str, Spent]:
+    """The first round only warms up."""
+    costs = {subject.name: Spent([]) for subject in subjects}
+    began_s, answered = dict.fromkeys(costs, 0.0), dict.fromkeys(costs, 0)
+    for turn in range(rounds + 1):
+        for subject in subjects[:: 1 if turn % 2 else -1]:
+            before_s = subject.cpu_s()
+            count = ask_all(subject)
+            if turn == 0:
+                began_s[subject.name] = subject.cpu_s()
+            else:
+                costs[subject.name].rounds_s.append((subject.cpu_s() - before_s) / count)
+                answered[subject.name] += count
+    for subject in subjects:
+        costs[subject.name].all_in_s = (subject.cpu_s() - began_s[subject.name]) / answered[subject.name]
+    return costs
+
+
+def _judged(way: str, ratio: float) -> Verdict:
+    goal, least = GOALS[way]
+    name = f"nginx CPU / forewarn CPU, {way}, goal {goal:g},"
+    measured = f"{ratio:.2f}" + ("" if ratio >= goal else ", below the goal")
+    return Verdict(f"{name} at least {least:g}", measured, met=ratio >= least)
+
+
+# -- crowds
+
+
+def _crowd(subjects: Sequence[Subject], amounts: Amounts, ratios: dict[str, float]) -> list[Verdict]:
+    idle = {subject.name: crowds.idle_bytes(subject, amounts.crowd) for subject in subjects}
+    spent = crowds.paced_cpu(subjects, amounts.crowd, amounts.crowd_seconds, amounts.crowd_rounds)
+    rows = []
+    for subject in subjects:
+        cpu = spent[subject.name]
+        ratio = f"{median_ratio(cpu, spent[PEER]):.2f}" if PEER in spent else ""
+        rows.append(
+            [subject.name, f"{statistics.median(cpu) * 100:.1f} %", ratio, f"{idle[subject.name] / 1024:.2f} KB"]
+        )
+    title = f"{amounts.crowd:,} keep-alive connections, each polling once a second (CPU of one core) or silent (memory)"
+    print_table(title, ["server", "CPU, polling", "CPU ratio", "memory per idle connection"], rows)
+    verdicts = [at_most("bytes per idle connection", idle[FORE], MOST_IDLE_BYTES)]
+    if PEER in spent:
+        ratio_paced = median_ratio(spent[FORE], spent[PEER])
+        ratios[f"{amounts.crowd:,} polling once a second"] = 1 / ratio_paced
+        verdicts.append(at_most(f"CPU of {amounts.crowd:,} polling / nginx's", ratio_paced, MOST_PACED_RATIO))
+    return verdicts
+
+
+def _fan_out(database: Path, amounts: Amounts) -> list[Verdict]:
+    ours, peers = [], []
+    with crowds.inside(str(database)) as house, crowds.inside("bare", DOCUMENT_BYTES + 160) as bare:
+        for _ in range(amounts.fan_outs):
+            ours.append(crowds.fan_out(house, amounts.crowd, probed=True))
+            peers.append(crowds.fan_out(bare, amounts.crowd, probed=False))
+    ratio = median_ratio([o.last_s for o in ours], [p.last_s for p in peers])
+    row = [
+        milliseconds(statistics.median(o.last_s for o in ours)),
+        milliseconds(statistics.median(p.last_s for p in peers)),
+        f"{ratio:.2f}",
+        milliseconds(statistics.median(o.asked_s for o in ours)),
+        milliseconds(statistics.median(o.batch_s for o in ours)),
+        milliseconds(statistics.median(o.probe_s for o in ours)),
+    ]
+    title = f"One change to the last of {amounts.crowd:,} waiting long polls, median of {amounts.fan_outs}"
+    head = ["forewarn", "bare uvloop loop", "ratio", "with the commit", "longest batch", "longest poll meanwhile"]
+    print_table(title, head, [row])
+    waits = median_ratio([o.probe_s for o in ours], [o.batch_s for o in ours])
+    return [
+        at_most(f"fan-out to {amounts.crowd:,} / a bare loop's", ratio, MOST_FAN_OUT_RATIO),
+        at_most("longest poll during the fan-out / longest batch", waits, MOST_BATCHES),
+    ]
+
+
+def _changes(folder: Path, database: Path, amounts: Amounts) -> list[Verdict]:
+    many = folder / "many.db"
+    build(many, scopes=amounts.documents, per_scope=1, announced=False)
+    with crowds.inside(str(many)) as house, load(crowds.crowd("probe", house.port, 1)) as client:
+        client.begin()
+        told = house.order("change all")
+        client.end()
+        probes_s = client.result()["probes_s"]
+    if told["changed"] != amounts.documents:
+        raise RuntimeError(f"{told['changed']} documents changed instead of {amounts.documents}")
+    title = f"{amounts.documents:,} documents changed by one transaction"
+    row = [f"{told['took_s']:.2f} s", milliseconds(told["stall_s"]), milliseconds(max(probes_s))]
+    print_table(title, ["the change took", "longest stall of the event loop", "longest poll meanwhile"], [row])
+    with (
+        crowds.inside(str(database), amounts.changes) as house,
+        load(crowds.crowd("paced", house.port, amounts.crowd, amounts.changes * 0.02)) as client,
+    ):
+        client.begin()
+        took_s = house.order("fresh")["took_s"]
+    row = [milliseconds(quantile(took_s, part)) for part in (0.5, 0.99, 1.0)]
+    title = f"From the acknowledged change to a poll that shows it, {amounts.crowd:,} others polling once a second"
+    print_table(title, ["p50", "p99", "max"], [row])
+    return [at_most("ms to a fresh document, p99,", quantile(took_s, 0.99) * 1e3, MOST_FRESH_S * 1e3)]
+
+
+def _storm(database: Path, amounts: Amounts) -> None:
+    seen = crowds.storm(database, amounts.crowd)
+    row = [f"{seen.most_s:.2f} s", f"{seen.all_s:.2f} s", f"{seen.down_s:.2f} s"]
+    title = f"{amounts.crowd:,} guests come back at once after a restart; since the listener accepts again"
+    print_table(title, ["99.9 % answered", "all answered", "restart until it accepts"], [row])
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"

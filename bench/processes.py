@@ -1,0 +1,99 @@
+"""Real processes from outside: how soon `forewarn serve` is ready and how much memory it holds, beside a bare peer."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.measure import Cost, median, median_ratio, resident_bytes, spent_cpu_s
+from bench.report import print_table
+from bench.size import Size
+
+# What any service of this kind must at least do: start Python and import the web framework.
+PEER = "import starlette.applications, uvicorn; print('ready', flush=True); input()"
+PEER_NAME = "bare peer: Python, uvicorn, starlette"
+EMPTY_NAME = "serve, empty"
+SETTLE_S = 0.3
+STOP_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What one process had cost when it was ready, and the memory it held when it had settled."""
+
+    ready: Cost
+    memory_bytes: int
+
+
+def measure_processes(databases: Mapping[int, Path], size: Size) -> None:
+    folder = next(iter(databases.values())).parent
+    commands = {PEER_NAME: [sys.executable, "-c", PEER], EMPTY_NAME: _serve(folder / "empty.db")}
+    commands |= {_name(machines): _serve(path) for machines, path in databases.items()}
+    starts: dict[str, list[Start]] = {name: [] for name in commands}
+    for _ in range(size.spawns):
+        for name, command in commands.items():
+            starts[name].append(_start(command))
+    _report(starts, tuple(databases))
+
+
+def _name(machines: int) -> str:
+    return f"serve, {machines:,} machines"
+
+
+def _serve(path: Path) -> list[str]:
+    flags = ["--store", f"sqlite:{path}", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0"]
+    return [sys.executable, "-m", "forewarn", "serve", *flags, "--state-dir", str(path.parent), "--log-level", "error"]
+
+
+def _start(command: Sequence[str]) -> Start:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
+    began_s = time.perf_counter()
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            return _watched(process, began_s)
+        finally:
+            process.terminate()
+            process.wait(STOP_WITHIN_S)
+
+
+def _watched(process: "subprocess.Popen[str]", began_s: float) -> Start:
+    if process.stdout is None:
+        raise RuntimeError("the process has no output to read")
+    line = process.stdout.readline()
+    ready = Cost(time.perf_counter() - began_s, spent_cpu_s(process.pid))
+    if not line.startswith("ready"):
+        raise RuntimeError(f"the process said {line!r} instead of ready")
+    time.sleep(SETTLE_S)
+    return Start(ready, resident_bytes(process.pid))
+
+
+def _report(starts: Mapping[str, Sequence[Start]], sizes: Sequence[int]) -> None:
+    peer = [s.ready.cpu_s for s in starts[PEER_NAME]]
+    empty_bytes = _memory(starts[EMPTY_NAME])
+    per_machine = {_name(n): f"{(_memory(starts[_name(n)]) - empty_bytes) / n:.1f} B" for n in sizes}
+    rows = []
+    for name, each in starts.items():
+        ready = median([s.ready for s in each])
+        ratio = median_ratio([s.ready.cpu_s for s in each], peer)
+        rows.append(
+            [
+                name,
+                f"{ready.wall_s:.2f} s",
+                f"{ready.cpu_s:.2f} s",
+                f"{ratio:.1f}",
+                f"{_memory(each) / 2**20:.1f} MiB",
+                per_machine.get(name, ""),
+            ]
+        )
+    title = f"From spawn to ready, and resident memory then; median of {len(peer)} interleaved spawns"
+    print_table(title, ["process", "wall", "CPU", "CPU ratio", "memory", "per machine"], rows)
+
+
+def _memory(starts: Sequence[Start]) -> float:
+    return statistics.median(s.memory_bytes for s in starts)

@@ -1,0 +1,56 @@
+"""A real Service on a database file, for the benches that run inside this process, and the few things they ask of it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from forewarn.clock import Clock
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Actor, Change, EventType, Request, Status, Targets
+from forewarn.server import Service
+from forewarn.settings import Settings
+from forewarn.web.documents import Documents
+
+OPERATOR = Actor("bench")
+
+
+@contextmanager
+def service_on(path: Path, clock: Clock) -> Iterator[Service]:
+    """Wired as `forewarn serve` does it, the documents in memory too, but nobody listens and nobody ticks."""
+    service = Service(Settings(store=f"sqlite:{path}", state_dir=path.parent), clock=clock)
+    try:
+        documents = Documents(service.store, clock, burst=1.0)
+        documents.load()
+        service.control.listen(documents.heard)
+        yield service
+    finally:
+        service.close()
+
+
+def reboot(service: Service, targets: Iterable[Targets], not_before: datetime | None = None) -> list[str]:
+    """A Platform Reboot for each; the ids of the maintenances."""
+    return [
+        service.control.submit(Request(type=EventType.REBOOT, targets=each, not_before=not_before), OPERATOR)
+        for each in targets
+    ]
+
+
+def finish(service: Service, event_ids: Iterable[str]) -> None:
+    """Report each order as done, one after the other, as whoever did the work would."""
+    for event_id in event_ids:
+        service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+
+
+class Moves:
+    """Hears which events moved, after the change was committed."""
+
+    def __init__(self, service: Service) -> None:
+        self._changes: list[Change] = []
+        service.control.listen(self._changes.append)
+
+    def take(self, status: Status) -> list[str]:
+        """The events that came to this status since the last call."""
+        moved = [event.id for change in self._changes for event in change.events if event.status is status]
+        self._changes.clear()
+        return moved

@@ -1,0 +1,42 @@
+"""How much each bench does: in full for figures, at toy size to see that every path still runs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """`judged` says whether the figures mean enough to be held against their targets."""
+
+    judged: bool
+    machines: tuple[int, ...]
+    due_events: int
+    tick_rounds: int
+    burst_events: int
+    spawns: int
+    transition_rounds: int
+    transition_scopes: int
+    bare_commits: int
+
+
+FULL = Size(
+    judged=True,
+    machines=(10_000, 1_000_000),
+    due_events=100,
+    tick_rounds=15,
+    burst_events=10_000,
+    spawns=3,
+    transition_rounds=7,
+    transition_scopes=100,
+    bare_commits=50,
+)
+TOY = Size(
+    judged=False,
+    machines=(200, 1_000),
+    due_events=10,
+    tick_rounds=1,
+    burst_events=20,
+    spawns=1,
+    transition_rounds=1,
+    transition_scopes=5,
+    bare_commits=2,
+)

@@ -1,0 +1,135 @@
+"""Who is measured, each a real process on the first core: `forewarn serve` as in production, and its peer nginx."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.guests import PATH
+from bench.measure import resident_bytes, spent_cpu_s
+
+SERVER_CORE = 0
+LOAD_CORE = min(1, (os.cpu_count() or 1) - 1)
+PORTS = range(8_200, 9_900)  # below those the system gives to clients
+START_WITHIN_S = 30.0
+STOP_WITHIN_S = 15.0
+# Checked and counted, but never reached: the load comes from fewer machines than there are connections.
+NO_LIMIT = "1000000"
+LIMITS = {f"FOREWARN_{name}": NO_LIMIT for name in ("RATE_LIMIT", "GUEST_CONNECTIONS", "GUEST_WAITING")}
+TOOLS = {"nginx": "nginx-light", "wrk": "wrk", "taskset": "util-linux"}
+
+NGINX = """
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 15000; }}
+http {{
+    access_log off;
+    keepalive_timeout 75s;
+    keepalive_requests 1000000000;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location = {path} {{
+            default_type "application/json; charset=utf-8";
+            if ($http_metadata != "true") {{ return 400; }}
+            if ($args != "{query}") {{ return 400; }}
+            return 200 '{body}';
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(slots=True)
+class Subject:
+    name: str
+    pid: int
+    port: int
+
+    def cpu_s(self) -> float:
+        return spent_cpu_s(self.pid)
+
+    def resident_bytes(self) -> int:
+        return resident_bytes(self.pid)
+
+
+def missing_tools() -> list[str]:
+    """What must be installed first, as a sentence for each."""
+    missing = [name for name in TOOLS if shutil.which(name) is None]
+    return [f"{name} is missing: apt-get install -y {TOOLS[name]}, or run scripts/bench_tools" for name in missing]
+
+
+def free_port() -> int:
+    for port in PORTS:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no port from {PORTS.start} to {PORTS.stop} is free")
+
+
+def pinned(command: Sequence[str]) -> list[str]:
+    return ["taskset", "-c", str(SERVER_CORE), *command]
+
+
+@contextmanager
+def serving(database: Path, port: int = 0) -> Iterator[Subject]:
+    """`forewarn serve`, ready. The system clock; every check, counter and limit on."""
+    port = port or free_port()
+    command = [
+        *(sys.executable, "-m", "forewarn", "serve", "--store", f"sqlite:{database}", "--log-level", "error"),
+        *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(database.parent)),
+    ]
+    with _running(pinned(command)) as process:
+        if process.stdout is None or not process.stdout.readline().startswith("ready "):
+            raise RuntimeError("forewarn serve did not become ready")
+        yield Subject("forewarn", process.pid, port)
+
+
+@contextmanager
+def nginx(folder: Path, body: bytes) -> Iterator[Subject]:
+    """One worker that returns the body from its configuration after looking at the header and the query."""
+    port = free_port()
+    path, _, query = PATH.partition("?")
+    folder.mkdir()
+    configuration = folder / "nginx.conf"
+    configuration.write_text(NGINX.format(folder=folder, port=port, path=path, query=query, body=body.decode()))
+    with _running(pinned(["nginx", "-c", str(configuration), "-g", "daemon off;"])) as process:
+        _until_listening(port)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+        yield Subject("nginx", int(children[0]), port)
+
+
+@contextmanager
+def _running(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")} | LIMITS
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(STOP_WITHIN_S)
+
+
+def _until_listening(port: int) -> None:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline_s:
+        with socket.socket() as trial:
+            if trial.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on port {port}")

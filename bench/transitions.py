@@ -1,0 +1,139 @@
+"""Committed transitions per second, beside bare one-row SQLite commits on the same file system in the same rounds.
+
+A transition is one event's change of status (publish, start, complete), saved so that it survives power loss. Both
+sides wait for the disk at every commit, so the target is judged by wall time; the CPU ratio is given beside it.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
+from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
+from bench.report import Verdict, at_least, print_table
+from bench.service import OPERATOR, Moves, finish, reboot, service_on
+from bench.size import Size
+from forewarn.clock import ManualClock
+from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.server import Service
+from forewarn.store.sqlite import SqliteStore
+
+NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+LEAST_RATIO = 0.3
+BATCHED = "as the service does it"
+SINGLE = "one event per commit"
+BARE = "bare commit"
+ALL = "all transitions"
+PUBLISH, START, COMPLETE = "publish", "start", "complete"
+STATUS = {PUBLISH: Status.SCHEDULED, START: Status.STARTED, COMPLETE: Status.COMPLETED}
+
+Tick = Callable[[Service, Sequence[str]], None]
+
+
+def tick_batched(service: Service, maintenance_ids: Sequence[str]) -> None:
+    """The ticker's cycle: everything due, in batches."""
+    del maintenance_ids
+    service.ticker.settle()
+
+
+def tick_single(service: Service, maintenance_ids: Sequence[str]) -> None:
+    for maintenance_id in maintenance_ids:
+        service.control.tick([maintenance_id], OPERATOR)
+
+
+class Bare:
+    """The peer: a plain table, one row per transaction, as durable as ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("CREATE TABLE transitions (number INTEGER PRIMARY KEY, status TEXT NOT NULL)")
+
+    def commit(self, count: int) -> None:
+        for _ in range(count):
+            self._connection.execute("INSERT INTO transitions (status) VALUES ('Started')")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Rolling:
+    """A service that reboots whole scopes, update domain by update domain: each event is published, started, completed."""
+
+    def __init__(self, service: Service, clock: ManualClock, peer: Bare, size: Size) -> None:
+        self._service = service
+        self._clock = clock
+        self._peer = peer
+        self._bare_commits = size.bare_commits
+        self._targets = [Targets(scope=scope_name(number)) for number in range(size.transition_scopes)]
+        self._moves = Moves(service)
+
+    def round(self, tick: Tick) -> dict[str, Cost]:
+        """One maintenance per scope from beginning to end; what a transition of each kind cost, and a bare commit."""
+        spent: dict[str, Cost] = defaultdict(lambda: NOTHING)
+        counts: dict[str, int] = defaultdict(int)
+        # Submitting plans the whole maintenance and publishes its first wave: more than a transition, so not counted.
+        ids = reboot(self._service, self._targets)
+        for wave in range(1, UPDATE_DOMAINS + 1):
+            self._clock.move_to(self._clock.now() + NOTICE)
+            started = self._step(START, spent, counts, lambda: tick(self._service, ids))
+            self._step(COMPLETE, spent, counts, lambda started=started: finish(self._service, started))  # type: ignore[misc]
+            if wave < UPDATE_DOMAINS:
+                self._step(PUBLISH, spent, counts, lambda: tick(self._service, ids))
+        self._service.ticker.settle()
+        return {kind: cost.each(counts[kind]) for kind, cost in spent.items()} | {ALL: _all(spent, counts)}
+
+    def _step(self, kind: str, spent: dict[str, Cost], counts: dict[str, int], work: Callable[[], None]) -> list[str]:
+        """Some bare commits and then the work, so that both meet the same disk; the events that moved."""
+        spent[BARE] += cost_of(lambda: self._peer.commit(self._bare_commits))
+        counts[BARE] += self._bare_commits
+        self._moves.take(STATUS[kind])
+        spent[kind] += cost_of(work)
+        moved = self._moves.take(STATUS[kind])
+        counts[kind] += len(moved)
+        return moved
+
+
+def _all(spent: Mapping[str, Cost], counts: Mapping[str, int]) -> Cost:
+    return sum((spent[kind] for kind in STATUS), NOTHING).each(sum(counts[kind] for kind in STATUS))
+
+
+def run(folder: Path, size: Size) -> list[Verdict]:
+    path = folder / "transitions.db"
+    with closing(SqliteStore(path)) as store:
+        fill(store, size.transition_scopes * MACHINES_PER_SCOPE)
+    clock = ManualClock(BEGINNING)
+    rounds: dict[str, list[dict[str, Cost]]] = {BATCHED: [], SINGLE: []}
+    with closing(Bare(folder / "bare.db")) as peer, service_on(path, clock) as service:
+        rolling = Rolling(service, clock, peer, size)
+        for _ in range(size.transition_rounds):
+            rounds[BATCHED].append(rolling.round(tick_batched))
+            rounds[SINGLE].append(rolling.round(tick_single))
+    return _report(rounds)
+
+
+def _report(rounds: Mapping[str, Sequence[dict[str, Cost]]]) -> list[Verdict]:
+    rows = [
+        [how, kind, *_figures([costs[kind] for costs in each], [costs[BARE] for costs in each])]
+        for how, each in rounds.items()
+        for kind in (BARE, ALL, *STATUS)
+    ]
+    title = f"Committed transitions beside bare commits, median of {len(rounds[BATCHED])} interleaved rounds"
+    print_table(title, ["how", "what", "wall each", "per second", "wall ratio", "CPU each", "CPU ratio"], rows)
+    ratio = median_ratio([c[BARE].wall_s for c in rounds[BATCHED]], [c[ALL].wall_s for c in rounds[BATCHED]])
+    return [at_least(f"transitions per bare commit (wall time), {BATCHED},", ratio, LEAST_RATIO)]
+
+
+def _figures(costs: Sequence[Cost], bare: Sequence[Cost]) -> list[str]:
+    typical = median(costs)
+    return [
+        f"{typical.wall_s * 1e3:.3f} ms",
+        f"{1 / typical.wall_s:,.0f}",
+        f"{median_ratio([c.wall_s for c in bare], [c.wall_s for c in costs]):.2f}",
+        f"{typical.cpu_s * 1e3:.3f} ms",
+        f"{median_ratio([c.cpu_s for c in bare], [c.cpu_s for c in costs]):.2f}",
+    ]

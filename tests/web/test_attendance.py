@@ -1,0 +1,88 @@
+"""Last-seen times: noted by every poll, written in batches, never per poll."""
+
+from datetime import timedelta
+
+import pytest
+
+from forewarn import server
+from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status, until
+
+
+def test_polls_write_nothing() -> None:
+    """A hundred polls of three machines: two scopes enabled, and one batch with the three when it is time."""
+    with serving() as served:
+        clients = [served.client(address) for address in (WEB_0, WEB_1, VM)]
+        for _ in range(100):
+            assert {status(client.ask(get())) for client in clients} == {200}
+        assert [change.audit[0].action for change in served.store.applied[1:]] == ["scope enabled"] * 2
+        assert served.store.seen_batches == []
+        served.side._write_seen()
+        until(lambda: bool(served.store.seen_batches))
+        (batch,) = served.store.seen_batches
+        assert sorted((seen.scope, seen.name) for seen in batch) == [
+            ("shop", "web-0"),
+            ("shop", "web-1"),
+            ("solo", "vm"),
+        ]
+        served.side._write_seen()
+        assert len(served.store.seen_batches) == 1
+
+
+def test_the_last_time_counts() -> None:
+    """What is written is when a machine was last seen, on the service clock; also in the lane of remembered requests."""
+    with serving() as served:
+        client = served.client()
+        for _ in range(4):
+            served.advance(minutes=1)
+            assert status(client.ask(get())) == 200
+        assert served.guests.counters.remembered > 0
+        served.side._write_seen()
+        until(lambda: bool(served.store.seen_batches))
+        assert served.store.last_seen(["shop"]) == {("shop", "web-0"): START + timedelta(minutes=4)}
+
+
+def test_what_fails_a_check_is_not_seen() -> None:
+    """A machine is seen when it asks for its document in a way that would enable its scope."""
+    with serving() as served:
+        client = served.client()
+        for request in (get("/metadata/versions"), get("/nowhere"), get(URL, "Origin: x"), get(URL, method="PUT")):
+            client.ask(request)
+        served.side._write_seen()
+        served.side.stop()
+        assert served.store.seen_batches == []
+
+
+def test_it_is_written_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, every few seconds; and what is left when the service stops."""
+    monkeypatch.setattr(server, "SEEN_EVERY_S", 0.1)
+    with serving() as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        until(lambda: len(served.store.seen_batches) == 1)
+    monkeypatch.setattr(server, "SEEN_EVERY_S", 60.0)
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        assert served.store.seen_batches == []
+    until(lambda: len(served.store.seen_batches) == 1)
+
+
+def test_a_store_that_is_away_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Losing the last few is allowed; it is said, and polls go on."""
+    with serving() as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        served.store.away = True
+        served.side._write_seen()
+        until(lambda: "last-seen times were not saved: the store is away" in caplog.text)
+        assert status(client.ask(get())) == 200
+
+
+def test_a_machine_that_left_is_not_written() -> None:
+    """Nothing is kept of who is no longer there."""
+    with serving() as served:
+        assert status(served.client(VM).ask(get())) == 200
+        caller = served.side.documents.named("solo", "vm")
+        assert caller is not None
+        caller.view = None
+        served.side._attendance.write([caller])
+        assert served.store.seen_batches == []
