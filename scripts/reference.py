@@ -22,6 +22,10 @@ def reference() -> str:
         name = each.name.removesuffix("_s")
         default: object = each.default if each.default_factory is MISSING else each.default_factory()
         shown = duration_text(default) if isinstance(default, int) and each.name.endswith("_s") else str(default)
+        if isinstance(default, tuple):
+            shown = " ".join(default)
+        if isinstance(default, bool):
+            shown = str(default).lower()
         if each.name == "state_dir":
             shown = "$XDG_STATE_HOME/forewarn, else ~/.local/state/forewarn"
         told = f"default `{shown}`" if default not in ("", (), {}, None) else "not set by default"

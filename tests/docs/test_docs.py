@@ -88,3 +88,12 @@ def test_the_project_speaks_of_itself_alone() -> None:
     for page in [*PAGES, *(ROOT / "src").rglob("*.py"), ROOT / "requirements/dev.txt"]:
         text = page.read_text("utf-8")
         assert not re.search(r"/work/|/root/|--index-url|--extra-index-url|--find-links", text), page
+
+
+def test_the_wall_clock_and_ids_have_one_door() -> None:
+    """Wall clock, random and uuid4: `clock` and `server` alone; log lines and the Date header's second excepted."""
+    allowed = {"clock.py", "server.py", "logs.py", "documents.py"}
+    pattern = re.compile(r"datetime\.now\(|datetime\.utcnow\(|time\.time\(|uuid4\(|random\.")
+    for page in (ROOT / "src").rglob("*.py"):
+        if page.name not in allowed:
+            assert not pattern.search(page.read_text("utf-8")), page
