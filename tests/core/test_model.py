@@ -299,3 +299,10 @@ def test_things_are_frozen(thing: Any) -> None:
     for part in fields(thing):
         with pytest.raises(FrozenInstanceError):
             setattr(thing, part.name, None)
+
+
+def test_a_description_may_be_in_any_language() -> None:
+    """No-break and ideographic spaces are text; a line separator is not."""
+    assert request("shop/web-0", description="R\u00e9paration\u00a0: \u4fdd\u5b88\u3000\u4f5c\u696d").description
+    with pytest.raises(Invalid, match="control characters"):
+        request("shop/web-0", description="one line\u2028another")

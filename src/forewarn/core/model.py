@@ -6,6 +6,7 @@ Times are aware UTC datetimes on the service clock; durations are whole seconds,
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -118,7 +119,9 @@ def check_name(what: str, name: object) -> None:
 
 def _check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(len(text) <= max_chars, f"{what} is {len(text)} characters long: at most {max_chars} are allowed")
-    require(text.isprintable(), f"{what} holds control characters or unpaired surrogates: use plain text")
+    # Controls, unpaired surrogates, line and paragraph separators: nothing that breaks a line of a log or UTF-8.
+    plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
+    require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
