@@ -20,6 +20,7 @@ from bench.size import Size
 from forewarn.clock import ManualClock
 from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
 from forewarn.server import Service
+from forewarn.ticker import BATCH
 
 NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
 LARGEST_RATIO = 1.5
@@ -106,7 +107,7 @@ def _one_tick(service: Service, clock: ManualClock, moves: Moves, targets: Seque
     started = moves.take(Status.STARTED)
     if len(started) != len(targets):
         raise RuntimeError(f"the tick started {len(started)} events instead of {len(targets)}")
-    finish(service, started)
+    finish(service, started, BATCH)
     service.ticker.settle()
     return cost
 

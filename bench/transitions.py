@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
@@ -20,6 +21,7 @@ from forewarn.clock import ManualClock
 from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
 from forewarn.server import Service
 from forewarn.store.sqlite import SqliteStore
+from forewarn.ticker import BATCH
 
 NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
 LEAST_RATIO = 0.3
@@ -72,7 +74,7 @@ class Rolling:
         self._targets = [Targets(scope=scope_name(number)) for number in range(size.transition_scopes)]
         self._moves = Moves(service)
 
-    def round(self, tick: Tick) -> dict[str, Cost]:
+    def round(self, tick: Tick, at_once: int) -> dict[str, Cost]:
         """One maintenance per scope from beginning to end; what a transition of each kind cost, and a bare commit."""
         spent: dict[str, Cost] = defaultdict(lambda: NOTHING)
         counts: dict[str, int] = defaultdict(int)
@@ -81,7 +83,7 @@ class Rolling:
         for wave in range(1, UPDATE_DOMAINS + 1):
             self._clock.move_to(self._clock.now() + NOTICE)
             started = self._step(START, spent, counts, lambda: tick(self._service, ids))
-            self._step(COMPLETE, spent, counts, lambda started=started: finish(self._service, started))  # type: ignore[misc]
+            self._step(COMPLETE, spent, counts, partial(finish, self._service, started, at_once))
             if wave < UPDATE_DOMAINS:
                 self._step(PUBLISH, spent, counts, lambda: tick(self._service, ids))
         self._service.ticker.settle()
@@ -111,8 +113,8 @@ def run(folder: Path, size: Size) -> list[Verdict]:
     with closing(Bare(folder / "bare.db")) as peer, service_on(path, clock) as service:
         rolling = Rolling(service, clock, peer, size)
         for _ in range(size.transition_rounds):
-            rounds[BATCHED].append(rolling.round(tick_batched))
-            rounds[SINGLE].append(rolling.round(tick_single))
+            rounds[BATCHED].append(rolling.round(tick_batched, BATCH))
+            rounds[SINGLE].append(rolling.round(tick_single, 1))
     return _report(rounds)
 
 

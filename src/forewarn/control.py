@@ -4,7 +4,8 @@ No rule lives here. A conflict (somebody else was first) means reload and decide
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.clock import Clock
@@ -12,7 +13,7 @@ from forewarn.core import lifecycle
 from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import Conflict, NotFound
 from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Actor, Change, Event, EventType, Maintenance, Order, Request, Snapshot, Targets
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
@@ -82,10 +83,8 @@ class Control:
     def settle_event(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """retry, finish or abandon an event whose order failed."""
         timeout_s = self._order_timeout_s
-        event, _ = self.event(event_id)
-        scopes = (event.scope,) if event.type is EventType.TERMINATE else ()
-        self._decide(
-            Focus(events=(event_id,), scopes=scopes, inventory=bool(scopes), whole=False),
+        self._decide_on_events(
+            _at(event_id),
             lambda s, now: lifecycle.settle(s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
         )
 
@@ -135,13 +134,15 @@ class Control:
         return change.orders[0]
 
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
-        event, _ = self.event(order_id)
-        moved = tuple(outcome.new_hosts or ())
-        # The end of a Terminate changes the inventory: it must be seen.
-        scopes = (event.scope,) if event.type is EventType.TERMINATE else ()
-        self._decide(
-            Focus(events=(order_id,), scopes=scopes, machines=moved, inventory=bool(scopes), whole=False),
-            lambda s, now: lifecycle.report(s, order_id, outcome, now=now, actor=actor, attempt=attempt),
+        self.report_orders([Report(order_id, attempt, outcome)], actor)
+
+    def report_orders(self, reports: Sequence[Report], actor: Actor) -> None:
+        """The ends of some orders, all in one change, or none."""
+        ids = tuple(report.order_id for report in reports)
+        moved = tuple(key for report in reports for key in report.outcome.new_hosts or ())
+        self._decide_on_events(
+            Focus(events=ids, machines=moved, whole=False),
+            lambda s, now: lifecycle.report(s, reports, now=now, actor=actor),
         )
 
     # -- what time brings
@@ -161,7 +162,7 @@ class Control:
 
     def document(self, scope: str, version: ApiVersion) -> bytes:
         """What the scope's guests see now."""
-        snapshot = self._store.snapshot(_in(scope))
+        snapshot = self._store.snapshot(Focus(scopes=(scope,), whole=False, shown=True))
         if scope not in snapshot.scopes:
             raise NotFound(f"there is no scope {scope!r}")
         return render(snapshot.scopes[scope], (e for e in snapshot.events.values() if e.scope == scope), version)
@@ -187,6 +188,18 @@ class Control:
         return snapshot.maintenances[maintenance_id], sorted(events, key=lambda e: e.position)
 
     # -- behind the use cases
+
+    def _decide_on_events(self, focus: Focus, decide: Decision) -> Change:
+        """The end of a Terminate changes the inventory: its scope's machines must be seen."""
+
+        def seeing_machines(snapshot: Snapshot, now: datetime) -> Change:
+            named = [snapshot.events[i] for i in focus.events if i in snapshot.events]
+            scopes = tuple({e.scope for e in named if e.type is EventType.TERMINATE})
+            if scopes:
+                snapshot = self._store.snapshot(replace(focus, scopes=scopes, inventory=True))
+            return decide(snapshot, now)
+
+        return self._decide(focus, seeing_machines)
 
     def _decide(self, focus: Focus, decide: Decision) -> Change:
         with self._deciding:

@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Protocol
 
 from forewarn.clock import Clock
@@ -202,11 +203,21 @@ class Ticker:
         return done
 
     def _save_reports(self) -> Counter[str]:
+        """Save ended orders, many at once; only one that came too late is looked at by itself."""
         done: Counter[str] = Counter()
         self._unsaved.extend(self._executor.reports(self._clock.now()))
         while self._unsaved and not self._stopping.is_set():
-            done += self._settle(self._unsaved[0])
-            self._unsaved.popleft()
+            batch = list(islice(self._unsaved, BATCH))
+            try:
+                self._control.report_orders(batch, self._actor)
+            except (Refused, NotFound):
+                done += self._settle(batch[0])
+                self._unsaved.popleft()
+                continue
+            for report in batch:
+                done[_ended(report)] += 1
+                self._executor.settled(report)
+                self._unsaved.popleft()
         return done
 
     def _hand_out(self) -> Counter[str]:
@@ -235,8 +246,8 @@ class Ticker:
         """Save the end of an order, unless another attempt has begun or somebody settled the event meanwhile."""
         done: Counter[str] = Counter()
         try:
-            self._control.report_order(report.order_id, report.outcome, self._actor, attempt=report.attempt)
-            done["finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"] += 1
+            self._control.report_orders([report], self._actor)
+            done[_ended(report)] += 1
         except (Refused, NotFound) as error:
             log.info("the end of order %s came too late to matter: %s", report.order_id, error)
         self._executor.settled(report)
@@ -286,6 +297,10 @@ class Ticker:
         if self._trouble:
             log.info("the ticker works again")
             self._trouble = ""
+
+
+def _ended(report: Report) -> str:
+    return "finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"
 
 
 def _counted(change: Change) -> Counter[str]:

@@ -215,7 +215,8 @@ class World:
         )
 
     def report(self, order_id: str, outcome: Outcome) -> Change:
-        return self.save(lifecycle.report(self.snapshot(), order_id, outcome, now=self.now, actor=EXECUTOR))
+        reports = [lifecycle.Report(order_id, None, outcome)]
+        return self.save(lifecycle.report(self.snapshot(), reports, now=self.now, actor=EXECUTOR))
 
     def finish(self, order_id: str) -> Change:
         return self.report(order_id, Outcome(ok=True, reason="done"))

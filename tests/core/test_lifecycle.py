@@ -9,7 +9,7 @@ from tests.core.building import EXECUTOR, ORDER_TIMEOUT_S, START, TICKER, World,
 
 from forewarn.core import lifecycle
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
-from forewarn.core.lifecycle import Outcome, tick
+from forewarn.core.lifecycle import Outcome, Report, tick
 from forewarn.core.model import (
     Approval,
     ApprovalMode,
@@ -539,9 +539,23 @@ def test_a_report_may_name_its_attempt() -> None:
     world.settle(event.id, Verb.RETRY)
     before = world.snapshot()
     with pytest.raises(Refused, match="at attempt 2"):
-        lifecycle.report(before, event.id, Outcome(ok=True), now=world.now, actor=EXECUTOR, attempt=1)
-    change = lifecycle.report(before, event.id, Outcome(ok=True), now=world.now, actor=EXECUTOR, attempt=2)
+        lifecycle.report(before, [Report(event.id, 1, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
+    change = lifecycle.report(before, [Report(event.id, 2, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
     assert [e.status for e in change.events] == [Status.COMPLETED]
+
+
+def test_many_ends_are_one_change_or_none() -> None:
+    """Several orders may be reported at once; one that is refused refuses them all."""
+    world = shop(domains=2)
+    events = [world.submit(f"shop/web-{i}", source=Source.USER)[0] for i in range(2)]
+    for event in events:
+        world.start(event.id)
+    reports = [Report(event.id, 1, Outcome(ok=True)) for event in events]
+    before = world.snapshot()
+    with pytest.raises(Refused):
+        lifecycle.report(before, [*reports, reports[0]], now=world.now, actor=EXECUTOR)
+    change = lifecycle.report(before, reports, now=world.now, actor=EXECUTOR)
+    assert [e.status for e in change.events] == [Status.COMPLETED] * 2
 
 
 def test_an_orders_time_counts_anew_when_it_is_taken() -> None:

@@ -197,6 +197,19 @@ def test_a_report_of_an_older_attempt_changes_nothing() -> None:
     assert service.control.event(event_id)[0].status is Status.STARTED
 
 
+def test_one_late_report_does_not_hold_up_the_others() -> None:
+    """Ends are saved many at once; where one of them no longer matters, the rest still do."""
+    service = make_service(MemoryStore(), scopes=3, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(3)]
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    service.control.report_order(events[1], Outcome(ok=True), OPERATOR)
+    executor.ended = [Report(event_id, 1, Outcome(ok=True)) for event_id in events]
+    ticker.settle()
+    assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 3
+    assert executor.asked.count("settled") == 3
+
+
 def test_a_report_that_comes_after_the_end_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Somebody else settled the event: the executor's word is too late, and nothing breaks."""
     service = make_service(MemoryStore(), enabled=False)

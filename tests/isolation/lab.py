@@ -35,6 +35,7 @@ class Reply:
 
     status: int
     body: str
+    curl_code: int = 0
 
     @property
     def document(self) -> dict[str, Any]:
@@ -76,9 +77,9 @@ class Namespace:
         """What a program of this user is answered here."""
         words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "curl", "--silent"]
         words += ["--noproxy", "*", "--max-time", str(within_s), "--write-out", "\n%{http_code}"]
-        told = self._exec([*words, "-H", "Metadata:true", *options, url]).stdout
-        body, _, status = told.rpartition("\n")
-        return Reply(int(status), body)
+        told = self._exec([*words, "-H", "Metadata:true", *options, url])
+        body, _, status = told.stdout.rpartition("\n")
+        return Reply(int(status), body, told.returncode)
 
     def approve(self, *event_ids: str) -> Reply:
         return self.ask("--data", json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]}))

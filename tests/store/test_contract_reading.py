@@ -483,3 +483,13 @@ def test_a_page_has_a_size(limit: int) -> None:
         EventQuery(limit=limit)
     with pytest.raises(Invalid, match="a page holds 1 to 500"):
         AuditQuery(limit=limit)
+
+
+def test_what_a_document_shows_is_all_that_is_read_for_it(store: Store) -> None:
+    """Scopes and their open events, and nothing that guests do not see."""
+    told = [event("E1", "M1", status=Status.STARTED)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=told, orders=[order("E1")]))
+    store.apply(change(approvals=[approval("E1")]))
+    shown = store.snapshot(Focus(scopes=("shop",), whole=False, shown=True))
+    assert (list(shown.scopes), list(shown.events)) == (["shop"], ["E1"])
+    assert (shown.maintenances, shown.orders, shown.events["E1"].approvals) == ({}, {}, ())

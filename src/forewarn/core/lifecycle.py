@@ -232,14 +232,24 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
     return draft.change()
 
 
-def report(
-    snapshot: Snapshot, order_id: str, outcome: Outcome, *, now: datetime, actor: Actor, attempt: int | None = None
-) -> Change:
-    """An executor is done, one way or the other. A failed order leaves its event Started and visible.
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's."""
 
-    `attempt` says which one it is about: a late word about the first must not be taken for the second's.
-    """
+    order_id: str
+    attempt: int | None
+    outcome: Outcome
+
+
+def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, actor: Actor) -> Change:
+    """Executors are done, one way or the other, all in one change. A failed order leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
+    for each in reports:
+        _report(draft, each.order_id, each.attempt, each.outcome)
+    return draft.change()
+
+
+def _report(draft: Draft, order_id: str, attempt: int | None, outcome: Outcome) -> None:
     order = _order(draft, order_id)
     event = draft.events[order_id]
     if attempt is not None and attempt != order.attempt:
@@ -251,11 +261,10 @@ def report(
     )
     if not outcome.ok:
         draft.note("order failed", event=event, detail=outcome.reason)
-        return draft.change()
+        return
     _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)
     _complete(draft, event, outcome.reason)
-    return draft.change()
 
 
 def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str], str]) -> None:

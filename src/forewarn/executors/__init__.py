@@ -10,8 +10,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Event, Order
+
+__all__ = ["Executor", "Outcome", "Progress", "Report", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +28,6 @@ class Work:
 class Progress(StrEnum):
     UNKNOWN = "unknown"
     RUNNING = "running"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The end of an order."""
-
-    order_id: str
-    attempt: int
-    outcome: Outcome
 
 
 class Executor(Protocol):

@@ -81,7 +81,7 @@ class CommandExecutor:
         return None
 
     def settled(self, report: Report) -> None:
-        self._watched.discard((report.order_id, report.attempt))
+        self._watched.discard((report.order_id, report.attempt or 0))
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
     def tidy(self, running: Collection[Work]) -> None:

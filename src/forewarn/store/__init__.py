@@ -36,6 +36,7 @@ class Focus:
 
     `inventory` adds every machine of the named scopes. `whole` gives each maintenance met with all its events, which a
     decision about waves needs; without it only the open events of the scopes concerned and the named events are read.
+    `shown` asks for no more than a document shows: scopes and events, without maintenances, orders and approvals.
     """
 
     scopes: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Focus:
     events: tuple[str, ...] = ()
     inventory: bool = False
     whole: bool = True
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

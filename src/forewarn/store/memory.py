@@ -61,9 +61,9 @@ class MemoryStore:
             return Snapshot(
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
-                maintenances={i: self._maintenances[i] for i in met if i in self._maintenances},
-                events=events,
-                orders={i: self._orders[i] for i in events if i in self._orders},
+                maintenances={i: self._maintenances[i] for i in met if i in self._maintenances and not focus.shown},
+                events={i: replace(e, approvals=()) for i, e in events.items()} if focus.shown else events,
+                orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
             )
 
     def scopes(self) -> dict[str, Scope]:

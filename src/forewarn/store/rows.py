@@ -4,11 +4,12 @@ Times are UTC text of fixed width, so that they sort as they pass; lists and map
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
-from operator import attrgetter
+from functools import lru_cache
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
 from forewarn.core.model import Approval, AuditEntry, Event, EventType, Machine, Maintenance, Order, Scope
@@ -21,11 +22,14 @@ Coder = Callable[[Any], Any]
 class Row(Protocol):
     """A row of any driver: its columns' names, and in the same order their values."""
 
-    def keys(self) -> Iterable[str]: ...
+    def keys(self) -> list[str]: ...
 
-    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
+@lru_cache(maxsize=4_096)
 def time_text(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")[:26] + "Z"
 
@@ -35,7 +39,19 @@ def optional_text(moment: datetime | None) -> str | None:
 
 
 def optional_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    return None if text is None else _time(text)
+
+
+@lru_cache(maxsize=4_096)
+def _texts(text: str) -> tuple[str, ...]:
+    """An event's resources are read at every tick of its life and never change."""
+    return tuple(json.loads(text))
+
+
+@lru_cache(maxsize=4_096)
+def _time(text: str) -> datetime:
+    """What happened in one transaction bears one time."""
+    return datetime.fromisoformat(text)
 
 
 def _notices(text: str) -> dict[EventType, int]:
@@ -46,9 +62,9 @@ _CODERS: dict[object, tuple[Coder | None, Coder | None]] = {
     str: (None, None),
     int: (None, None),
     bool: (int, bool),
-    datetime: (time_text, datetime.fromisoformat),
+    datetime: (time_text, _time),
     datetime | None: (optional_text, optional_time),
-    tuple[str, ...]: (json.dumps, lambda text: tuple(json.loads(text))),
+    tuple[str, ...]: (json.dumps, _texts),
     Mapping[EventType, int]: (lambda notices: json.dumps(dict(sorted(notices.items()))), _notices),
 }
 
@@ -64,6 +80,8 @@ class Codec(Generic[T]):
         coders = {name: _coders(hints[name]) for name in self._names}
         self._encode = [(name, to_sql) for name, (to_sql, _) in coders.items() if to_sql is not None]
         self._decode = [(name, from_sql) for name, (_, from_sql) in coders.items() if from_sql is not None]
+        self._width = 0
+        self._pick: Callable[[Row], tuple[Any, ...]] = itemgetter(0)
 
     def values(self, thing: T) -> Values:
         values = dict(zip(self._names, self._get(thing), strict=True))
@@ -72,8 +90,11 @@ class Codec(Generic[T]):
         return values
 
     def thing(self, row: Row, **apart: object) -> T:
-        columns = dict(zip(row.keys(), row, strict=True))
-        values = {name: columns[name] for name in self._names}
+        if len(row) != self._width:
+            # Every query that makes this thing selects its whole table: where a column stands is found out once.
+            columns = row.keys()
+            self._width, self._pick = len(row), itemgetter(*(columns.index(name) for name in self._names))
+        values = dict(zip(self._names, self._pick(row), strict=True))
         for name, from_sql in self._decode:
             values[name] = from_sql(values[name])
         return self._cls(**values, **apart)

@@ -63,9 +63,9 @@ class SqliteStore:
         with self._reading() as reader:
             machines = _machines(reader, focus)
             events, maintenance_ids, names = _events(reader, focus, {scope for scope, _ in machines})
-            orders = reader.ask("orders_of_events", ids=_json(events))
+            orders = () if focus.shown else reader.ask("orders_of_events", ids=_json(events))
             scopes = reader.ask("scopes_by_name", names=_json(sorted(names)))
-            maintenances = reader.ask("maintenances_by_id", ids=_json(maintenance_ids))
+            maintenances = () if focus.shown else reader.ask("maintenances_by_id", ids=_json(maintenance_ids))
             return Snapshot(
                 scopes={row["name"]: rows.SCOPE.thing(row) for row in scopes},
                 machines=machines,
@@ -300,6 +300,8 @@ def _events(reader: _Session, focus: Focus, names: set[str]) -> tuple[dict[str, 
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole:
         found += reader.ask("events_else_of_maintenances", ids=_json(maintenance_ids), names=scopes)
+    if focus.shown:
+        return {row["id"]: rows.EVENT.thing(row) for row in found}, maintenance_ids, names
     return _with_approvals(reader, found), maintenance_ids, names
 
 

@@ -223,7 +223,7 @@ class Documents:
 
     def _read(self, names: Iterable[str]) -> list[View]:
         """Only newer versions are applied; the views whose document or enablement changed."""
-        snapshot = self._store.snapshot(Focus(scopes=tuple(names), whole=False))
+        snapshot = self._store.snapshot(Focus(scopes=tuple(names), whole=False, shown=True))
         events: dict[str, list[Event]] = {}
         for event in snapshot.events.values():
             events.setdefault(event.scope, []).append(event)

@@ -1,8 +1,9 @@
--- Every question and every write of the embedded store, by name. Lists come in as JSON arrays.
+-- Every question and every write of the embedded store, by name. Lists come in as JSON arrays; what every decision reads
+-- joins them, because for IN (SELECT ...) SQLite builds a table first.
 -- INDEXED BY and a unary + stand where statistics could talk the planner into reading a whole table or all the history.
 
 -- name: scopes_by_name
-SELECT * FROM scopes WHERE name IN (SELECT value FROM json_each(:names)) ORDER BY name;
+SELECT s.* FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value ORDER BY s.name;
 
 -- name: scopes_all
 SELECT * FROM scopes ORDER BY name;
@@ -41,11 +42,11 @@ SELECT DISTINCT scope FROM events
 WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) AND +ended IS NULL;
 
 -- name: events_by_id
-SELECT * FROM events WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY number;
+SELECT e.* FROM json_each(:ids) i CROSS JOIN events e ON e.id = i.value ORDER BY e.number;
 
 -- name: events_open_in_scopes
-SELECT * FROM events INDEXED BY events_open_by_scope
-WHERE scope IN (SELECT value FROM json_each(:names)) AND ended IS NULL ORDER BY number;
+SELECT e.* FROM json_each(:names) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
+WHERE e.ended IS NULL ORDER BY e.number;
 
 -- name: events_else_of_maintenances
 -- What events_open_in_scopes leaves out: the ended ones, and those in other scopes.
@@ -54,13 +55,13 @@ WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
   AND (ended IS NOT NULL OR scope NOT IN (SELECT value FROM json_each(:names))) ORDER BY number;
 
 -- name: maintenances_by_id
-SELECT * FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT m.* FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value ORDER BY m.id;
 
 -- name: approvals_of_events
-SELECT * FROM approvals WHERE event_id IN (SELECT value FROM json_each(:ids)) ORDER BY event_id, at, machine;
+SELECT a.* FROM json_each(:ids) i CROSS JOIN approvals a ON a.event_id = i.value ORDER BY a.event_id, a.at, a.machine;
 
 -- name: orders_of_events
-SELECT * FROM orders WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o ON o.id = i.value ORDER BY o.id;
 
 -- name: due
 SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :limit;
@@ -112,7 +113,7 @@ WHERE event_id <> '' AND event_id = :event_id AND id < :before
 ORDER BY id DESC LIMIT :limit;
 
 -- name: versions
-SELECT name, version FROM scopes WHERE name IN (SELECT value FROM json_each(:names));
+SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value;
 
 -- name: put_scope
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
