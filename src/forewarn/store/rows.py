@@ -93,7 +93,9 @@ class Codec(Generic[T]):
         if len(row) != self._width:
             # Every query that makes this thing selects its whole table: where a column stands is found out once.
             columns = row.keys()
-            self._width, self._pick = len(row), itemgetter(*(columns.index(name) for name in self._names))
+            # The width last: another thread that sees it must find the way to pick.
+            self._pick = itemgetter(*(columns.index(name) for name in self._names))
+            self._width = len(row)
         values = dict(zip(self._names, self._pick(row), strict=True))
         for name, from_sql in self._decode:
             values[name] = from_sql(values[name])
