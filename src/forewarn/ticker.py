@@ -268,7 +268,7 @@ class Ticker:
             self._prune_at = now + PRUNE_EVERY
 
     def _wait(self) -> None:
-        moment = None if self._backoff_s else self.next_wakeup()
+        moment = None if self._backoff_s else self._next_or_none()
         seconds = self._clock.seconds_until(moment) if moment is not None else None
         # Never longer than a second: losing a nudge must not cost more. Never at once after trouble: it would spin.
         seconds = IDLE_WAIT_S if seconds is None else min(seconds, IDLE_WAIT_S)
@@ -279,6 +279,13 @@ class Ticker:
             return
         self._nudged.wait(seconds)
         self._nudged.clear()
+
+    def _next_or_none(self) -> datetime | None:
+        """A wait must not end the loop: whatever is wrong, the next cycle meets it too and says so."""
+        try:
+            return self.next_wakeup()
+        except Exception:
+            return None
 
     def _say_trouble(self, error: Exception) -> None:
         """The first failure and each change of failure, not every second the same line."""

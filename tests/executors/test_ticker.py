@@ -366,6 +366,27 @@ def test_the_loop_survives_a_store_that_is_away(caplog: pytest.LogCaptureFixture
     assert not thread.is_alive()
 
 
+class BlindStore(MemoryStore):
+    """Cannot say when there will be something to do."""
+
+    def next_wakeup(self) -> datetime | None:
+        raise StoreUnavailable("the disk is gone")
+
+
+def test_the_loop_survives_not_knowing_when_to_wake() -> None:
+    """A store that goes away between a cycle and the wait for the next does not end the loop."""
+    service = make_service(BlindStore())
+    thread = threading.Thread(target=service.ticker.run, daemon=True)
+    thread.start()
+    eventually(lambda: service.ticker.cycled_at_s is not None)
+    event_id = reboot(service)
+    service.clock.move_to(START + timedelta(minutes=15))
+    service.ticker.nudge()
+    eventually(lambda: service.control.event(event_id)[0].status is Status.STARTED)
+    service.ticker.stop()
+    thread.join(timeout=5)
+
+
 def test_one_sick_maintenance_does_not_hold_up_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     """In the loop, an error nobody foresaw is logged and tried again later; everything else goes on."""
     store = AwayStore()
