@@ -23,7 +23,7 @@ from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
 from forewarn.core.model import EventType, Request, Targets
-from forewarn.server import GuestSide, Service
+from forewarn.server import GuestSide, Service, calm
 from forewarn.settings import Settings
 from forewarn.web.documents import View
 
@@ -54,6 +54,7 @@ class House:
         self._listen_in()
         self.guest_side.listener.start()
         threading.Thread(target=self.service.ticker.run, daemon=True).start()
+        calm()
 
     def _listen_in(self) -> None:
         rung, wake = self.guests.documents.changed, self.guests._wake_batch
@@ -123,9 +124,10 @@ class House:
         def beat(due_s: float) -> None:
             late_s.append(time.monotonic() - due_s)
             if going:
-                loop.call_later(BEAT_S, beat, time.monotonic() + BEAT_S)
+                due_s = time.monotonic() + BEAT_S
+                loop.call_later(BEAT_S, lambda: beat(due_s))
 
-        loop.call_soon_threadsafe(beat, time.monotonic())
+        loop.call_from_thread(lambda: beat(time.monotonic()))
         yield late_s
         going = False
 

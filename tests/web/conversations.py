@@ -30,8 +30,8 @@ from forewarn.server import GuestSide, Service
 from forewarn.settings import load
 from forewarn.store import AuditQuery
 from forewarn.testing.stories import Player, _scope
-from forewarn.web import guest
 from tests.web.serving import Client, WatchedStore, until
+from tests.web.wire import follow
 
 QUIET_S = 0.06
 REWRITE_QUIET_S = 0.25
@@ -218,7 +218,7 @@ class Talk(Player):
         begun_s = self._watch_s or time.monotonic()
         moved_s = 0.0 if state == "stopped" else float(state[1:-2]) / 1000 if state.endswith("ms") else None
         self._watch_s = now_s = begun_s + (parse_duration(state[1:]) if moved_s is None else moved_s)
-        self._patch.setattr(guest, "monotonic", lambda: now_s)
+        follow(lambda: now_s, self._patch)
 
     def _do_hang_up(self) -> None:
         """Close the connection; goes on when that was noticed."""

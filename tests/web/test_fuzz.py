@@ -1,15 +1,16 @@
 """Whatever bytes arrive: no exception, no hang, well-formed answers, and nothing granted to what is malformed."""
 
-import asyncio
 import logging
 import os
 import random
 import socket
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from forewarn.core.model import Actor, Status
+from forewarn.web.loop import Loop
 from tests.web.fuzzing import Judged, Verdict, corpus, judge, make_input, read_answers
 from tests.web.serving import OPERATOR, WEB_0, serving
 from tests.web.wire import Wire, World, settle
@@ -47,15 +48,23 @@ def check(received: bytes, verdicts: list[Judged], *, finished: bool, waiting: b
     return seen
 
 
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
 class Target:
     """A world with one event to approve; made anew once it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
         self.worlds = 0
         self.renew()
 
     def renew(self) -> None:
-        self.world = World()
+        self.world = World(self.loop)
         self.world.control.enable("shop", Actor("guest"))
         self.event_id = self.world.reboot("shop", "web-0")
         self.worlds += 1
@@ -64,11 +73,11 @@ class Target:
         event, _ = self.world.control.event(self.event_id)
         return bool(event.approvals) or event.status is not Status.SCHEDULED
 
-    async def run(self, pieces: list[bytes]) -> Counter[str]:
+    def run(self, pieces: list[bytes]) -> Counter[str]:
         wire = Wire(self.world.guests)
         for piece in pieces:
             wire.send(piece)
-            await settle(wire)
+            settle(self.loop, wire)
         verdicts = judge(b"".join(pieces), event_ids=frozenset({self.event_id}))
         waiting = wire.connection.busy
         finished = wire.is_finished()
@@ -88,27 +97,20 @@ def report(number: int, pieces: list[bytes]) -> str:
 
 
 @pytest.mark.timeout(1_200)
-def test_twenty_thousand_inputs(caplog: pytest.LogCaptureFixture) -> None:
+def test_twenty_thousand_inputs(caplog: pytest.LogCaptureFixture, loop: Loop) -> None:
     """Spoiled requests and noise: every answer is owed, and every answer that is owed comes."""
     chance = random.Random(SEED)
-    target = Target()
+    target = Target(loop)
     bases = corpus(target.event_id)
     seen: Counter[str] = Counter()
 
-    async def run() -> None:
-        def died(_: object, context: dict[str, object]) -> None:
-            raise AssertionError(str(context))
-
-        asyncio.get_running_loop().set_exception_handler(died)
+    with caplog.at_level(logging.ERROR):
         for number in range(INPUTS * BUDGET):
             pieces = make_input(chance, bases)
             try:
-                seen.update(await target.run(pieces))
+                seen.update(target.run(pieces))
             except Exception as error:
                 raise AssertionError(f"{error}\n{report(number, pieces)}") from error
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(run())
     assert not caplog.records, f"TEST_SEED={SEED}: {caplog.text}"
     assert not target.world.guests.connections
     # The run must have been worth it: each kind of answer was seen often.
@@ -192,12 +194,12 @@ JUDGED = {
 
 @pytest.mark.parametrize("what", JUDGED)
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_what_must_be_refused_and_what_must_not(what: str, size: int) -> None:
+def test_what_must_be_refused_and_what_must_not(what: str, size: int, loop: Loop) -> None:
     """Each by itself, however it is cut, with a good poll behind it that is answered unless the stream broke."""
     verdict, data = JUDGED[what]
     stream = data + POLL
     assert judge(stream, event_ids=frozenset())[0].verdict is verdict
-    seen = asyncio.run(Target().run([stream[at : at + size] for at in range(0, len(stream), size)]))
+    seen = Target(loop).run([stream[at : at + size] for at in range(0, len(stream), size)])
     if verdict is Verdict.MALFORMED:
         assert seen == {"MALFORMED 400": 1}
     else:

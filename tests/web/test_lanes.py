@@ -1,6 +1,5 @@
 """A request seen before is answered by a shortcut: the answer is the same, byte for byte, as without it."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Status
 from forewarn.web.guests import MAX_REMEMBERED_BYTES
 from tests.web.serving import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
-from tests.web.wire import HandClock, Wire, World, hand_clock, run_by_hand, settle
+from tests.web.wire import HandClock, Wire, World, hand_clock, settle
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = 250
@@ -137,12 +136,12 @@ class Lane:
     """One world and its wires; `parsing` never remembers anything."""
 
     def __init__(self, hand: HandClock, *, parsing: bool) -> None:
-        self.world = World(rate_limit=RATE_LIMIT)
+        self.world = World(hand.loop, rate_limit=RATE_LIMIT)
         self.hand = hand
         self.parsing = parsing
         self.wires: dict[str, Wire] = {}
 
-    async def send(self, data: bytes, address: str, cut_at: int = 0) -> tuple[object, ...]:
+    def send(self, data: bytes, address: str, cut_at: int = 0) -> tuple[object, ...]:
         """Everything the guest and the house could see of it."""
         if self.parsing:
             self.world.forget()
@@ -152,7 +151,7 @@ class Lane:
         before = len(wire.received)
         for piece in (data[:cut_at], data[cut_at:]) if cut_at else (data,):
             wire.send(piece)
-        await settle(wire)
+        settle(self.hand.loop, wire)
         caller = self.world.documents.caller("", address)
         house = (caller.tokens, caller.waiting, caller.seen and caller.seen.at) if caller is not None else ()
         return wire.received[before:], wire.is_finished(), wire.connection.busy, house
@@ -215,7 +214,7 @@ class Lane:
                 caller.tokens, caller.refilled_s = min(caller.tokens, 1.5), self.hand.now_s
 
 
-async def _compare(story: list[Send | Happen], hand: HandClock) -> None:
+def _compare(story: list[Send | Happen], hand: HandClock) -> None:
     usual, parsing = Lane(hand, parsing=False), Lane(hand, parsing=True)
     for number, step in enumerate(story):
         if isinstance(step, Happen):
@@ -223,14 +222,14 @@ async def _compare(story: list[Send | Happen], hand: HandClock) -> None:
                 hand.now_s += float(step.what.split()[1])
             for lane in (usual, parsing):
                 lane.happen(step.what)
-                await settle(*lane.wires.values())
+                settle(hand.loop, *lane.wires.values())
             assert usual.received() == parsing.received(), f"step {number}: {step.what}"
             continue
         hand.now_s += step.after_s
-        await settle(*usual.wires.values(), *parsing.wires.values())
+        settle(hand.loop, *usual.wires.values(), *parsing.wires.values())
         for time in range(step.times):
-            first = await usual.send(step.data, step.address, step.cut_at)
-            second = await parsing.send(step.data, step.address, step.cut_at)
+            first = usual.send(step.data, step.address, step.cut_at)
+            second = parsing.send(step.data, step.address, step.cut_at)
             assert first == second, f"step {number}, time {time + 1}: {step.data!r}"
     for wire in [*usual.wires.values(), *parsing.wires.values()]:
         wire.hang_up()
@@ -242,7 +241,7 @@ async def _compare(story: list[Send | Happen], hand: HandClock) -> None:
 def test_both_lanes_answer_the_same_bytes(story: list[Send | Happen]) -> None:
     """Whatever was sent, how often, and whatever happened between: nobody can tell which lane answered."""
     with hand_clock() as hand:
-        run_by_hand(_compare(story, hand), hand)
+        _compare(story, hand)
 
 
 CHANGES = [
@@ -284,22 +283,20 @@ def test_a_remembered_request_follows_every_change(changes: list[Send | Happen],
     poll = POLL[:-2] + ending + b"\r\n"
     with hand_clock() as hand:
         story = [Send(poll, WEB_0, 4), Happen("wait 3 s"), *changes, Send(poll, WEB_0, 3)]
-        run_by_hand(_compare(story, hand), hand)
+        _compare(story, hand)
 
 
 def _remembered(data: bytes) -> int:
     """How many of five identical requests are answered by the shortcut."""
 
-    async def ask() -> int:
-        world = World()
+    with hand_clock() as hand:
+        world = World(hand.loop)
         for _ in range(5):
             wire = Wire(world.guests)
             wire.send(data)
-            await settle(wire)
+            settle(hand.loop, wire)
             wire.hang_up()
         return world.guests.counters.remembered
-
-    return asyncio.run(ask())
 
 
 @pytest.mark.parametrize(

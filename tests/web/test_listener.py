@@ -1,14 +1,12 @@
 """The listener's sockets: where they listen, what they promise, and what is said when they cannot."""
 
-import builtins
 import socket
 
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.web import listener
-from forewarn.web.listener import Address, is_wildcard, new_event_loop, open_socket
-from tests.web.serving import URL, get, serving, status
+from forewarn.web.listener import Address, is_wildcard, open_socket
+from tests.web.serving import get, serving, status
 
 
 @pytest.mark.parametrize(
@@ -66,29 +64,3 @@ def test_several_addresses_at_once() -> None:
         ) as s:
             s.sendall(get())
             assert status(s.recv(4_096)) == 200
-
-
-def test_it_works_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain asyncio where uvloop is absent: the same answers, and the answer to a megabyte still arrives."""
-    real = builtins.__import__
-
-    def without(name: str, *rest: object, **more: object) -> object:
-        if name == "uvloop":
-            raise ModuleNotFoundError(name)
-        return real(name, *rest, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    loop = new_event_loop()
-    loop.close()
-    assert not type(loop).__module__.startswith("uvloop")
-    monkeypatch.setattr(listener, "SWEEP_EVERY_S", 0.05)
-    with serving() as served:
-        client = served.client()
-        assert [status(client.ask(get())) for _ in range(3)] == [200, 200, 200]
-        assert served.guests.counters.remembered == 1
-        client.send(get("/x" + "a" * 1_000_000))
-        assert status(client.rest()) == 431
-        waiting = served.client().send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"'))
-        assert waiting.quiet()
-        waiting.socket.shutdown(socket.SHUT_WR)
-        assert status(waiting.rest()) == 304

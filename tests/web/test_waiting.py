@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
 from forewarn.web import guests
+from forewarn.web.exchange import Exchange
 from tests.web.serving import URL, VM, WEB_0, WEB_1, get, serving, status, until
 
 WAIT = get(URL, "Prefer: wait=30", 'If-None-Match: "1"')
@@ -42,10 +42,13 @@ def test_a_guest_that_closes_its_half_is_answered_at_once() -> None:
         assert b"Connection: close\r\n" in whole
 
 
-def slowly(told: Callable[[], None], order: list[str]) -> None:
-    order.append("waiter")
-    time.sleep(0.002)
-    told()
+def slowly(end_wait: Callable[[Exchange], None], order: list[str]) -> Callable[[Exchange], None]:
+    def told(waiter: Exchange) -> None:
+        order.append("waiter")
+        time.sleep(0.002)
+        end_wait(waiter)
+
+    return told
 
 
 def test_waking_very_many_lets_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +61,7 @@ def test_waking_very_many_lets_others_in_between(monkeypatch: pytest.MonkeyPatch
         view = served.side.documents.views["shop"]
         clients = [served.client().send(WAIT) for _ in range(60)]
         until(lambda: len(view.waiters) == 60)
-        for waiter in list(view.waiters):
-            waiter.__dict__["_waited"] = partial(slowly, waiter._waited, order)  # type: ignore[attr-defined]
+        monkeypatch.setattr(Exchange, "end_wait", slowly(Exchange.end_wait, order))
         wake = served.guests._wake_batch
 
         def waking(waiters: object) -> None:

@@ -1,9 +1,8 @@
 """The guest's connection without a network: a transport in memory, and everything behind it on clocks that are moved."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -15,48 +14,41 @@ from forewarn.core.model import EventType, Request, Targets
 from forewarn.server import Service, limits_of, trust_of
 from forewarn.settings import Settings
 from forewarn.store.memory import MemoryStore
-from forewarn.web import guest
-from forewarn.web.documents import Documents, View
+from forewarn.web import exchange, guest
+from forewarn.web.documents import Documents
 from forewarn.web.guest import Connection
 from forewarn.web.guests import Guests
+from forewarn.web.loop import Loop
 from tests.web.serving import FLEET, OPERATOR, START, WEB_0
 
 MAX_TURNS = 40
 
 
 class HandClock:
-    """The machine's monotonic clock, moved by hand."""
+    """The machine's monotonic clock, moved by hand, and a loop whose timers follow it."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
+        self.loop = Loop(self)
 
     def __call__(self) -> float:
         return self.now_s
 
 
+def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch) -> None:
+    """Connections read this clock instead of the machine's."""
+    for module in (guest, exchange):
+        patch.setattr(module, "monotonic", clock)
+
+
 @contextmanager
 def hand_clock() -> Iterator[HandClock]:
-    """Connections read this clock instead of the machine's: rates and holds become exact."""
+    """Rates and holds become exact."""
     clock = HandClock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guest, "monotonic", clock)
+        follow(clock, patch)
         yield clock
-
-
-class HandLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers follow the same clock. It must always have something to do: it never waits for real."""
-
-    def __init__(self, clock: HandClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def time(self) -> float:
-        return self._clock.now_s
-
-
-def run_by_hand(what: Coroutine[Any, Any, None], clock: HandClock) -> None:
-    with asyncio.Runner(loop_factory=lambda: HandLoop(clock)) as runner:
-        runner.run(what)
+    clock.loop.close()
 
 
 class AtOnce(Executor):
@@ -71,18 +63,19 @@ class AtOnce(Executor):
         return future
 
 
-class Wire(asyncio.Transport):
+class Wire:
     """A connection from an address: `send` delivers bytes as a network would, `received` is what came back."""
 
     def __init__(self, guests: Guests, address: str = WEB_0) -> None:
-        super().__init__({"peername": (address, 40_000)})
+        self.host = address
         self.received = b""
         self.closed = False
         self._ended = False
         self._reading = True
         self._unread: list[bytes] = []
+        self._loop = guests.loop
         self.connection = Connection(guests)
-        self.connection.connection_made(self)
+        assert self.connection.connection_made(self)
 
     def send(self, data: bytes) -> None:
         self._unread.append(data)
@@ -99,9 +92,9 @@ class Wire(asyncio.Transport):
 
     # -- what a connection may ask of its transport
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         assert not self.is_finished(), "written after the end"
-        self.received += bytes(data)
+        self.received += data
 
     def write_eof(self) -> None:
         """The connection waits for us to hang up; we do."""
@@ -116,10 +109,7 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         if not self.closed:
             self.closed = True
-            self.connection.connection_lost(None)
-
-    def is_closing(self) -> bool:
-        return self.closed
+            self.connection.connection_lost()
 
     def pause_reading(self) -> None:
         self._reading = False
@@ -127,13 +117,13 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._reading:
             self._reading = True
-            asyncio.get_running_loop().call_soon(self._deliver)
+            self._loop.call_soon(self._deliver)
 
 
 class World:
     """A service, its documents and its guests; two worlds that are asked the same hold the same."""
 
-    def __init__(self, *, rate_limit: int = 0) -> None:
+    def __init__(self, loop: Loop, *, rate_limit: int = 0) -> None:
         ids = count(1)
         self.clock = ManualClock(START)
         settings = Settings(store="memory:", rate_limit=rate_limit, guest=())
@@ -150,14 +140,10 @@ class World:
         self.documents.load()
         self.control.listen(self.documents.heard)
         self.guests = Guests(
-            self.documents, self.control, AtOnce(), limits=limits_of(settings), trust=trust_of(settings)
+            self.documents, self.control, AtOnce(), loop, limits=limits_of(settings), trust=trust_of(settings)
         )
-        self.documents.changed = self._wake_soon
-
-    def _wake_soon(self, views: list[View]) -> None:
-        """In a later turn of the loop, as the listener does it: whoever changes a document holds locks."""
-        with suppress(RuntimeError):  # no loop, so nobody waits
-            asyncio.get_running_loop().call_soon(self.guests.wake, views)
+        # As the listener does it: whoever changes a document holds locks.
+        self.documents.changed = lambda views: loop.call_soon(lambda: self.guests.wake(views))
 
     def reboot(self, scope: str, name: str) -> str:
         """Schedule a Reboot of one machine; the id of its event."""
@@ -170,9 +156,9 @@ class World:
         self.guests._seen_once.clear()
 
 
-async def settle(*wires: Wire) -> None:
-    """Let the event loop turn until nobody of these has anything to do that needs no time."""
+def settle(loop: Loop, *wires: Wire) -> None:
+    """Let the loop turn until nobody of these has anything to do that needs no time."""
     for _ in range(MAX_TURNS):
-        await asyncio.sleep(0)
+        loop.turn()
         if not any(wire.connection.busy or wire._unread for wire in wires if not wire.is_finished()):
             return

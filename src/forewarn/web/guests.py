@@ -3,7 +3,6 @@
 Belongs to the listener's event loop; only `Documents` is touched from other threads.
 """
 
-import asyncio
 from collections import Counter, deque
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Protocol
 from forewarn.control import Control
 from forewarn.web.documents import Caller, Documents, View, Waiter
 from forewarn.web.identity import Trust
+from forewarn.web.loop import Loop
 
 MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
@@ -67,6 +67,7 @@ class Guests:
         documents: Documents,
         control: Control,
         writer: Executor,
+        loop: Loop,
         *,
         limits: Limits,
         trust: Trust,
@@ -79,6 +80,7 @@ class Guests:
         self.usual_callers = documents.by_address if by_address_alone else {}
         self.control = control
         self.writer = writer
+        self.loop = loop
         self.limits = limits
         self.trust = trust
         self.first_call_delay_s = first_call_delay_s
@@ -99,7 +101,12 @@ class Guests:
         for _ in range(min(WAKE_BATCH, len(waiters))):
             waiters.popleft().document_changed()
         if waiters:
-            asyncio.get_running_loop().call_soon(self._wake_batch, waiters)
+            self.loop.call_soon(lambda: self._wake_batch(waiters))
+
+    def seen(self, caller: Caller, view: View) -> None:
+        """Noted here, written in batches: never a write per poll."""
+        caller.seen = view.seen = self.now()
+        self.dirty[id(caller)] = caller
 
     def sweep(self) -> None:
         """Close what took too long: one pass a second instead of a timer per request."""

@@ -1,10 +1,8 @@
 """The guest listener's sockets and its event-loop thread: opening, sweeping, and an orderly end."""
 
-import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
 import resource
 import socket
 import threading
@@ -15,9 +13,11 @@ from functools import partial
 from forewarn.core.errors import InvalidSettings
 from forewarn.web.guest import Connection
 from forewarn.web.guests import Guests
+from forewarn.web.wire import Listener
 
 BACKLOG = 4_096
 SWEEP_EVERY_S = 1.0
+LOOK_EVERY_S = 0.01
 START_WITHIN_S = 10.0
 
 log = logging.getLogger("forewarn.guest")
@@ -79,18 +79,6 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it exists, plain asyncio elsewhere."""
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        return asyncio.new_event_loop()
-    # Where libuv finds io_uring it tells the kernel through it which sockets to watch. For a guest that connects for every
-    # poll that costs more than the plain call; libuv asks this variable when a process makes its first loop.
-    os.environ.setdefault("UV_USE_IO_URING", "0")
-    return uvloop.new_event_loop()
-
-
 class GuestListener:
     """Runs Guests in a thread of its own: a commit never blocks a poll."""
 
@@ -106,11 +94,11 @@ class GuestListener:
         self._guests = guests
         self._every = every_s
         self._sockets = [(address, open_socket(address, hop_limit=hop_limit)) for address in addresses]
-        self._loop = new_event_loop()
-        self._servers: list[asyncio.AbstractServer] = []
+        self._loop = guests.loop
+        self._listeners: list[Listener] = []
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="guest", daemon=True)
-        guests.documents.changed = lambda views: self._call(lambda: guests.wake(views))
+        guests.documents.changed = lambda views: self._loop.call_from_thread(lambda: guests.wake(views))
 
     @property
     def urls(self) -> list[str]:
@@ -127,55 +115,42 @@ class GuestListener:
             raise InvalidSettings("guest: the listener did not start: see the log")
 
     def accepting(self) -> bool:
-        return self._started.is_set() and self._thread.is_alive() and all(s.is_serving() for s in self._servers)
+        return self._started.is_set() and self._thread.is_alive() and all(each.open for each in self._listeners)
 
     def stop(self, within_s: float) -> None:
         """Finish what is in flight, answer waiters with 304, close the rest."""
-        self._call(lambda: self._loop.create_task(self._stop(within_s)))
+        self._loop.call_from_thread(lambda: self._stop(within_s))
         self._thread.join(timeout=within_s + 1.0)
 
-    def _call(self, what: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is left to be told
-            self._loop.call_soon_threadsafe(what)
-
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        for address, opened in self._sockets:
+            self._listeners.append(Listener(self._loop, opened, partial(Connection, self._guests, address.interface)))
+        self._loop.repeat(SWEEP_EVERY_S, self._guests.sweep)
+        if self._every is not None:
+            self._loop.repeat(*self._every)
+        self._loop.call_soon(self._started.set)
         try:
-            self._loop.run_until_complete(self._open())
-            self._started.set()
-            self._loop.run_forever()
+            self._loop.run()
         finally:
             self._loop.close()
 
-    async def _open(self) -> None:
-        for address, listener in self._sockets:
-            server = await self._loop.create_server(
-                partial(Connection, self._guests, address.interface),
-                sock=listener,
-                backlog=BACKLOG,
-            )
-            self._servers.append(server)
-        self._repeat(SWEEP_EVERY_S, self._guests.sweep)
-        if self._every is not None:
-            self._repeat(*self._every)
-
-    def _repeat(self, seconds: float, what: Callable[[], None]) -> None:
-        def again() -> None:
-            what()
-            self._loop.call_later(seconds, again)
-
-        self._loop.call_later(seconds, again)
-
-    async def _stop(self, within_s: float) -> None:
-        self._guests.stopping = True
-        for server in self._servers:
-            server.close()
-        for connection in list(self._guests.connections):
+    def _stop(self, within_s: float) -> None:
+        guests, loop = self._guests, self._loop
+        guests.stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(guests.connections):
             connection.stop()
-        deadline_s = self._loop.time() + within_s
-        while self._guests.connections and self._loop.time() < deadline_s:
-            await asyncio.sleep(0.01)
-        for connection in list(self._guests.connections):
-            connection.drop()
-        await asyncio.sleep(0)
-        self._loop.stop()
+
+        def drop_all() -> None:
+            for connection in list(guests.connections):
+                connection.drop()
+            loop.stop()
+
+        def stop_when_empty() -> None:
+            if not guests.connections:
+                loop.stop()
+
+        loop.call_later(within_s, drop_all)
+        loop.repeat(LOOK_EVERY_S, stop_when_empty)
+        stop_when_empty()

@@ -1,0 +1,261 @@
+"""One request on its way to its answer: who asks, whether they may, and what they get, at once or when there is news.
+
+The parser's lane: everything the lane of remembered requests does not answer comes through here, one request of a
+connection at a time.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic
+from typing import Protocol
+
+from forewarn.core.errors import ForewarnError, NotFound, RequestError
+from forewarn.core.model import Actor, ScopeKind
+from forewarn.web import answers
+from forewarn.web.answers import Answer, Approve, Instance, Poll, Request
+from forewarn.web.documents import Caller, View, response_index
+from forewarn.web.guests import Guests
+from forewarn.web.loop import Timer
+
+log = logging.getLogger("forewarn.guest")
+
+
+class Asking(Protocol):
+    """The connection a request came on."""
+
+    guests: Guests
+    proxied: bool
+    interface: str
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+    def identify(self) -> Caller | None:
+        """Whose connection it is."""
+
+    def keeps(self, request: Request) -> bool:
+        """Whether it stays after the answer."""
+
+    def answer(self, answer: Answer, request: Request) -> None: ...
+
+    def write(self, status: int, data: bytes, *, keep: bool) -> None: ...
+
+    def answered(self) -> None:
+        """An answer that had to be waited for is sent."""
+
+
+class Exchange:
+    """`pending` until the answer is sent; a long poll is a waiter of its document meanwhile."""
+
+    __slots__ = ("_caller", "_connection", "_guests", "_poll", "_request", "_timer", "_view", "pending", "waiting")
+
+    _caller: Caller
+    _view: View
+    _poll: Poll
+
+    def __init__(self, connection: Asking, request: Request) -> None:
+        self._connection = connection
+        self._guests = connection.guests
+        self._request = request
+        self._timer: Timer | None = None
+        self.pending = self.waiting = False
+
+    def begin(self, raw: bytes | None) -> None:
+        """Checked in the contract's order; `raw` is given where the bytes are this request and nothing else."""
+        guests, request, connection = self._guests, self._request, self._connection
+        guests.counters.parsed += 1
+        caller = self._vouched() if connection.proxied else connection.identify()
+        if not request.proxied and any(name.startswith("x-instance-id") for name, _ in request.headers):
+            guests.counters.forged += 1
+        view = caller.view if caller is not None else None
+        if caller is None or view is None:
+            guests.counters.unknown += 1
+            connection.answer(answers.NOT_FOUND, request)
+            return
+        self._caller, self._view = caller, view
+        if not within_rate(guests, caller):
+            connection.answer(answers.TOO_MANY, request)
+            return
+        decision = answers.decide(request, self._instance, guests.trust.allowed_hosts)
+        if isinstance(decision, Answer) and not decision.enables:
+            connection.answer(decision, request)
+            return
+        if raw is not None and isinstance(decision, Poll) and self._repeatable(decision):
+            tag, close = answers.plain_tag(decision.if_none_match), not request.keep_alive
+            guests.remember(raw, caller, (response_index(decision.version, close), tag, close))
+        guests.seen(caller, view)
+        if not view.state.enabled:
+            self._later(self._enable, lambda: self._held(decision))
+        else:
+            self._held(decision)
+
+    def document_changed(self) -> None:
+        if self.waiting and not answers.matches(self._poll.if_none_match, self._view.state.etag):
+            self.end_wait()
+
+    def end_wait(self) -> None:
+        """The document changed, or the time is up, or nobody may wait any longer."""
+        self._stop_waiting()
+        self.pending = False
+        if self._caller.view is None:
+            self._connection.answer(answers.NOT_FOUND, self._request)
+        else:
+            unchanged = answers.matches(self._poll.if_none_match, self._view.state.etag)
+            self._send_document(unchanged=unchanged, waited=True)
+        self._connection.answered()
+
+    def cancel(self) -> None:
+        """The connection is lost: nobody waits for the answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.waiting:
+            self._stop_waiting()
+
+    # -- who
+
+    def _vouched(self) -> Caller | None:
+        caller = self._guests.trust.vouched(self._guests.documents, self._request)
+        self._request.proxied = caller is not None
+        return caller
+
+    def _instance(self) -> Instance:
+        caller = self._caller
+        placement_group = self._view.state.scope.kind is ScopeKind.PLACEMENT_GROUP
+        return Instance(caller.name, caller.scope, placement_group, caller.update_domain, caller.fault_domain)
+
+    def _actor(self) -> Actor:
+        """For the audit: who, from which address and interface, known in which way."""
+        connection, caller = self._connection, self._caller
+        way = self._guests.trust.way(connection.interface, connection.proxied)
+        where = f"{connection.address}@{connection.interface}" if connection.interface else connection.address
+        return Actor(f"{caller.scope}/{caller.name}", f"{where} by {way}")
+
+    def _repeatable(self, poll: Poll) -> bool:
+        """Whether the same bytes will always mean the same poll, answered at once in the usual form."""
+        request = self._request
+        usual = request.method == "GET" and not (request.http_1_0 and request.keep_alive)
+        return usual and not poll.wait_s and not self._connection.proxied
+
+    # -- what
+
+    def _enable(self) -> None:
+        """In the writer's thread: durable before anybody of the scope is answered."""
+        view = self._view
+        if view.state.enabled:
+            return  # somebody of the scope was first
+        # Before the scope shows as enabled: the first answers of others are held back as well.
+        view.held_until_s = monotonic() + self._guests.first_call_delay_s
+        try:
+            self._guests.control.enable(view.name, self._actor())
+        except BaseException:
+            view.held_until_s = 0.0
+            raise
+
+    def _held(self, decision: Answer | Poll | Approve) -> None:
+        """While a scope's first call is being delayed, every answer of it is."""
+        delay_s = self._view.held_until_s - monotonic()
+        if delay_s <= 0:
+            self._decided(decision)
+            return
+
+        def no_longer() -> None:
+            self.pending, self._timer = False, None
+            self._decided(decision)
+            self._connection.answered()
+
+        self.pending = True
+        self._timer = self._guests.loop.call_later(delay_s, no_longer)
+
+    def _decided(self, decision: Answer | Poll | Approve) -> None:
+        if isinstance(decision, Answer):
+            self._connection.answer(decision, self._request)
+        elif isinstance(decision, Poll):
+            self._answer_poll(decision)
+        else:
+            ids, caller, actor = decision.event_ids, self._caller, self._actor()
+            self._later(
+                lambda: self._guests.control.approve(caller.scope, caller.name, ids, actor),
+                lambda: self._connection.answer(Answer(200), self._request),
+            )
+
+    def _later(self, write: Callable[[], None], then: Callable[[], None]) -> None:
+        """Write in the writer's thread, then answer; nothing of this connection is answered meanwhile."""
+        self.pending = True
+
+        def done(future: "Future[None]") -> None:
+            self.pending = False
+            error = future.exception()
+            if self._connection.gone:
+                return
+            if error is None:
+                then()
+            else:
+                self._connection.answer(_told(error), self._request)
+            self._connection.answered()
+
+        written = self._guests.writer.submit(write)
+        written.add_done_callback(lambda future: self._guests.loop.call_from_thread(lambda: done(future)))
+
+    # -- polls
+
+    def _answer_poll(self, poll: Poll) -> None:
+        guests, caller, view = self._guests, self._caller, self._view
+        self._poll = poll
+        unchanged = answers.matches(poll.if_none_match, view.state.etag)
+        if unchanged and poll.wait_s and caller.waiting < guests.limits.waiting and not guests.stopping:
+            self.pending = self.waiting = True
+            caller.waiting += 1
+            view.waiters[self] = None
+            self._timer = guests.loop.call_later(poll.wait_s, self.end_wait)
+        else:
+            self._send_document(unchanged=unchanged, waited=False)
+
+    def _stop_waiting(self) -> None:
+        self.waiting = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._view.waiters.pop(self, None)
+        self._caller.waiting -= 1
+        # "An open long poll counts as seen", to its end.
+        self._guests.seen(self._caller, self._view)
+
+    def _send_document(self, *, unchanged: bool, waited: bool) -> None:
+        state, poll, request = self._view.state, self._poll, self._request
+        keep = self._connection.keeps(request)
+        if not unchanged and request.method == "GET" and not (keep and request.http_1_0):
+            # One change goes to very many who wait for it: the same bytes as to the one before.
+            index = response_index(poll.version, not keep, poll.wait_s if waited else 0)
+            self._connection.write(200, state.response(index, self._guests.now()), keep=keep)
+            return
+        extra: tuple[bytes, ...] = (b"ETag: " + state.etag.encode(),)
+        if waited:
+            extra = (*extra, b"Preference-Applied: wait=%d" % poll.wait_s)
+        if unchanged:
+            self._connection.answer(Answer(304, extra=extra), request)
+        else:
+            self._connection.answer(Answer(200, state.body(poll.version), extra), request)
+
+
+def within_rate(guests: Guests, caller: Caller) -> bool:
+    burst, now_s = guests.burst, monotonic()
+    if burst == float("inf"):
+        return True
+    tokens = min(caller.tokens + (now_s - caller.refilled_s) * burst, burst)
+    caller.refilled_s = now_s
+    caller.tokens = tokens - 1.0 if tokens >= 1.0 else tokens
+    return tokens >= 1.0
+
+
+def _told(error: BaseException) -> Answer:
+    if isinstance(error, NotFound):
+        return answers.NOT_FOUND  # the machine or its scope has left meanwhile
+    if isinstance(error, RequestError):
+        return answers.error(400, str(error))
+    if not isinstance(error, ForewarnError):
+        log.error("a guest's request failed: %r", error)
+    return answers.UNAVAILABLE

@@ -1,0 +1,162 @@
+"""The guests' event loop: sockets that are ready, calls that are due, calls from other threads; one thread, in turns.
+
+Smaller than asyncio on purpose: no transports, tasks or futures lie between a guest's bytes and its answer, and what is
+written leaves at once (docs/decisions/0007).
+"""
+
+import heapq
+import logging
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+# In one turn, so that what else there is to do has its turn as well.
+MAX_EVENTS = 128
+MANY_CANCELLED = 1_000
+
+log = logging.getLogger("forewarn.guest")
+
+
+class Watcher(Protocol):
+    """Whom the loop tells that a descriptor is ready; it must see to its own errors."""
+
+    def ready(self, event: int, /) -> None: ...
+
+
+class Timer:
+    """A call that is due at a moment."""
+
+    __slots__ = ("_loop", "at_s", "what")
+
+    def __init__(self, loop: "Loop", at_s: float, what: Callable[[], object]) -> None:
+        self._loop = loop
+        self.at_s = at_s
+        self.what: Callable[[], object] | None = what
+
+    def __lt__(self, other: "Timer") -> bool:
+        return self.at_s < other.at_s
+
+    def cancel(self) -> None:
+        if self.what is not None:
+            self.what = None
+            self._loop.timer_cancelled()
+
+
+class Loop:
+    """`call_from_thread` is the only thing another thread may use."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._epoll = select.epoll()
+        self._watchers: dict[int, Watcher] = {}
+        self._soon: deque[Callable[[], object]] = deque()
+        self._timers: list[Timer] = []
+        self._cancelled = 0
+        self._stopped = self._closed = False
+        self._bell_lock = threading.Lock()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.watch(self._bell, self)
+
+    # -- descriptors
+
+    def watch(self, fd: int, watcher: Watcher, interest: int = IN) -> None:
+        self._watchers[fd] = watcher
+        self._epoll.register(fd, interest)
+
+    def change(self, fd: int, interest: int) -> None:
+        self._epoll.modify(fd, interest)
+
+    def forget(self, fd: int) -> None:
+        """For one that is closed next: the kernel then stops watching it by itself."""
+        self._watchers.pop(fd, None)
+
+    # -- calls
+
+    def call_soon(self, what: Callable[[], object]) -> None:
+        """In the next turn but for sockets that are ready."""
+        self._soon.append(what)
+
+    def call_from_thread(self, what: Callable[[], object]) -> None:
+        self._soon.append(what)
+        with self._bell_lock:
+            if not self._closed:
+                os.eventfd_write(self._bell, 1)
+
+    def call_later(self, delay_s: float, what: Callable[[], object]) -> Timer:
+        timer = Timer(self, self._clock() + delay_s, what)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def repeat(self, every_s: float, what: Callable[[], object]) -> None:
+        def again() -> None:
+            self.call_later(every_s, again)
+            what()
+
+        self.call_later(every_s, again)
+
+    def timer_cancelled(self) -> None:
+        """Most long polls end before their time: their timers must not pile up."""
+        self._cancelled += 1
+        if self._cancelled > MANY_CANCELLED and self._cancelled > len(self._timers) // 2:
+            self._timers = [timer for timer in self._timers if timer.what is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
+
+    # -- turns
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._stopped:
+            self.turn(self._patience_s())
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def close(self) -> None:
+        """Whoever calls from another thread after this is not heard."""
+        with self._bell_lock:
+            self._closed = True
+            self._epoll.close()
+            os.close(self._bell)
+
+    def turn(self, wait_s: float = 0.0) -> None:
+        """Sockets first: whoever asked during a call that took long is answered before the next one."""
+        watchers = self._watchers
+        for fd, event in self._epoll.poll(wait_s, MAX_EVENTS):
+            watcher = watchers.get(fd)
+            if watcher is not None:
+                watcher.ready(event)
+        if self._timers:
+            self._call_due()
+        for _ in range(len(self._soon)):
+            self._call(self._soon.popleft())
+
+    def ready(self, event: int) -> None:
+        """The bell: somebody called from another thread."""
+        del event
+        os.eventfd_read(self._bell)
+
+    def _patience_s(self) -> float:
+        if self._soon:
+            return 0.0
+        return max(0.0, self._timers[0].at_s - self._clock()) if self._timers else -1.0
+
+    def _call_due(self) -> None:
+        now_s = self._clock()
+        while self._timers and self._timers[0].at_s <= now_s:
+            what = heapq.heappop(self._timers).what
+            if what is None:
+                self._cancelled -= 1
+            else:
+                self._call(what)
+
+    def _call(self, what: Callable[[], object]) -> None:
+        try:
+            what()
+        except Exception:
+            log.exception("a call in the guests' loop failed")
