@@ -20,7 +20,7 @@ def service_on(path: Path, clock: Clock) -> Iterator[Service]:
     """Wired as `forewarn serve` does it, the documents in memory too, but nobody listens and nobody ticks."""
     service = Service(Settings(store=f"sqlite:{path}", state_dir=path.parent), clock=clock)
     try:
-        documents = Documents(service.store, clock, burst=1.0)
+        documents = Documents(service.store, clock)
         documents.load()
         service.control.listen(documents.heard)
         yield service

@@ -44,7 +44,7 @@ from forewarn.web.operator import operator_app
 # SIGTERM to exit within 5 s: three parts stop one after the other, each within this.
 STOP_WITHIN_S = 1.3
 LAST_WRITES_S = 0.5
-SEEN_EVERY_S = 10.0
+SEEN_EVERY_S = 30.0
 MIN_SECRET_BYTES = 16
 START_WITHIN_S = 10.0
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
@@ -162,8 +162,7 @@ class GuestSide:
         # Whoever waits for a write waits in line: every write of a guest runs on this one thread.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._stopped = False
-        burst = float(settings.rate_limit) or float("inf")
-        self.documents = Documents(service.store, service.clock, burst=burst)
+        self.documents = Documents(service.store, service.clock)
         self.documents.load()
         service.control.listen(self.documents.heard)
         self.guests = Guests(

@@ -153,7 +153,7 @@ class Lane:
             wire.send(piece)
         settle(self.hand.loop, wire)
         caller = self.world.documents.caller("", address)
-        house = (caller.tokens, caller.waiting, caller.seen and caller.seen.at) if caller is not None else ()
+        house = (caller.spent_until_s, caller.waiting, caller.seen and caller.seen.at) if caller is not None else ()
         return wire.received[before:], wire.is_finished(), wire.connection.busy, house
 
     def received(self) -> dict[str, tuple[bytes, bool]]:
@@ -211,7 +211,7 @@ class Lane:
         for address in ADDRESSES:
             caller = self.world.documents.caller("", address)
             if caller is not None:
-                caller.tokens, caller.refilled_s = min(caller.tokens, 1.5), self.hand.now_s
+                caller.spent_until_s = max(caller.spent_until_s, self.hand.now_s + 1 - 1.5 / RATE_LIMIT)
 
 
 def _compare(story: list[Send | Happen], hand: HandClock) -> None:

@@ -136,7 +136,7 @@ class World:
         )
         self.control = self.service.control
         self.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
-        self.documents = Documents(self.service.store, self.clock, burst=float(rate_limit) or float("inf"))
+        self.documents = Documents(self.service.store, self.clock)
         self.documents.load()
         self.control.listen(self.documents.heard)
         self.guests = Guests(

@@ -148,8 +148,7 @@ class Caller(msgspec.Struct, gc=False):
     fault_domain: int
     identities: tuple[tuple[str, str], ...]
     instance_id: str
-    tokens: float = 0.0
-    refilled_s: float = 0.0
+    spent_until_s: float = 0.0  # its requests, each at its share of a second, laid end to end
     connections: int = 0
     waiting: int = 0
     remembered: tuple[bytes, ...] = ()
@@ -159,9 +158,8 @@ class Caller(msgspec.Struct, gc=False):
 class Documents:
     """Every scope and machine. `changed` is called, in the thread that saved a change, with the views that changed."""
 
-    def __init__(self, store: Store, clock: Clock, *, burst: float) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._burst = burst
         self._lock = threading.Lock()
         self.now = Now(clock)
         self.views: dict[str, View] = {}
@@ -264,7 +262,6 @@ class Documents:
                 fault_domain=machine.fault_domain,
                 identities=machine.identities,
                 instance_id=machine.instance_id,
-                tokens=self._burst,
             )
         caller.update_domain, caller.fault_domain = machine.update_domain, machine.fault_domain
         caller.identities, caller.instance_id = machine.identities, machine.instance_id

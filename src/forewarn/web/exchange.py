@@ -15,7 +15,7 @@ from forewarn.core.model import Actor, ScopeKind
 from forewarn.web import answers
 from forewarn.web.answers import Answer, Approve, Instance, Poll, Request
 from forewarn.web.documents import Caller, View, response_index
-from forewarn.web.guests import Guests
+from forewarn.web.guests import BURST_S, Guests
 from forewarn.web.loop import Timer
 
 log = logging.getLogger("forewarn.guest")
@@ -242,13 +242,13 @@ class Exchange:
 
 
 def within_rate(guests: Guests, caller: Caller) -> bool:
-    burst, now_s = guests.burst, monotonic()
-    if burst == float("inf"):
-        return True
-    tokens = min(caller.tokens + (now_s - caller.refilled_s) * burst, burst)
-    caller.refilled_s = now_s
-    caller.tokens = tokens - 1.0 if tokens >= 1.0 else tokens
-    return tokens >= 1.0
+    """Each request takes its share of a second; whoever is a second ahead must wait."""
+    now_s = monotonic()
+    spent_s = max(caller.spent_until_s, now_s) + guests.request_share_s
+    if spent_s > now_s + BURST_S:
+        return False
+    caller.spent_until_s = spent_s
+    return True
 
 
 def _told(error: BaseException) -> Answer:

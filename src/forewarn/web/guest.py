@@ -12,7 +12,7 @@ from forewarn.web import answers
 from forewarn.web.answers import Answer, Request
 from forewarn.web.documents import CLOSE, NOT_MODIFIED, Caller
 from forewarn.web.exchange import Exchange, within_rate
-from forewarn.web.guests import Guests
+from forewarn.web.guests import BURST_S, Guests
 from forewarn.web.reader import Reader
 from forewarn.web.wire import Transport
 
@@ -156,13 +156,14 @@ class Connection:
             return
         view = caller.view
         now_s = monotonic()
-        burst = guests.burst
-        tokens = caller.tokens + (now_s - caller.refilled_s) * burst
-        if view is None or tokens < 1.0 or view.held_until_s > now_s or not (state := view.state).enabled:
+        # As `within_rate` has it, without the call.
+        spent_s = caller.spent_until_s
+        spent_s = (spent_s if spent_s > now_s else now_s) + guests.request_share_s
+        if view is None or spent_s > now_s + BURST_S or view.held_until_s > now_s or not (state := view.state).enabled:
             self._parse(data)
             return
-        caller.tokens = (tokens if tokens < burst else burst) - 1.0
-        caller.refilled_s = self._active_s = now_s
+        caller.spent_until_s = spent_s
+        self._active_s = now_s
         now = guests.now
         moment = now.moment if now_s < now.until_s else now()
         if caller.seen is not moment:

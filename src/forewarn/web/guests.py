@@ -18,6 +18,8 @@ MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
 MAX_REMEMBERED_BYTES = 1_024
 WAKE_BATCH = 200
+# A machine may use up its requests of a second at once; the rest is what floats lose.
+BURST_S = 1.000_001
 
 
 class Guest(Protocol):
@@ -84,7 +86,7 @@ class Guests:
         self.limits = limits
         self.trust = trust
         self.first_call_delay_s = first_call_delay_s
-        self.burst = limits.requests_per_s or float("inf")
+        self.request_share_s = 1.0 / limits.requests_per_s if limits.requests_per_s else 0.0
         self.counters = Counters()
         self.connections: dict[Guest, None] = {}
         # Bytes -> which response they ask for, the tag they bring, whether the connection ends.

@@ -79,13 +79,7 @@ class Wire:
             self._loop.watch(fd, self, self._interest)
 
     def ready(self, event: int) -> None:
-        if event & OUT:
-            self._flush()
-            event &= ~OUT
-        if not event:
-            return
-        if not self._interest & IN:
-            self.abort()  # only a connection that broke is reported of one that is not read
+        if event != IN and not self._still_readable(event):
             return
         try:
             data = self._socket.recv(RECEIVE_BYTES, NOW)
@@ -104,6 +98,14 @@ class Wire:
         except Exception:
             log.exception("a guest's connection had to be cut: answering it failed")
             self.abort()
+
+    def _still_readable(self, event: int) -> bool:
+        if event & OUT:
+            self._flush()
+        if event & ~OUT and not self._interest & IN:
+            self.abort()  # only a connection that broke is reported of one that is not read
+            return False
+        return bool(event & ~OUT)
 
     def write(self, data: bytes) -> None:
         if self._unsent:
