@@ -27,6 +27,7 @@ class FanOut:
     asked_s: float
     batch_s: float
     probe_s: float
+    waited_batches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,13 @@ def fan_out(server: Inside, waiters: int, *, probed: bool) -> FanOut:
         seen = client.result()
     if seen["left"]:
         raise RuntimeError(f"{seen['left']} waiters were not answered")
-    batches_s = server.order("batches")["batches_s"] if probed else [0.0]
+    inside: dict[str, Any] = server.order("batches") if probed else {"batches_s": [0.0], "most_begun": 0}
     return FanOut(
         last_s=seen["last_s"] - told["rung_s"],
         asked_s=seen["last_s"] - told["asked_s"],
-        batch_s=max(batches_s),
+        batch_s=max(inside["batches_s"]),
         probe_s=max(seen["probes_s"], default=0.0),
+        waited_batches=inside["most_begun"],
     )
 
 

@@ -8,11 +8,12 @@ of the event loop meanwhile), `fresh N` (N changes, each followed by a poll). `b
 
 import asyncio
 import json
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from forewarn.core.model import EventType, Request, Targets
 from forewarn.server import GuestSide, Service, calm
 from forewarn.settings import Settings
 from forewarn.web.documents import View
+from forewarn.web.guest import Connection
+from forewarn.web.wire import Wire
 
 BEAT_S = 0.001
 FRESH_PAUSE_S = 0.01
@@ -51,6 +54,8 @@ class House:
         self._published: str | None = None
         self._rung_s = 0.0
         self._batches_s: list[float] = []
+        self._polling: Connection | None = None
+        self._begun = self._most_begun = 0
         self._listen_in()
         self.guest_side.listener.start()
         threading.Thread(target=self.service.ticker.run, daemon=True).start()
@@ -64,10 +69,19 @@ class House:
             rung(views)
 
         def wake_batch(waiters: Any) -> None:
+            self._look_for_a_poll()
             began_s = time.monotonic()
             wake(waiters)
             self._batches_s.append(time.monotonic() - began_s)
 
+        received = Connection.data_received
+
+        def data_received(connection: Connection, data: bytes) -> None:
+            if data == POLL:
+                self._polling, self._begun = connection, 0
+            received(connection, data)
+
+        Connection.data_received = data_received  # type: ignore[assignment,method-assign]
         self.guests.documents.changed = changed
         self.guests._wake_batch = wake_batch  # type: ignore[method-assign]
 
@@ -77,12 +91,22 @@ class House:
     def change(self) -> dict[str, object]:
         """Publish an event in the first scope, or take it back; when memory showed it."""
         self._batches_s.clear()
+        self._begun = self._most_begun = 0
         asked_s = time.monotonic()
         self._toggle(0)
         return {"asked_s": asked_s, "rung_s": self._rung_s, "returned_s": time.monotonic()}
 
     def batches(self) -> dict[str, object]:
-        return {"batches_s": self._batches_s}
+        return {"batches_s": self._batches_s, "most_begun": self._most_begun}
+
+    def _look_for_a_poll(self) -> None:
+        """Whether the poll of one who does not wait lies in its socket while a batch begins: how many did so far."""
+        if self._polling is None or not isinstance(wire := self._polling.transport, Wire):
+            return
+        with suppress(OSError):
+            wire._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self._begun += 1
+            self._most_begun = max(self._most_begun, self._begun)
 
     def change_all(self) -> dict[str, object]:
         began_s = time.monotonic()

@@ -185,9 +185,8 @@ class GuestSide:
         )
 
     def _write_seen(self) -> None:
-        seen, self.guests.dirty = self.guests.dirty, {}
-        if seen:
-            self._writer.submit(self._try_to_write, list(seen.values()))
+        if seen := self.guests.take_seen():
+            self._writer.submit(self._try_to_write, seen)
 
     def _try_to_write(self, callers: list[Caller]) -> None:
         try:

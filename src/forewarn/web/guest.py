@@ -163,12 +163,14 @@ class Connection:
             self._parse(data)
             return
         caller.spent_until_s = spent_s
-        self._active_s = now_s
+        self._active_s = guests.about_s
         now = guests.now
         moment = now.moment if now_s < now.until_s else now()
         if caller.seen is not moment:
             caller.seen = view.seen = moment
-            guests.dirty[id(caller)] = caller
+            if not caller.noted:
+                caller.noted = True
+                guests.to_write.append(caller)
         index, etag, close = known
         guests.counters.remembered += 1
         if etag == state.etag:

@@ -92,7 +92,9 @@ class Guests:
         # Bytes -> which response they ask for, the tag they bring, whether the connection ends.
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
-        self.dirty: dict[int, Caller] = {}
+        self.to_write: list[Caller] = []
+        # The monotonic clock as of the last sweep: exact enough for "silent for a minute", and nothing to compute.
+        self.about_s = monotonic()
         self.stopping = False
 
     def wake(self, views: list[View]) -> None:
@@ -108,11 +110,20 @@ class Guests:
     def seen(self, caller: Caller, view: View) -> None:
         """Noted here, written in batches: never a write per poll."""
         caller.seen = view.seen = self.now()
-        self.dirty[id(caller)] = caller
+        if not caller.noted:
+            caller.noted = True
+            self.to_write.append(caller)
+
+    def take_seen(self) -> list[Caller]:
+        """Who was seen since this was last asked."""
+        seen, self.to_write = self.to_write, []
+        for caller in seen:
+            caller.noted = False
+        return seen
 
     def sweep(self) -> None:
         """Close what took too long: one pass a second instead of a timer per request."""
-        now_s = monotonic()
+        now_s = self.about_s = monotonic()
         for connection in list(self.connections):
             connection.check_deadline(now_s)
 

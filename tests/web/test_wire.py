@@ -1,0 +1,244 @@
+"""The sockets themselves: what a guest does not take at once, halves that close, breaks, and too few descriptors."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from forewarn.web import wire as wires
+from forewarn.web.loop import Loop
+from forewarn.web.wire import Listener, Transport
+
+MUCH = b"x" * 20_000_000
+
+
+class Recorder:
+    """A guest that writes down what it is told, and answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.transport: Transport
+        self.told: list[str] = []
+        self.data = b""
+        self.stays = True
+        self.goes_on = False
+        self.on_data: Callable[[bytes], None] = lambda _: None
+
+    def connection_made(self, transport: Transport) -> bool:
+        self.transport = transport
+        self.told.append("made")
+        return self.stays
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.on_data(data)
+
+    def eof_received(self) -> bool:
+        self.told.append("eof")
+        return self.goes_on
+
+    def pause_writing(self) -> None:
+        self.told.append("pause")
+
+    def resume_writing(self) -> None:
+        self.told.append("resume")
+
+    def connection_lost(self) -> None:
+        self.told.append("lost")
+
+
+class Pair:
+    """A listener on a loop that turns when asked, and clients of it."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.open = ExitStack()
+        self.guest = Recorder()
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setblocking(False)
+        self.address = listening.getsockname()
+        self.listener = Listener(self.loop, listening, lambda: self.guest)
+
+    def connect(self) -> socket.socket:
+        client = self.call()
+        self.turn_until(lambda: "made" in self.guest.told)
+        self.open.callback(self.guest.transport.abort)
+        return client
+
+    def call(self) -> socket.socket:
+        return self.open.enter_context(socket.create_connection(self.address, timeout=5))
+
+    def turn_until(self, true: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 5
+        while not true():
+            assert time.monotonic() < deadline_s, self.guest.told
+            self.loop.turn(0.01)
+
+    def turn_a_while(self) -> None:
+        for _ in range(5):
+            self.loop.turn(0.002)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.open.close()
+    pair.listener.close()
+    pair.loop.close()
+
+
+def read_all(pair: Pair, client: socket.socket) -> int:
+    """How much the client gets to read until the end, the loop turning meanwhile."""
+    client.setblocking(False)
+    got = 0
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        pair.loop.turn()
+        try:
+            data = client.recv(1 << 20)
+        except BlockingIOError:
+            continue
+        if not data:
+            return got
+        got += len(data)
+    raise AssertionError(f"no end after {got} bytes")
+
+
+def test_what_is_not_taken_at_once_is_kept_and_sent(pair: Pair) -> None:
+    """More than the kernel takes: the guest is told to stop and to go on, and every byte arrives before the close."""
+    client = pair.connect()
+    pair.guest.transport.write(MUCH)
+    pair.guest.transport.write(b"and more")
+    assert pair.guest.told == ["made", "pause"]
+    pair.guest.transport.close()
+    assert "lost" not in pair.guest.told
+    assert read_all(pair, client) == len(MUCH) + len(b"and more")
+    assert pair.guest.told[-1] == "lost"
+    assert "resume" not in pair.guest.told
+
+
+def test_all_sent_is_told(pair: Pair) -> None:
+    """Once the client has read it all, writing resumes, once."""
+    client = pair.connect()
+    pair.guest.transport.write(MUCH)
+    client.setblocking(False)
+    got = 0
+
+    def taken() -> bool:
+        nonlocal got
+        with suppress(BlockingIOError):
+            got += len(client.recv(1 << 20))
+        return got == len(MUCH)
+
+    pair.turn_until(taken)
+    pair.turn_until(lambda: "resume" in pair.guest.told)
+    assert pair.guest.told.count("resume") == 1
+
+
+def test_the_end_of_our_half_comes_after_what_is_kept(pair: Pair) -> None:
+    """`write_eof` loses nothing, and what the client says after it is still heard."""
+    client = pair.connect()
+    pair.guest.transport.write(MUCH)
+    pair.guest.transport.write_eof()
+    assert read_all(pair, client) == len(MUCH)
+    client.setblocking(True)
+    client.sendall(b"late")
+    pair.turn_until(lambda: pair.guest.data == b"late")
+    client.close()
+    pair.turn_until(lambda: pair.guest.told[-1] == "lost")
+
+
+def test_a_guest_that_closes_its_half_may_still_be_answered(pair: Pair) -> None:
+    """Its end is told once, does not keep the loop busy, and the answer arrives."""
+    client = pair.connect()
+    pair.guest.goes_on = True
+    client.shutdown(socket.SHUT_WR)
+    pair.turn_until(lambda: "eof" in pair.guest.told)
+    pair.turn_a_while()
+    assert pair.guest.told.count("eof") == 1
+    pair.guest.transport.write(b"answer")
+    pair.guest.transport.close()
+    assert client.recv(100) == b"answer"
+
+
+def test_a_break_is_noticed_even_when_nothing_is_read(pair: Pair) -> None:
+    """Reading is paused and the client resets the connection: it is lost, not watched for ever."""
+    client = pair.connect()
+    pair.turn_a_while()
+    pair.guest.transport.pause_reading()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.close()
+    pair.turn_until(lambda: pair.guest.told[-1] == "lost")
+    pair.guest.transport.write(b"into the void")
+    pair.guest.transport.close()
+    assert pair.guest.told.count("lost") == 1
+
+
+def test_what_is_sent_while_nothing_is_read_waits(pair: Pair) -> None:
+    """Paused and resumed: nothing is lost, nothing comes early."""
+    client = pair.connect()
+    pair.guest.transport.pause_reading()
+    client.sendall(b"early")
+    pair.turn_a_while()
+    assert pair.guest.data == b""
+    pair.guest.transport.resume_reading()
+    pair.turn_until(lambda: pair.guest.data == b"early")
+
+
+def test_who_may_not_stay_is_closed(pair: Pair) -> None:
+    """Refused before a byte is read."""
+    pair.guest.stays = False
+    client = pair.connect()
+    assert client.recv(100) == b""
+    assert pair.guest.told == ["made", "lost"]
+
+
+def test_an_error_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """Logged, this connection ends, the next is answered."""
+
+    def fail(_: bytes) -> None:
+        raise ValueError("on purpose")
+
+    pair.guest.on_data = fail
+    client = pair.connect()
+    with caplog.at_level(logging.ERROR):
+        client.sendall(b"x")
+        pair.turn_until(lambda: pair.guest.told[-1] == "lost")
+    assert "on purpose" in caplog.text
+    pair.guest = Recorder()
+    pair.guest.on_data = lambda _: pair.guest.transport.write(b"fine")
+    with pair.connect() as second:
+        second.sendall(b"x")
+        pair.turn_until(lambda: pair.guest.data == b"x")
+        assert second.recv(10) == b"fine"
+
+
+def test_out_of_descriptors(pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Who cannot be let in waits at the door: said once, no spinning, and served when there is room again."""
+    monkeypatch.setattr(wires, "ACCEPT_AGAIN_S", 0.2)
+    real = pair.listener._socket
+
+    class Full:
+        family = real.family
+
+        def fileno(self) -> int:
+            return real.fileno()
+
+        def _accept(self) -> tuple[int, object]:
+            raise OSError(24, "Too many open files")
+
+    client = pair.call()
+    with caplog.at_level(logging.ERROR):
+        pair.listener._socket = Full()  # type: ignore[assignment]
+        pair.turn_a_while()
+        assert len(caplog.records) == 1
+        assert "Too many open files; trying again in 0.2 s" in caplog.text
+    pair.listener._socket = real
+    pair.guest.on_data = lambda _: pair.guest.transport.write(b"at last")
+    client.sendall(b"x")
+    pair.turn_until(lambda: pair.guest.data == b"x")
+    assert client.recv(10) == b"at last"
+    pair.guest.transport.abort()
