@@ -87,6 +87,10 @@ class Exchange:
         if raw is not None and isinstance(decision, Poll) and self._repeatable(decision):
             tag, close = answers.plain_tag(decision.if_none_match), not request.keep_alive
             guests.remember(raw, caller, (response_index(decision.version, close), tag, close))
+        # "The first GET or POST enables": a HEAD neither does nor counts as having asked.
+        if request.method == "HEAD":
+            self._held(decision)
+            return
         guests.seen(caller, view)
         if not view.state.enabled:
             self._later(self._enable, lambda: self._held(decision))

@@ -17,7 +17,7 @@ from forewarn.web.loop import Loop
 MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
 MAX_REMEMBERED_BYTES = 1_024
-WAKE_BATCH = 200
+WAKE_BATCH = 100
 # A machine may use up its requests of a second at once; the rest is what floats lose.
 BURST_S = 1.000_001
 

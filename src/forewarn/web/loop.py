@@ -16,8 +16,9 @@ from time import monotonic
 from typing import Protocol
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-# In one turn, so that what else there is to do has its turn as well.
-MAX_EVENTS = 128
+# In one turn, so that what else there is to do has its turn as well; far more than one batch of woken guests, who all
+# come back at once and must not stand before somebody who has not been served yet.
+MAX_EVENTS = 1_024
 MANY_CANCELLED = 1_000
 # Where guests come by the thousand, one at a time, half the cost of a poll is falling asleep and waking up for it. Whoever
 # had company in a turn waits this long for more of it: nobody notices, and the next turn has ten to serve.
