@@ -17,7 +17,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from forewarn.control import Answered
-from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, TooLarge, Unauthorized, Unprocessable
+from forewarn.core.errors import (
+    Forbidden,
+    ForewarnError,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    TooSlow,
+    Unauthorized,
+    Unprocessable,
+)
 from forewarn.core.fleet import parse_fleet
 from forewarn.web.api import shapes
 from forewarn.web.api.access import Access, Asking
@@ -36,16 +46,6 @@ DOCS = {
 }
 
 log = logging.getLogger("forewarn.api")
-
-
-class MethodNotAllowed(ForewarnError):
-    code = "method_not_allowed"
-    status = 405
-
-
-class TooSlow(ForewarnError):
-    code = "request_timeout"
-    status = 408
 
 
 def api_routes(api: Api, access: Access, streams: Streams) -> list[Route]:

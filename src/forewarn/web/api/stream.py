@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
-from forewarn.core.errors import ForewarnError, ServiceError
+from forewarn.core.errors import ServiceError, TooManyStreams
 from forewarn.store import AuditQuery, Store
 from forewarn.web.api import views
 
@@ -18,11 +18,6 @@ MAX_STREAMS = 100
 BATCH = 200
 LOOK_EVERY_S = 1.0
 KEEP_ALIVE_EVERY_S = 15.0
-
-
-class TooManyStreams(ForewarnError):
-    code = "too_many_streams"
-    status = 503
 
 
 class Streams:
