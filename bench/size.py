@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from bench.history import Past
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
@@ -16,6 +18,8 @@ class Size:
     transition_rounds: int
     transition_scopes: int
     bare_commits: int
+    pasts: tuple[Past, Past]
+    list_rounds: int
 
 
 FULL = Size(
@@ -28,6 +32,8 @@ FULL = Size(
     transition_rounds=7,
     transition_scopes=100,
     bare_commits=50,
+    pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
+    list_rounds=15,
 )
 TOY = Size(
     judged=False,
@@ -39,4 +45,6 @@ TOY = Size(
     transition_rounds=1,
     transition_scopes=5,
     bare_commits=2,
+    pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
+    list_rounds=1,
 )

@@ -476,12 +476,12 @@ def test_numbers_are_not_given_again(old: Store) -> None:
     assert ids(old.events(EventQuery(limit=1)).events) == "E5"
 
 
-@pytest.mark.parametrize("limit", [0, -1, 501])
+@pytest.mark.parametrize("limit", [0, -1, 1_001])
 def test_a_page_has_a_size(limit: int) -> None:
     """Nobody asks for nothing, or for everything at once."""
-    with pytest.raises(Invalid, match="a page holds 1 to 500"):
+    with pytest.raises(Invalid, match="a page holds 1 to 1000"):
         EventQuery(limit=limit)
-    with pytest.raises(Invalid, match="a page holds 1 to 500"):
+    with pytest.raises(Invalid, match="a page holds 1 to 1000"):
         AuditQuery(limit=limit)
 
 

@@ -28,7 +28,7 @@ from forewarn.core.model import (
     require,
 )
 
-MAX_PAGE = 500
+MAX_PAGE = 1_000
 
 
 def _check_limit(limit: int) -> None:
@@ -204,6 +204,15 @@ class Seen:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """When a machine first saw an event."""
+
+    event_id: str
+    machine: str
+    at: datetime
+
+
 class Store(Protocol):
     """Raises StoreUnavailable when it cannot read or write, whatever the method."""
 
@@ -241,6 +250,12 @@ class Store(Protocol):
 
     def record_seen(self, seen: Collection[Seen]) -> None: ...
 
+    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+        """The first of a machine and an event stays."""
+
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        """When each machine first saw an event, by name."""
+
     def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
         """When the machines of these scopes last asked; those that never did are not in it."""
 
@@ -248,6 +263,9 @@ class Store(Protocol):
         """When exactly these last asked; those that never did are not in it."""
 
     # Lists and history: a page is one moment, and what is added between two pages neither doubles nor hides a row.
+
+    def machines_named(self, name: str) -> list[Machine]:
+        """The machines of this name, at most a few, by scope."""
 
     def scopes_page(self, query: ScopeQuery) -> list[Scope]: ...
 

@@ -35,6 +35,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     Seen,
+    Sighting,
     scopes_asked_for,
 )
 
@@ -59,6 +60,7 @@ class MemoryStore:
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
         self._seen: dict[tuple[str, str], datetime] = {}
+        self._sightings: dict[str, dict[str, datetime]] = {}
         self._event_count = 0
         self._tokens: dict[str, Token] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
@@ -151,6 +153,20 @@ class MemoryStore:
         with self._lock:
             self._seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
 
+    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+        with self._lock:
+            for sighting in sightings:
+                if sighting.event_id in self._events:
+                    self._sightings.setdefault(sighting.event_id, {}).setdefault(sighting.machine, sighting.at)
+
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        with self._lock:
+            return dict(sorted(self._sightings.get(event_id, {}).items()))
+
+    def machines_named(self, name: str) -> list[Machine]:
+        with self._lock:
+            return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:4]
+
     def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
         with self._lock:
             keys = [(scope, name) for scope in scopes for name in self._machines.get(scope, ())]
@@ -237,6 +253,7 @@ class MemoryStore:
                 for event_id in self._events_of.pop(maintenance_id, ()):
                     del self._events[event_id], self._numbers[event_id]
                     self._orders.pop(event_id, None)
+                    self._sightings.pop(event_id, None)
                 del self._maintenances[maintenance_id]
             oldest = self._audit[:limit]
             kept = [entry for entry in oldest if entry.at >= before]

@@ -42,6 +42,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     Seen,
+    Sighting,
     rows,
     sqlite_lists,
 )
@@ -152,7 +153,23 @@ class SqliteStore:
             found = reader.ask("last_seen_by_key", keys=as_json(machines))
             return {(row["scope"], row["name"]): datetime.fromisoformat(row["at"]) for row in found}
 
+    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+        with self._writing() as writer:
+            writer.many(
+                "record_sighting",
+                ({"event_id": s.event_id, "machine": s.machine, "at": rows.time_text(s.at)} for s in sightings),
+            )
+
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        with self._reading() as reader:
+            found = reader.ask("sightings_of_event", event_id=event_id)
+            return {row["machine"]: datetime.fromisoformat(row["at"]) for row in found}
+
     # -- lists and history
+
+    def machines_named(self, name: str) -> list[Machine]:
+        with self._reading() as reader:
+            return list(_machines_of(reader, list(reader.ask("machines_named", name=name))).values())
 
     def scopes_page(self, query: ScopeQuery) -> list[Scope]:
         with self._reading() as reader:

@@ -312,3 +312,13 @@ SELECT * FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) ORD
 
 -- name: last_seen_by_key
 SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;
+
+-- name: record_sighting
+-- Of an event that was forgotten meanwhile nothing is remembered.
+INSERT INTO sightings SELECT id, :machine, :at FROM events WHERE id = :event_id ON CONFLICT DO NOTHING;
+
+-- name: sightings_of_event
+SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
+
+-- name: machines_named
+SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT 4;

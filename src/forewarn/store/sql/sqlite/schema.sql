@@ -29,6 +29,7 @@ CREATE TABLE machines (
     PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
 CREATE INDEX machines_by_host ON machines (host) WHERE host <> '';
+CREATE INDEX machines_by_name ON machines (name);
 CREATE UNIQUE INDEX machines_by_instance_id ON machines (instance_id) WHERE instance_id <> '';
 
 -- Who a caller is: an (interface, address) pair belongs to one machine; address '' means the interface alone tells.
@@ -255,3 +256,11 @@ CREATE TABLE receipts (
     PRIMARY KEY (token_id, key)
 ) WITHOUT ROWID;
 CREATE INDEX receipts_by_age ON receipts (at);
+
+-- When a machine first saw an event. As loose as last_seen.
+CREATE TABLE sightings (
+    event_id TEXT NOT NULL REFERENCES events (id) ON DELETE CASCADE,
+    machine  TEXT NOT NULL,
+    at       TEXT NOT NULL,
+    PRIMARY KEY (event_id, machine)
+) WITHOUT ROWID;
