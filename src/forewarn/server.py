@@ -392,12 +392,14 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
     )
+    pages, rest = api_routes(api, access, streams)
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
-        api=api_routes(api, access, streams),
+        pages=pages,
+        rest=rest,
         guard=None if on_loopback(settings.operator) else access.identify,
     )
     config = uvicorn.Config(

@@ -397,8 +397,8 @@ QUERIES: list[Callable[..., object]] = [
 @pytest.mark.parametrize("query", QUERIES)
 def test_every_list_has_its_limits(query: Callable[..., object]) -> None:
     """A page has a size, and a token owns so many scopes and no more."""
-    for limit in (0, -1, 501):
-        with pytest.raises(Invalid, match="a page holds 1 to 500"):
+    for limit in (0, -1, 1_001):
+        with pytest.raises(Invalid, match="a page holds 1 to 1000"):
             query(limit=limit)
     with pytest.raises(Invalid, match="within names 33 scopes: at most 32"):
         query(within=tuple(f"s{n}" for n in range(33)))

@@ -35,13 +35,15 @@ IN_ORDER_OF_AN_INDEX = (
     "event_numbers_of_kind",
     "event_numbers_of_scope",
     "event_numbers_of_scope_and_kind",
+    "event_numbers_open",
+    "event_numbers_open_of_scope",
     "event_numbers_of_machine",
-    "audit_page",
-    "audit_page_of_scope",
-    "audit_page_of_maintenance",
-    "audit_page_of_event",
+    "audit",
+    "audit_ids_of_scope",
+    "audit_of_maintenance",
+    "audit_of_event",
     "audit_stream",
-    "audit_stream_of_scope",
+    "audit_stream_ids_of_scope",
     "audit_stream_of_maintenance",
     "audit_stream_of_event",
     "forget_receipts",
@@ -54,6 +56,8 @@ WITHOUT_THE_ROWS = (
     "order_keys_of_scope",
     "more_ended_since",
     "event_numbers_ended_since",
+    "audit_ids_of_scope",
+    "audit_stream_ids_of_scope",
 )
 LISTS = ("names", "keys", "ids", "hosts", "scopes", "statuses", "types", "numbers")
 HISTORY = 3_000
@@ -132,7 +136,7 @@ def test_what_has_a_limit_is_not_sorted_first(database: sqlite3.Connection, name
 @pytest.mark.parametrize("name", WITHOUT_THE_ROWS)
 def test_keys_are_read_off_the_index_alone(database: sqlite3.Connection, name: str) -> None:
     """What is sought in many places and thrown away again does not touch the rows."""
-    found = [step for step in plan(database, name) if re.match("SEARCH (events|orders|maintenance)", step)]
+    found = [step for step in plan(database, name) if re.match("SEARCH (events|orders|maintenance|audit)", step)]
     assert found
     assert all("COVERING INDEX" in step or "PRIMARY KEY" in step for step in found), found
 
@@ -173,14 +177,16 @@ def test_the_work_of_the_present_does_not_grow_with_the_past(tmp_path: Path) -> 
         "order_keys": {"kind": "done", **LATEST},
         "order_keys_of_scope": {"scope": "shop", "kind": "open", **LATEST},
         "event_numbers": NEWEST,
-        "event_numbers_of_kind": {**NEWEST, "status": "Started", "type": "Reboot"},
+        "event_numbers_open": {**NEWEST, "statuses": '["Started"]', "types": '["Reboot"]'},
+        "event_numbers_open_of_scope": {**NEWEST, "scope": "shop", "statuses": '["Started"]', "types": '["Reboot"]'},
+        "event_numbers_of_kind": {**NEWEST, "status": "Completed", "type": "Reboot"},
         "event_numbers_of_scope": {**NEWEST, "scope": "shop"},
-        "event_numbers_of_scope_and_kind": {**NEWEST, "scope": "shop", "status": "Started", "type": "Reboot"},
+        "event_numbers_of_scope_and_kind": {**NEWEST, "scope": "shop", "status": "Completed", "type": "Reboot"},
         "more_ended_since": {"since": "2030", "most": 5},
-        "audit_page": {"before": 2**62, "limit": 5},
-        "audit_page_of_scope": {"before": 2**62, "limit": 5, "scope": "shop"},
+        "audit": {"before": 2**62, "limit": 5},
+        "audit_ids_of_scope": {"before": 2**62, "limit": 5, "scope": "shop"},
         "audit_stream": {"after": 2, "limit": 5},
-        "audit_stream_of_scope": {"after": 2, "limit": 5, "scope": "shop"},
+        "audit_stream_ids_of_scope": {"after": 2, "limit": 5, "scope": "shop"},
     }
     for name, history in (("short", 10), ("long", HISTORY)):
         fill(tmp_path / name, history=history)

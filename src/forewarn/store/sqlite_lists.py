@@ -1,16 +1,17 @@
 """How the embedded store finds a page: by an index that has the page's order, whatever the size of the history.
 
 No index has the order of several scopes, statuses or types together: each is sought for a page of its own, and the newest
-of all these make the page. Only keys are sought; the rows are read once it is known which.
+of all these make the page. Only keys are sought; the rows are read once it is known which. Open events are few: they are
+read as they stand, so that no index has to follow their status.
 """
 
 import heapq
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from itertools import product
 
-from forewarn.core.model import OPEN, EventType, Status
+from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
     AuditQuery,
     EventQuery,
@@ -102,37 +103,43 @@ def event_numbers(reader: Session, query: EventQuery) -> list[int]:
         "before": _NEWEST_NUMBER if query.before is None else query.before,
         "since": rows.optional_text(query.since) or "",
         "limit": query.limit + 1,
+        "machine": query.machine,
+        "maintenance_id": query.maintenance_id,
+        "statuses": as_json(query.statuses),
+        "types": as_json(query.types),
+        "scopes": _some(scopes),
     }
-    chosen = {"statuses": as_json(query.statuses), "types": as_json(query.types), "scopes": _some(scopes)}
     if query.machine:
-        values |= {"scope": query.scope, "machine": query.machine, "maintenance_id": query.maintenance_id}
-        return _numbers(reader, "event_numbers_of_machine", values | chosen)
+        return _numbers(reader, "event_numbers_of_machine", values | {"scope": query.scope})
     if query.maintenance_id:
-        values |= {"maintenance_id": query.maintenance_id}
-        return _numbers(reader, "event_numbers_of_maintenance", values | chosen)
+        return _numbers(reader, "event_numbers_of_maintenance", values)
+    wheres: list[rows.Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]
+    of_scope = "" if scopes is None else "_of_scope"
     if query.since is not None and _few_ended_since(reader, values["since"]):
-        found = _numbers(reader, "event_numbers_ended_since", values | chosen)
-        found += _sought(reader, scopes, OPEN.intersection(query.statuses), query.types, values)
+        found = _numbers(reader, "event_numbers_ended_since", values)
+    elif set(query.statuses) == set(Status) and set(query.types) == set(EventType):
+        found = [n for where in wheres for n in _numbers(reader, f"event_numbers{of_scope}", values | where)]
+        return heapq.nlargest(query.limit + 1, found)
     else:
-        found = _sought(reader, scopes, query.statuses, query.types, values)
+        found = _ended_of_kinds(reader, query, wheres, values)
+    if OPEN.intersection(query.statuses):
+        found += [n for where in wheres for n in _numbers(reader, f"event_numbers_open{of_scope}", values | where)]
     return heapq.nlargest(query.limit + 1, found)
+
+
+def _ended_of_kinds(
+    reader: Session, query: EventQuery, wheres: Iterable[rows.Values], values: rows.Values
+) -> list[int]:
+    """One seek for each scope, ended status and type asked for."""
+    found: list[int] = []
+    for where, status, type_ in product(wheres, ENDED.intersection(query.statuses), set(query.types)):
+        name = "event_numbers_of_scope_and_kind" if where else "event_numbers_of_kind"
+        found += _numbers(reader, name, values | where | {"status": status, "type": type_})
+    return found
 
 
 def _few_ended_since(reader: Session, since: object) -> bool:
     return not list(reader.ask("more_ended_since", since=since, most=MAX_GATHERED))
-
-
-def _sought(
-    reader: Session, scopes: Scopes, statuses: Collection[Status], types: Collection[EventType], values: rows.Values
-) -> list[int]:
-    """One seek for each scope, status and type; where every status and type is wanted, one for each scope."""
-    name = "event_numbers" if scopes is None else "event_numbers_of_scope"
-    wheres: Sequence[rows.Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]
-    if set(statuses) == set(Status) and set(types) == set(EventType):
-        return [number for where in wheres for number in _numbers(reader, name, values | where)]
-    name += "_of_kind" if scopes is None else "_and_kind"
-    kinds: list[rows.Values] = [{"status": s, "type": t} for s, t in product(set(statuses), set(types))]
-    return [n for where, kind in product(wheres, kinds) for n in _numbers(reader, name, values | where | kind)]
 
 
 def _numbers(reader: Session, name: str, values: rows.Values) -> list[int]:
@@ -144,7 +151,7 @@ def _numbers(reader: Session, name: str, values: rows.Values) -> list[int]:
 
 def audit(reader: Session, query: AuditQuery) -> Iterable[sqlite3.Row]:
     scopes = scopes_asked_for(query.scope, query.within)
-    name = "audit_page" if query.after is None else "audit_stream"
+    name = "audit" if query.after is None else "audit_stream"
     values: rows.Values = {
         "before": _NEWEST_NUMBER if query.before is None else query.before,
         "after": query.after,
@@ -159,8 +166,10 @@ def audit(reader: Session, query: AuditQuery) -> Iterable[sqlite3.Row]:
         return reader.ask(f"{name}_of_maintenance", **values)
     if scopes is None:
         return reader.ask(name, **values)
-    found = [row for scope in scopes for row in reader.ask(f"{name}_of_scope", scope=scope, **values)]
-    return sorted(found, key=lambda row: row["id"], reverse=query.after is None)[: query.limit]
+    ids = [n for scope in scopes for n in _numbers(reader, f"{name}_ids_of_scope", {"scope": scope, **values})]
+    ids.sort(reverse=query.after is None)
+    found = {row["id"]: row for row in reader.ask("audit_by_id", ids=as_json(ids[: query.limit]))}
+    return [found[i] for i in ids[: query.limit]]
 
 
 def _some(scopes: Scopes) -> str | None:

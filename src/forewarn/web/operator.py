@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from forewarn import __version__
 from forewarn.core.errors import ForewarnError
@@ -63,12 +64,13 @@ def operator_app(
     store_works: Callable[[], str],
     guests_accepted: Callable[[], bool],
     guests: Guests,
-    api: Sequence[Route] = (),
+    pages: Sequence[Route] = (),
+    rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
 
-    `guard`, where given, raises for whoever may not look at health and metrics.
+    `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
     """
     registry = CollectorRegistry()
     registry.register(GuestMetrics(guests))
@@ -105,4 +107,7 @@ def operator_app(
         return endpoint
 
     watching = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
-    return Starlette(routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *api])
+    app = Starlette(routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *pages])
+    if rest is not None:
+        app.router.default = rest
+    return app

@@ -14,7 +14,8 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, request_response
+from starlette.types import ASGIApp
 
 from forewarn.control import Answered
 from forewarn.core.errors import (
@@ -48,8 +49,8 @@ DOCS = {
 log = logging.getLogger("forewarn.api")
 
 
-def api_routes(api: Api, access: Access, streams: Streams) -> list[Route]:
-    """The routes of `/v1`. What the API is like is told to everybody, what it holds to nobody without a token."""
+def api_routes(api: Api, access: Access, streams: Streams) -> tuple[list[Route], ASGIApp]:
+    """The pages everybody may read, for what the API is like is no secret, and what answers everything else."""
     described = msgspec.json.encode(openapi(CALLS))
 
     async def description(request: Request) -> Response:
@@ -63,6 +64,8 @@ def api_routes(api: Api, access: Access, streams: Streams) -> list[Route]:
 
     async def everything(request: Request) -> Response:
         try:
+            if not request.url.path.startswith("/v1/"):
+                raise NotFound(f"there is no {request.url.path}: the API is at /v1/docs")
             return await _answer(request, api, access, streams)
         except ForewarnError as error:
             return _told(error)
@@ -72,12 +75,8 @@ def api_routes(api: Api, access: Access, streams: Streams) -> list[Route]:
             log.exception("a call of the API failed: %s %s", request.method, request.url.path)
             return _error(500, "internal", "something went wrong on our side: the log of the service says what")
 
-    methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
-    return [
-        Route("/v1/openapi.json", description),
-        *(Route(path, docs) for path in DOCS),
-        Route("/v1/{rest:path}", everything, methods=methods),
-    ]
+    pages = [Route("/v1/openapi.json", description), *(Route(path, docs) for path in DOCS)]
+    return pages, request_response(everything)
 
 
 async def _answer(request: Request, api: Api, access: Access, streams: Streams) -> Response:
@@ -145,8 +144,10 @@ def _either(roles: Any) -> str:
 
 
 def _key(call: Call, headers: Mapping[str, str]) -> str:
-    key = headers.get("idempotency-key", "") if call.creates else ""
-    if key and (len(key) > MAX_KEY_CHARS or not PRINTABLE.fullmatch(key)):
+    key = headers.get("idempotency-key") if call.creates else None
+    if key is None:
+        return ""
+    if len(key) > MAX_KEY_CHARS or not PRINTABLE.fullmatch(key):
         raise Invalid(f"Idempotency-Key: use 1 to {MAX_KEY_CHARS} printable characters without blanks")
     return key
 
@@ -195,6 +196,8 @@ def _said(call: Call, body: bytes, content_type: str) -> Any:
         except UnicodeDecodeError as error:
             raise Invalid(f"the fleet: this is not UTF-8 text: {error}") from None
     try:
+        if not body and not call.takes_nothing_too:
+            raise Invalid("body: it is missing; see /v1/docs for what this call takes")
         return msgspec.json.decode(body or b"{}", type=call.takes)
     except msgspec.ValidationError as error:
         raise Unprocessable(_sentence(error, "body")) from None
@@ -205,7 +208,7 @@ def _said(call: Call, body: bytes, content_type: str) -> Any:
 def _sentence(error: msgspec.ValidationError, what: str) -> str:
     """msgspec says `Expected `int`, got `str` - at `$.duration_s``: the place first, for people."""
     message, _, place = str(error).partition(" - at ")
-    place = place.strip("`").removeprefix("$").lstrip(".")
+    place = place.replace("`", "").replace("$.", "").removeprefix("$")
     return f"{place or what}: {message[:1].lower()}{message[1:]}; see /v1/docs for what it takes"
 
 

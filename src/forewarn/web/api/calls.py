@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -163,7 +163,7 @@ class Api:
 class Paged(Said):
     """One page of a list."""
 
-    limit: int = 50
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
     cursor: str = ""
 
 
@@ -195,17 +195,11 @@ def _ok(told: object, status: int = 200) -> Answer:
     return Answer(status, msgspec.json.encode(told))
 
 
-def _limit(query: Paged, most: int = 500) -> int:
-    if not 1 <= query.limit <= most:
-        raise Invalid(f"limit is {query.limit}: a page holds 1 to {most}")
-    return query.limit
-
-
 # -- scopes and machines
 
 
 def list_scopes(api: Api, ask: Ask) -> Answer:
-    limit = _limit(ask.query)
+    limit = ask.query.limit
     after = _after(ask.query.cursor, tuple[str]) or ("",)
     found = api.store.scopes_page(ScopeQuery(within=ask.who.within, after=after[0], limit=limit + 1))
     page, last = _more(found, limit)
@@ -243,7 +237,7 @@ class MachinesQuery(Paged):
 
 
 def list_machines(api: Api, ask: Ask) -> Answer:
-    query, limit = ask.query, _limit(ask.query)
+    query, limit = ask.query, ask.query.limit
     found = api.store.machines_page(
         MachineQuery(
             scope=query.scope,
@@ -389,7 +383,7 @@ def _utc(moment: datetime | None, key: str) -> datetime | None:
 
 
 def list_maintenances(api: Api, ask: Ask) -> Answer:
-    query, limit = ask.query, _limit(ask.query)
+    query, limit = ask.query, ask.query.limit
     found = api.store.maintenances(
         MaintenanceQuery(
             statuses=query.status or tuple(MaintenanceStatus),
@@ -440,7 +434,7 @@ def list_events(api: Api, ask: Ask) -> Answer:
             types=query.type or tuple(EventType),
             since=_utc(query.since, "since"),
             within=ask.who.within,
-            limit=_limit(query),
+            limit=query.limit,
             before=before[0] if before else None,
         )
     )
@@ -485,7 +479,7 @@ class OrdersQuery(Paged):
 
 
 def list_orders(api: Api, ask: Ask) -> Answer:
-    query, limit = ask.query, _limit(ask.query)
+    query, limit = ask.query, ask.query.limit
     found = api.store.orders_page(
         OrderQuery(
             states=query.state or tuple(OrderState),
@@ -538,7 +532,7 @@ class AuditsQuery(Paged):
 
 
 def list_audit(api: Api, ask: Ask) -> Answer:
-    query, limit = ask.query, _limit(ask.query)
+    query, limit = ask.query, ask.query.limit
     before = _after(query.cursor, tuple[int])
     found = api.store.audit(
         AuditQuery(
@@ -555,7 +549,7 @@ def list_audit(api: Api, ask: Ask) -> Answer:
 
 
 def list_tokens(api: Api, ask: Ask) -> Answer:
-    limit = _limit(ask.query)
+    limit = ask.query.limit
     after = _after(ask.query.cursor, tuple[datetime, str])
     found = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
     page, last = _more(found[: limit + 1], limit)
@@ -622,6 +616,7 @@ class Call:
     tells: Any = None
     status: Collection[int] = (200,)
     takes: Any = None
+    takes_nothing_too: bool = False
     query: type[Said] = Nothing
     creates: bool = False
     max_bytes: int = MAX_BODY_BYTES
@@ -703,7 +698,10 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/orders", list_orders, shapes.Page[shapes.OrderOut], "The orders, newest first.", query=OrdersQuery),
     _post("/v1/orders/{id}/start", start_order, shapes.OrderOut, "Take an order: the work begins."),
-    _post("/v1/orders/{id}/finish", finish_order, shapes.OrderOut, "The work is done.", takes=shapes.FinishIn),
+    _post(
+        "/v1/orders/{id}/finish", finish_order, shapes.OrderOut, "The work is done.", takes=shapes.FinishIn,
+        takes_nothing_too=True,
+    ),
     _post("/v1/orders/{id}/fail", fail_order, shapes.OrderOut, "The work failed.", takes=shapes.FailIn),
     _get("/v1/audit", list_audit, shapes.Page[shapes.AuditOut], "Who did what, newest first.", query=AuditsQuery),
     _get(

@@ -69,7 +69,7 @@ def _operation(call: Call, schemas: dict[Any, Any], components: dict[str, Any]) 
         content: dict[str, Any] = {JSON: {"schema": schemas[call.takes]}}
         if call.takes is shapes.Fleet:
             content[TOML] = {"schema": {"type": "string"}}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": not call.takes_nothing_too, "content": content}
     return operation
 
 

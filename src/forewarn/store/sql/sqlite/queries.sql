@@ -116,8 +116,10 @@ WHERE number < :before AND (:since = '' OR ended IS NULL OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_kind
+-- Of an ended status, as the next.
 SELECT number FROM events INDEXED BY events_by_kind
-WHERE status = :status AND type = :type AND number < :before AND (:since = '' OR ended IS NULL OR ended >= :since)
+WHERE ended IS NOT NULL AND status = :status AND type = :type AND number < :before
+  AND (:since = '' OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_scope
@@ -127,8 +129,20 @@ ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_scope_and_kind
 SELECT number FROM events INDEXED BY events_by_scope_and_kind
-WHERE scope = :scope AND status = :status AND type = :type AND number < :before
-  AND (:since = '' OR ended IS NULL OR ended >= :since)
+WHERE ended IS NOT NULL AND scope = :scope AND status = :status AND type = :type AND number < :before
+  AND (:since = '' OR ended >= :since)
+ORDER BY number DESC LIMIT :limit;
+
+-- name: event_numbers_open
+SELECT number FROM events INDEXED BY events_open
+WHERE ended IS NULL AND number < :before
+  AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
+ORDER BY number DESC LIMIT :limit;
+
+-- name: event_numbers_open_of_scope
+SELECT number FROM events INDEXED BY events_open_by_scope
+WHERE ended IS NULL AND scope = :scope AND number < :before
+  AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_machine
@@ -156,20 +170,23 @@ WHERE ended IS NOT NULL AND ended >= :since AND +number < :before
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
   AND +status IN (SELECT value FROM json_each(:statuses)) AND +type IN (SELECT value FROM json_each(:types));
 
--- name: audit_page
+-- name: audit
 SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
--- name: audit_page_of_scope
-SELECT * FROM audit INDEXED BY audit_by_scope
+-- name: audit_by_id
+SELECT a.* FROM json_each(:ids) i CROSS JOIN audit a ON a.id = i.value;
+
+-- name: audit_ids_of_scope
+SELECT id FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
 
--- name: audit_page_of_maintenance
+-- name: audit_of_maintenance
 SELECT * FROM audit INDEXED BY audit_by_maintenance
 WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id DESC LIMIT :limit;
 
--- name: audit_page_of_event
+-- name: audit_of_event
 SELECT * FROM audit INDEXED BY audit_by_event
 WHERE event_id <> '' AND event_id = :event_id AND id < :before AND :maintenance_id IN ('', maintenance_id)
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
@@ -179,8 +196,8 @@ ORDER BY id DESC LIMIT :limit;
 -- The same four, oldest first.
 SELECT * FROM audit WHERE id > :after ORDER BY id LIMIT :limit;
 
--- name: audit_stream_of_scope
-SELECT * FROM audit INDEXED BY audit_by_scope
+-- name: audit_stream_ids_of_scope
+SELECT id FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_of_maintenance

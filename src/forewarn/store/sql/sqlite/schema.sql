@@ -131,8 +131,10 @@ CREATE TABLE events (
 );
 CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
-CREATE INDEX events_by_kind ON events (status, type, number);
-CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number);
+-- What has ended never changes: its indexes are written once. What is open is few, and read as it stands.
+CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
+CREATE INDEX events_by_kind ON events (status, type, number) WHERE ended IS NOT NULL;
+CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_end ON events (ended, status, type, scope) WHERE ended IS NOT NULL;
 
 CREATE TRIGGER events_lie_in_scopes AFTER INSERT ON events

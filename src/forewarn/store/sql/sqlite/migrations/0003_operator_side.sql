@@ -24,9 +24,11 @@ CREATE TABLE receipts (
 CREATE INDEX receipts_by_age ON receipts (at);
 
 -- Lists: a page is sought in an index that has its order, one seek for each scope, status and type asked for.
+-- What has ended never changes: its indexes are written once. What is open is few, and read as it stands.
 CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
-CREATE INDEX events_by_kind ON events (status, type, number);
-CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number);
+CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
+CREATE INDEX events_by_kind ON events (status, type, number) WHERE ended IS NOT NULL;
+CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_end ON events (ended, status, type, scope) WHERE ended IS NOT NULL;
 
 -- An order lies in the scope of its event.
