@@ -31,6 +31,7 @@ PARTS: dict[str, list[str]] = {
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "isolation": [*PYTEST, "tests/isolation"],
+    "api": [*PYTEST, "tests/api"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
