@@ -30,6 +30,7 @@ PARTS: dict[str, list[str]] = {
     "properties": [*PYTEST, "tests/properties"],
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
+    "cli": [*PYTEST, "tests/cli"],
     "isolation": [*PYTEST, "tests/isolation"],
     "api": [*PYTEST, "tests/api"],
     "docs": [*PYTEST, "tests/docs"],

@@ -16,7 +16,9 @@ from forewarn.core.model import NAME
 
 PREFIX = "FOREWARN_"
 # Variables of the same family that other programs of ours read.
-NOT_SETTINGS = frozenset({"FOREWARN_CONFIG", "FOREWARN_TOKEN", "FOREWARN_SERVER", "FOREWARN_ENDPOINT"})
+NOT_SETTINGS = frozenset(
+    {"FOREWARN_CONFIG", "FOREWARN_TOKEN", "FOREWARN_SERVER", "FOREWARN_CA_FILE", "FOREWARN_ENDPOINT"}
+)
 # What the command executor tells a command, which may well call `forewarn` itself.
 COMMAND_VARIABLES = frozenset(
     f"FOREWARN_{name}"

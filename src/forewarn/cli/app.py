@@ -1,5 +1,6 @@
 """The commands: parse, call, print. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -8,16 +9,26 @@ from typing import Annotated
 import typer
 
 from forewarn import __version__
+from forewarn.cli import audits, clocks, events, fleets, machines, maintenances, orders, scopes, statuses, tokens
+from forewarn.cli.client import NotReachable
+from forewarn.cli.desk import command
+from forewarn.cli.words import plain
 from forewarn.core.errors import ForewarnError, InvalidFleet, InvalidSettings
+
+HELP_COLUMNS = 100
 
 app = typer.Typer(
     name="forewarn",
     help="Machines learn of coming maintenance, prepare, and say go.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": HELP_COLUMNS},
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
 db = typer.Typer(name="db", help="Look after the embedded database.", no_args_is_help=True, rich_markup_mode=None)
+command(app, "status")(statuses.status)
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks):
+    app.add_typer(noun.app)
 app.add_typer(db)
 
 Config = Annotated[
@@ -157,15 +168,24 @@ def _database(store: str | None, config: Path | None) -> Path:
 
 
 def run() -> None:
-    """Errors of ours end with one line that says what to do; wrong usage with 2, everything else with 1."""
+    """Errors of ours end with one line that says what to do; wrong usage with 2, nobody there with 3, the rest with 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name is never a reason to fail
     try:
         app()
     except (InvalidSettings, InvalidFleet) as error:
         _fail(error, 2)
+    except NotReachable as error:
+        _fail(error, 3)
     except ForewarnError as error:
         _fail(error, 1)
+    except BrokenPipeError:
+        # Whoever read has enough, as with `| head`: nothing more can be written, not even at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
 
 
 def _fail(error: ForewarnError, code: int) -> None:
-    print(f"forewarn: {error}", file=sys.stderr)
+    print(f"forewarn: {plain(str(error))}", file=sys.stderr)
     raise SystemExit(code)
