@@ -14,21 +14,39 @@ from bench.history import Past, build
 from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.core.model import EventType, OrderState, Status
+from forewarn.clock import ManualClock
+from forewarn.control import Control
+from forewarn.core.model import EventType, OrderState, Role, Status
 from forewarn.store import AuditQuery, EventQuery, MachineQuery, MaintenanceQuery, OrderQuery, ScopeQuery, Store
 from forewarn.store.sqlite import SqliteStore
+from forewarn.web.api import calls
+from forewarn.web.api.access import Asking
+from forewarn.web.api.calls import Answer, Api, Ask, Paged
 
 LARGEST_RATIO = 3.0
 PAGES_PER_ROUND = 5
 FIVE = tuple(scope_name(number) for number in range(5))
 HOUR = timedelta(hours=1)
 EVER = BEGINNING - timedelta(days=365)
+OPERATOR = Asking("bench", "bench", Role.OPERATOR, None, b"", "")
 
 Page = Callable[[Store], object]
 
 
 def _events(**conditions: object) -> Page:
     return lambda store: store.events(EventQuery(**conditions))  # type: ignore[arg-type]
+
+
+def _call(do: Callable[[Api, Ask], Answer], query: Paged) -> Page:
+    """A whole call of the API but for the network: found, looked at, told as JSON."""
+
+    def page(store: Store) -> object:
+        clock = ManualClock(BEGINNING)
+        control = Control(store, clock, new_id=str, order_timeout_s=0)
+        api = Api(control, store, clock, advance=lambda _: None, new_id=str, random=bytes)
+        return do(api, Ask(who=OPERATOR, path={}, query=query, body=None, key="", digest=""))
+
+    return page
 
 
 PAGES: dict[str, Page] = {
@@ -60,6 +78,14 @@ PAGES: dict[str, Page] = {
     "events, one scope, a status": _events(scope=FIVE[2], statuses=(Status.COMPLETED,)),
     "events, one machine": _events(scope=FIVE[2], machine="vm-00"),
     "events, within five scopes": _events(within=FIVE),
+    "GET /v1/scopes?limit=5": _call(calls.list_scopes, Paged(limit=5)),
+    "GET /v1/machines": _call(calls.list_machines, calls.MachinesQuery()),
+    "GET /v1/maintenances": _call(calls.list_maintenances, calls.MaintenancesQuery()),
+    "GET /v1/events": _call(calls.list_events, calls.EventsQuery()),
+    "GET /v1/events, ended": _call(calls.list_events, calls.EventsQuery(status=(Status.COMPLETED,))),
+    "GET /v1/events, open": _call(calls.list_events, calls.EventsQuery(status=(Status.SCHEDULED, Status.STARTED))),
+    "GET /v1/orders": _call(calls.list_orders, calls.OrdersQuery()),
+    "GET /v1/audit": _call(calls.list_audit, calls.AuditsQuery()),
     "events, within five, since an hour ago": _events(within=FIVE, since=BEGINNING - HOUR),
 }
 

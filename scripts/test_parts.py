@@ -32,6 +32,7 @@ PARTS: dict[str, list[str]] = {
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],
     "isolation": [*PYTEST, "tests/isolation"],
+    "api": [*PYTEST, "tests/api"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
