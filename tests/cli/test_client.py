@@ -3,6 +3,8 @@
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -245,3 +247,18 @@ def test_changes_come_from_the_stream_and_go_on_after_a_break(peer: Callable[...
     assert heard == [change(4), change(5), change(6), change(7)]
     assert "Last-Event-ID: 3" in there.asked[1]
     assert "Last-Event-ID: 6" in there.asked[3]
+
+
+def test_a_server_that_speaks_otherwise_is_no_traceback(peer: Callable[..., Peer]) -> None:
+    """Another program's JSON, or another version's: one line that says who answered."""
+    there = peer(answer(200, {"hello": "world"}))
+    result = subprocess.run(
+        [sys.executable, "-m", "forewarn", "clock", "show", "--server", there.url],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"forewarn: {there.url} answered what forewarn ")
+    assert len(result.stderr.splitlines()) == 1

@@ -78,7 +78,16 @@ def test_the_state_directory_of_the_services_configuration_is_looked_into(
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1:8170", "ftp://x", "http://", "http://user:secret@x", "http://x:port", "http://x?y", "http://ü"],
+    [
+        "127.0.0.1:8170",
+        "ftp://x",
+        "http://",
+        "http://user:secret@x",
+        "http://x:port",
+        "http://x?y",
+        "http://ü",
+        "http://x\ty",
+    ],
 )
 def test_an_address_that_is_none_is_refused(environment: dict[str, str], address: str) -> None:
     """By the name of the option, and without repeating what may hold a secret."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.cli.house import DONE, FLEET, House, serving
+from tests.cli.house import DONE, FLEET, House, serving, until
 
 
 def enable(house: House) -> None:
@@ -49,7 +49,7 @@ def test_a_rolling_reboot_with_a_failed_order(tmp_path: Path) -> None:
         made = house.json("maintenance", "schedule", "--type", "Reboot", "--scope", "shop", "--yes")
         follower = house.begin("maintenance", "wait", made["id"], "--timeout", "100s")
         for wave in range(3):
-            assert len(house.json("event", "list", "--status", "Scheduled")["items"]) == 1
+            until(lambda: len(house.json("event", "list", "--status", "Scheduled")["items"]) == 1)
             work(house, wave, fails=wave == 1)
         told, complaints = follower.communicate(timeout=30)
         assert follower.returncode == DONE, complaints

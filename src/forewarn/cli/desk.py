@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.client import Client, path_of
+from forewarn import __version__
+from forewarn.cli.client import Client, Failed, path_of
 from forewarn.cli.finding import find
 from forewarn.cli.output import Out
 from forewarn.cli.words import ID_CHARS, SHORT_CHARS, Json
@@ -59,7 +60,7 @@ class Desk:
 
     def event_id(self, text: str) -> str:
         if len(text) >= ID_CHARS:
-            return text
+            return text.upper()
         opened = {"status": ["Planned", "Scheduled", "Started"]}
         found = _one_of(text, (item["id"] for item in self.listed("/v1/events", opened, LOOK_BACK, None)["items"]))
         if not found:
@@ -69,7 +70,7 @@ class Desk:
 
     def maintenance_id(self, text: str) -> str:
         if len(text) >= ID_CHARS:
-            return text
+            return text.upper()
         newest = self.listed("/v1/maintenances", {}, LOOK_BACK, None)["items"]
         return _or_not_found(_one_of(text, (item["id"] for item in newest)), "maintenance", text)
 
@@ -124,7 +125,14 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
 
         @functools.wraps(function)
         def called(*, as_json: bool, server: str | None, token_file: Path | None, **words: Any) -> None:
-            function(Desk(Out(as_json=as_json), server, token_file), **words)
+            desk = Desk(Out(as_json=as_json), server, token_file)
+            try:
+                function(desk, **words)
+            except (KeyError, TypeError, IndexError) as error:
+                raise Failed(
+                    f"{desk.api.place.url} answered what forewarn {__version__} does not understand"
+                    f" ({type(error).__name__}: {error}): is it a forewarn server of this version?"
+                ) from error
 
         parameters = [*(p.replace(kind=keyword) for p in own), *common]
         called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -58,7 +58,14 @@ def check_url(text: str, place: str) -> str:
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         good = None
-    if not good or parts.username or parts.query or parts.fragment or not text.isascii() or " " in text:
+    if (
+        not good
+        or parts.username
+        or parts.query
+        or parts.fragment
+        or not (text.isascii() and text.isprintable())
+        or " " in text
+    ):
         raise InvalidSettings(
             f"{place or 'server'}: this is not a server's address: write it like http://127.0.0.1:8170"
         )

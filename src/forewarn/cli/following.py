@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forewarn.cli.changes import Changes
-from forewarn.cli.client import Failed, NotReachable, Query
+from forewarn.cli.client import Failed, NotReachable, Query, path_of
 from forewarn.cli.desk import Desk
 from forewarn.cli.output import STYLES, Out
 from forewarn.cli.plans import events_of
@@ -98,7 +98,7 @@ def follow(
 
 def _follow(desk: Desk, maintenance_id: str, until: str, timeout_s: int | None, lines_of_json: bool) -> Json:
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    path = f"/v1/maintenances/{maintenance_id}"
+    path = path_of("maintenances", maintenance_id)
     with Changes(desk.api) as changes, view_of(desk, lines_of_json=lines_of_json) as view:
         while True:
             maintenance = settled_get(desk, path)
