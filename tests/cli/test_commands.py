@@ -570,3 +570,14 @@ def test_with_a_certificate_of_ones_own_authority(tmp_path: Path) -> None:
         assert "FOREWARN_CA_FILE" in refused.stderr
         plain = house.run("status", "--server", house.url.replace("https", "http"))
         assert plain.returncode == NOT_REACHABLE
+
+
+def test_the_database_tells_json_too(house: House, tmp_path: Path) -> None:
+    """`db` opens the store itself: where it is, a backup of it, and that backup restored elsewhere."""
+    told = house.json("db", "status")
+    assert told["database"] == str(house.folder / "state/forewarn.db")
+    copy = str(tmp_path / "copy.db")
+    assert house.json("db", "backup", copy)["bytes"] > 0
+    elsewhere = ["--store", f"sqlite:{tmp_path}/other.db"]
+    assert house.json("db", "restore", copy, *elsewhere)["backup"] == copy
+    assert house.json("db", "migrate", *elsewhere)["applied"] == []

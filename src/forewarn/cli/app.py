@@ -3,14 +3,26 @@
 import io
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from forewarn import __version__
-from forewarn.cli import audits, clocks, events, fleets, machines, maintenances, orders, scopes, statuses, tokens
+from forewarn.cli import (
+    audits,
+    clocks,
+    databases,
+    events,
+    fleets,
+    machines,
+    maintenances,
+    orders,
+    scopes,
+    statuses,
+    tokens,
+)
 from forewarn.cli.client import NotReachable
+from forewarn.cli.databases import Config, Store
 from forewarn.cli.desk import command
 from forewarn.cli.words import plain
 from forewarn.core.errors import ForewarnError, InvalidFleet, InvalidSettings
@@ -25,19 +37,9 @@ app = typer.Typer(
     context_settings={"max_content_width": HELP_COLUMNS},
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
-db = typer.Typer(name="db", help="Look after the embedded database.", no_args_is_help=True, rich_markup_mode=None)
 command(app, "status")(statuses.status)
-for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks):
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases):
     app.add_typer(noun.app)
-app.add_typer(db)
-
-Config = Annotated[
-    Path | None, typer.Option("--config", envvar="FOREWARN_CONFIG", help="A TOML file of settings.", show_default=False)
-]
-Store = Annotated[
-    str | None,
-    typer.Option("--store", help="`sqlite:PATH` or `memory:` [default: a file in the user's state directory]"),
-]
 
 
 def _version(asked: bool) -> None:
@@ -112,68 +114,6 @@ def serve(
     loaded = settings.load(flags, os.environ, config)
     logs.set_up(loaded.log_level)
     server.serve(loaded, say=lambda line: print(line, flush=True))
-
-
-@db.command("status")
-def db_status(store: Store = None, config: Config = None) -> None:
-    """Where the database is, its schema, and how much is in it."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    for name, value in [("database", str(path)), *sqlite_file.describe(path)]:
-        print(f"{name:<10} {value}")
-
-
-@db.command("migrate")
-def db_migrate(store: Store = None, config: Config = None) -> None:
-    """Bring the database up to this version's schema; nothing happens when it is there already."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    steps = sqlite_file.migrate_file(path)
-    for step in steps:
-        print(f"applied {step}")
-    print(f"{path} has schema {sqlite_file.SCHEMA_VERSION}")
-
-
-@db.command("backup")
-def db_backup(
-    target: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
-    store: Store = None,
-    config: Config = None,
-) -> None:
-    """Copy the database in one consistent piece, also while the service runs."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    sqlite_file.backup(path, target)
-    print(f"{path} -> {target} ({target.stat().st_size:,} bytes)")
-
-
-@db.command("restore")
-def db_restore(
-    source: Annotated[Path, typer.Argument(help="A backup made by `forewarn db backup`.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before replacing what is there.")] = False,
-    store: Store = None,
-    config: Config = None,
-) -> None:
-    """Replace the database by a backup, whole or not at all; the service must not be running."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    if path.exists() and not yes:
-        typer.confirm(f"Replace everything in {path} by {source}?", abort=True)
-    sqlite_file.restore(source, path)
-    print(f"{source} -> {path}")
-
-
-def _database(store: str | None, config: Path | None) -> Path:
-    from forewarn import settings
-
-    path = settings.store_path(settings.load({"store": store}, os.environ, config))
-    if path is None:
-        raise InvalidSettings("store: a memory: store has no file; name one with --store sqlite:PATH")
-    return path
 
 
 def run() -> None:
