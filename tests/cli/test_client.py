@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -177,6 +178,36 @@ def test_pages_are_collected_up_to_the_limit(peer: Callable[..., Peer]) -> None:
     first, second = (request.split(" ")[1] for request in there.asked)
     assert first == "/v1/events?status=Scheduled&status=Started&limit=500"
     assert second == "/v1/events?status=Scheduled&status=Started&limit=100&cursor=a"
+
+
+def test_many_changes_at_once_are_one_reason_to_look(peer: Callable[..., Peer]) -> None:
+    """Those of others are none, and are not waited out beyond the time to look anyway."""
+    text = "".join(
+        f'event: change\ndata: {{"id": {n}, "maintenance_id": "{"M" if n % 2 else "N"}"}}\n\n' for n in range(100)
+    )
+    stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + text.encode()
+    there = peer(answer(200, {"items": [], "next_cursor": None}), stream)
+    asked: list[object] = []
+
+    def concerns(change: dict[str, object]) -> bool:
+        asked.append(change["id"])
+        return change["maintenance_id"] == "M"
+
+    with Changes(there.client(), poll_s=0.5) as changes:
+        while len(asked) < 100:
+            before = len(asked)
+            changes.wait_for(concerns, 5)
+            assert len(asked) > before
+        begun_s = time.monotonic()
+        changes.wait_for(concerns, 0.05)
+        assert time.monotonic() - begun_s < 2
+    assert asked == list(range(100))
+
+
+def test_what_the_service_complains_of_is_told(peer: Callable[..., Peer]) -> None:
+    """503 of /readyz is an answer, not a failure."""
+    there = peer(answer(503, {"ready": False, "checks": {"store": "ok", "ticker": "no cycle lately"}}))
+    assert there.client().complaints() == {"ticker": "no cycle lately"}
 
 
 def test_names_in_paths_are_quoted() -> None:

@@ -553,3 +553,20 @@ def test_a_restarted_service_is_waited_for(tmp_path: Path) -> None:
         assert "Running -> Completed" in told
     finally:
         second.kill()
+
+
+def test_with_a_certificate_of_ones_own_authority(tmp_path: Path) -> None:
+    """A service that speaks TLS: trusted with FOREWARN_CA_FILE, else refused with its name, and nothing is sent."""
+    certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    making = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=forewarn"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", certificate, "-keyout", key]
+    subprocess.run([*making.split(), *names], check=True, capture_output=True)
+    with serving(tmp_path, "--tls-cert", certificate, "--tls-key", key) as house:
+        assert house.url.startswith("https://")
+        assert house.run("status", FOREWARN_CA_FILE=certificate).returncode == DONE
+        refused = house.run("status")
+        assert refused.returncode == NOT_REACHABLE
+        assert f"the certificate of {house.url} is not trusted" in refused.stderr
+        assert "FOREWARN_CA_FILE" in refused.stderr
+        plain = house.run("status", "--server", house.url.replace("https", "http"))
+        assert plain.returncode == NOT_REACHABLE

@@ -142,7 +142,7 @@ def test_json_is_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_headline_counts() -> None:
-    """Failed, under way, scheduled, unapproved, later; a list that goes on is counted as `at least`."""
+    """What is wrong with the service, and the numbers; a list that goes on is counted as `at least`."""
 
     def page(*items: Any, more: str | None = None) -> dict[str, Any]:
         return {"items": list(items), "next_cursor": more}
@@ -150,6 +150,7 @@ def test_the_headline_counts() -> None:
     seen = {
         "server": "http://127.0.0.1:8170",
         "clock": {"now": NOW, "kind": "system"},
+        "complaints": {"ticker": "no cycle lately"},
         "open": page(
             event(waiting_for=[waiting("approval", "…", machines=["web-0"])]),
             event(status="Started", waiting_for=[FAILED]),
@@ -160,6 +161,7 @@ def test_the_headline_counts() -> None:
     }
     assert headline(seen) == [
         "http://127.0.0.1:8170  2030-01-31 12:00:00Z (system clock)",
+        "NOT READY: ticker: no cycle lately",
         "now: 1 failed, 1 under way, 1 scheduled (1 not approved), 1+ in later waves",
         "last 24 hours: 1 completed, 0 cancelled, 1 abandoned",
     ]

@@ -80,6 +80,12 @@ def serve(
     operator: Annotated[
         str | None, typer.Option(help="Where operators ask, HOST:PORT [default: 127.0.0.1:8170]")
     ] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="The operator listener's certificate chain (PEM).")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="The operator listener's private key (PEM).")] = None,
+    behind_tls_proxy: Annotated[
+        bool | None,
+        typer.Option("--behind-tls-proxy", help="A proxy in front speaks TLS for operators.", show_default=False),
+    ] = None,
     state_dir: Annotated[
         str | None, typer.Option(help="The folder for the default store and orders under way.")
     ] = None,
@@ -97,6 +103,9 @@ def serve(
         "guest": guest or None,
         "allow_any_interface": allow_any_interface,
         "operator": operator,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "behind_tls_proxy": behind_tls_proxy,
         "state_dir": state_dir,
         "log_level": log_level,
     }

@@ -7,6 +7,7 @@ whoever waits looks for itself now and then as well, so that nothing depends on 
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -19,6 +20,7 @@ POLL_S = 1.0
 LOOK_ANYWAY_S = 5.0
 MAX_QUEUED = 10_000
 PAGE = 500
+MAX_PAGES = 200
 
 
 class Changes:
@@ -44,16 +46,24 @@ class Changes:
     def next(self, seconds: float) -> Json | None:
         """The next change, or None when none came in time."""
         try:
-            return self._heard.get(timeout=seconds)
+            return self._heard.get(timeout=seconds) if seconds > 0 else self._heard.get_nowait()
         except queue.Empty:
             return None
 
     def wait_for(self, concerns: Callable[[Json], bool], seconds: float | None = None) -> None:
-        """Until a change that concerns somebody, and what else came with it; or until it is time to look anyway."""
+        """Until a change that concerns somebody, and whatever came with it; or until it is time to look anyway."""
         look_s = LOOK_ANYWAY_S if self.streaming else self._poll_s
-        change = self.next(look_s if seconds is None else min(look_s, max(seconds, 0.0)))
-        while change is not None and not concerns(change):
-            change = None if self._heard.empty() else self.next(0.0)
+        deadline_s = time.monotonic() + (look_s if seconds is None else min(look_s, max(seconds, 0.0)))
+        concerned = False
+        while not concerned:
+            change = self.next(max(deadline_s - time.monotonic(), 0.0))
+            if change is None:
+                return
+            concerned = concerns(change)
+            # Many at once are one reason to look.
+            for _ in range(self._heard.qsize()):
+                change = self.next(0.0)
+                concerned = (change is not None and concerns(change)) or concerned
 
     def _listen(self) -> None:
         while not self._ended.is_set():
@@ -77,13 +87,20 @@ class Changes:
 
     def _read_audit(self) -> None:
         """What the stream did not tell. A server that does not answer is asked again later."""
+        missed: list[Json] = []
+        cursor: str | None = None
         try:
-            items = self._api.get("/v1/audit", {"limit": PAGE})["items"]
+            for _ in range(MAX_PAGES):
+                page = self._api.get("/v1/audit", {"limit": PAGE, "cursor": cursor})
+                new = [change for change in page["items"] if change["id"] > self._last_id]
+                missed += new
+                cursor = page["next_cursor"]
+                if cursor is None or len(new) < len(page["items"]):
+                    break
         except ForewarnError:
             return
-        for change in reversed(items):
-            if change["id"] > self._last_id:
-                self._put(change)
+        for change in reversed(missed):
+            self._put(change)
 
     def _put(self, change: Json) -> None:
         self._last_id = max(self._last_id, int(change["id"]))

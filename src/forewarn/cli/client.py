@@ -83,6 +83,20 @@ class Client:
     def get(self, path: str, query: Query | None = None) -> Any:
         return self._ask("GET", path, query or {}).json()
 
+    def complaints(self) -> dict[str, str]:
+        """What `/readyz` finds wrong with the service, by part."""
+        connection = self._connect()
+        try:
+            raw = self._exchange(connection, "GET", "/readyz", {}, None, {})
+            answer = Answer(raw.status, _read(raw))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._not_reachable(error) from None
+        finally:
+            connection.close()
+        if answer.status not in (200, 503):
+            raise self._failure("GET", "/readyz", answer)
+        return {part: told for part, told in answer.json()["checks"].items() if told != "ok"}
+
     def text(self, path: str, *, accept: str) -> str:
         return self._ask("GET", path, {}, headers={"Accept": accept}).body.decode("utf-8", "replace")
 

@@ -32,6 +32,7 @@ def look(desk: Desk) -> Json:
     return {
         "server": api.place.url,
         "clock": clock,
+        "complaints": api.complaints(),
         "open": api.page("/v1/events", {"status": ["Scheduled", "Started"]}, limit=MOST),
         "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MOST),
         "ended": api.page("/v1/events", {"status": list(ENDED), "since": since}, limit=MOST),
@@ -62,14 +63,16 @@ def status(desk: Desk) -> None:
 
 
 def headline(seen: Json) -> list[str]:
-    """Three lines of numbers."""
+    """Where, what is wrong with the service itself, and the numbers."""
     events, ended = seen["open"]["items"], seen["ended"]["items"]
     kinds = Counter("failed" if order_failed(e) else e["status"].lower() for e in events)
     over = Counter(e["status"].lower() for e in ended)
     unapproved = sum(bool(missing(e)) for e in events)
     planned = len(seen["planned"]["items"])
+    complaints = [f"NOT READY: {part}: {told}" for part, told in seen["complaints"].items()]
     return [
         f"{seen['server']}  {shown_time(seen['clock']['now'])} ({seen['clock']['kind']} clock)",
+        *complaints,
         f"now: {kinds['failed']} failed, {kinds['started']} under way, {_up_to(seen['open'], kinds['scheduled'])} scheduled"
         f" ({unapproved} not approved), {_up_to(seen['planned'], planned)} in later waves",
         f"last 24 hours: {_up_to(seen['ended'], over['completed'])} completed, {over['cancelled']} cancelled,"
