@@ -407,6 +407,7 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         host=host.strip("[]"),
         port=int(port),
         log_config=None,
+        log_level="warning",
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=1,
