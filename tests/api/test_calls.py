@@ -349,6 +349,7 @@ def test_tokens_are_made_listed_and_revoked(home: House) -> None:
     own = next(token["id"] for token in listed if token["name"] == "operator")
     assert home.ask("DELETE", f"/v1/tokens/{own}").status == 409
     assert home.ask("POST", "/v1/tokens", {"name": "x", "role": "owner"}).status == 400
+    assert home.ask("POST", "/v1/tokens", {"name": "x", "role": "owner", "scopes": ["none"]}).status == 404
 
 
 def test_the_clock_is_shown_and_moved(home: House) -> None:

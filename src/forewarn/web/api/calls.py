@@ -559,13 +559,16 @@ def list_tokens(api: Api, ask: Ask) -> Answer:
 def post_token(api: Api, ask: Ask) -> Answer:
     """The secret of one made under a key is computed again when the key comes again: it is kept nowhere."""
     said: shapes.TokenIn = ask.body
+    scopes = tuple(sorted(set(said.scopes)))
+    for missing in set(scopes) - api.store.snapshot(Focus(scopes=scopes, whole=False, shown=True)).scopes.keys():
+        raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     keyed = ask.key and ask.who.secret
     secret = derived_secret(ask.who, ask.key, ask.digest) if keyed else secret_text(api.random())
     token = Token(
         id=api.new_id(),
         name=said.name,
         role=said.role,
-        scopes=tuple(sorted(set(said.scopes))),
+        scopes=scopes,
         digest=digest(secret),
         created=api.clock.now(),
         created_by=ask.who.name,
