@@ -12,7 +12,7 @@ from forewarn.core.model import Role
 from forewarn.server import _keep_operator_token
 from forewarn.settings import load
 from forewarn.web.api.calls import CALLS, Call
-from tests.api.house import House, folder_of, house
+from tests.api.house import FLEET, House, folder_of, house
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
@@ -54,6 +54,21 @@ def test_every_route_and_role(home: House, call: Call, role: Role) -> None:
         assert (reply.status, reply.code) == (403, "forbidden")
 
 
+def test_every_call_has_a_name_of_its_own() -> None:
+    """The description's operation ids are unique: client generators need that."""
+    names = [call.name for call in CALLS]
+    assert len(set(names)) == len(names)
+
+
+def test_an_owner_does_not_approve_what_operators_alone_may() -> None:
+    """Where the scope says approval = operator, bringing it forward is not the tenant's."""
+    with house(FLEET.replace('kind = "availability-set"', 'kind = "availability-set"\napproval = "operator"')) as home:
+        home.enable("blog")
+        event = home.schedule("blog/db")["waves"][0]["events"][0]["id"]
+        refused = home.ask("POST", f"/v1/events/{event}/approve", token=home.token_of("owner", "blog"))
+        assert (refused.status, "operators alone" in refused.message) == (403, True)
+
+
 def test_the_table_gives_no_role_too_much() -> None:
     """Viewers change nothing; owners change what DESIGN names and nothing else."""
     for call in CALLS:
@@ -76,7 +91,8 @@ def test_an_owner_sees_and_touches_its_own_scopes_only() -> None:
         for path, key in (("/v1/scopes", "name"), ("/v1/machines", "scope"), ("/v1/events", "scope")):
             assert {item[key] for item in home.get(path, token=owner)["items"]} == {"blog"}, path
         assert {order["scope"] for order in home.get("/v1/orders", token=owner)["items"]} == {"blog"}
-        assert {entry["scope"] for entry in home.get("/v1/audit", token=owner)["items"]} == {"blog"}
+        audit = home.get("/v1/audit", token=owner)["items"]
+        assert {(entry["scope"], entry["origin"]) for entry in audit} == {("blog", "")}
         assert [m["id"] for m in home.get("/v1/maintenances", token=owner)["items"]] == [everything["id"]]
         told = home.get(f"/v1/maintenances/{everything['id']}", token=owner)
         assert [e["scope"] for wave in told["waves"] for e in wave["events"]] == ["blog"]
