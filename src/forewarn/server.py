@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -196,8 +197,10 @@ class GuestSide:
             self._writer.submit(_try_to_write, lambda: self._attendance.write(seen))
 
     def _write_sightings(self) -> None:
+        """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
         if sightings := self.guests.take_sightings():
-            self._writer.submit(_try_to_write, lambda: self._attendance.write_sightings(sightings))
+            written = self._writer.submit(_try_to_write, lambda: self._attendance.write_sightings(sightings))
+            written.add_done_callback(lambda _: self.guests.loop.call_from_thread(self._write_sightings))
 
     def stop(self) -> None:
         """Once; a second call finds nothing left to do."""
@@ -206,7 +209,8 @@ class GuestSide:
         self._stopped = True
         self.listener.stop(STOP_WITHIN_S)
         self._write_seen()
-        self._write_sightings()
+        while sightings := self.guests.take_sightings():
+            self._writer.submit(_try_to_write, partial(self._attendance.write_sightings, sightings))
         # What is in line is written, as far as the time allows; what hangs is safely left: nobody was told of it.
         wait([self._writer.submit(lambda: None)], timeout=LAST_WRITES_S)
         self._writer.shutdown(wait=False, cancel_futures=True)
@@ -217,6 +221,8 @@ def _try_to_write(write: Callable[[], None]) -> None:
         write()
     except ServiceError as error:
         log.warning("when guests were last seen was not saved: %s", error)
+    except Exception:
+        log.exception("when guests were last seen was not saved")
 
 
 def limits_of(settings: Settings) -> Limits:
