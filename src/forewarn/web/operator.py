@@ -1,15 +1,17 @@
 """The operator listener: the API under `/v1`, and what watches over the service.
 
 `/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what guests did. These need
-no token while the listener is on loopback.
+no token while the listener is on loopback. `/healthz` waits for none of the threads that work.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -95,14 +97,15 @@ def operator_app(
         del request
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def endpoint(request: Request) -> Response:
+    def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
             try:
                 if guard is not None:
-                    guard(request.headers, request.client.host if request.client else "")
+                    # In asyncio's own threads: those of the API may all be busy.
+                    await asyncio.to_thread(guard, request.headers, request.client.host if request.client else "")
             except ForewarnError as error:
                 return JSONResponse({"error": {"code": error.code, "message": str(error)}}, error.status)
-            return look(request)
+            return look(request) if look is healthz else await run_in_threadpool(look, request)
 
         return endpoint
 
