@@ -171,13 +171,16 @@ def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Host": ""}, 403),
+        ({"Host": "["}, 403),
+        ({"Origin": "http://["}, 403),
     ],
 )
 def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: int) -> None:
     """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
     with house(token_free="true") as home:
         assert not (folder_of(home) / "operator.token").exists()
-        assert home.ask("GET", "/v1/scopes", headers=headers).status == status
+        for path in ("/v1/scopes", "/healthz", "/metrics"):
+            assert home.ask("GET", path, headers=headers).status == status
 
 
 def test_without_tokens_is_refused_where_it_is_dangerous() -> None:
