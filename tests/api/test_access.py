@@ -54,6 +54,21 @@ def test_every_route_and_role(home: House, call: Call, role: Role) -> None:
         assert (reply.status, reply.code) == (403, "forbidden")
 
 
+def test_pages_answer_in_the_same_shape(home: House) -> None:
+    """Another method on a page, a slash too many, a path of nobody's."""
+    for method, path, status in (
+        ("POST", "/healthz", 405),
+        ("DELETE", "/v1/openapi.json", 405),
+        ("GET", "/v1/docs/", 404),
+        ("GET", "/nothing", 404),
+    ):
+        reply = home.ask(method, path)
+        assert (reply.status, bool(reply.message)) == (status, True), path
+    page = home.ask("GET", "/v1/docs", token="")
+    assert (page.status, b"<title>forewarn: the API</title>" in page.raw) == (200, True)
+    assert home.ask("HEAD", "/v1/scopes").status == 200
+
+
 def test_every_call_has_a_name_of_its_own() -> None:
     """The description's operation ids are unique: client generators need that."""
     names = [call.name for call in CALLS]
@@ -187,13 +202,16 @@ def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Host": ""}, 403),
+        ({"Host": "["}, 403),
+        ({"Origin": "http://["}, 403),
     ],
 )
 def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: int) -> None:
     """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
     with house(token_free="true") as home:
         assert not (folder_of(home) / "operator.token").exists()
-        assert home.ask("GET", "/v1/scopes", headers=headers).status == status
+        for path in ("/v1/scopes", "/healthz", "/metrics"):
+            assert home.ask("GET", path, headers=headers).status == status
 
 
 def test_without_tokens_is_refused_where_it_is_dangerous() -> None:

@@ -106,14 +106,17 @@ def _refuse_foreign(headers: Mapping[str, str]) -> None:
     """By name only loopback is ours: a page elsewhere, or a name that resolves to loopback, is not."""
     for header, host in (
         ("Host", _host(headers.get("host", ""))),
-        ("Origin", _host(urlsplit(headers["origin"]).netloc) if "origin" in headers else "localhost"),
+        ("Origin", _host(headers["origin"].partition("://")[2]) if "origin" in headers else "localhost"),
     ):
         if not _is_loopback(host):
             raise Forbidden(f"{header} {host!r} is not this machine: a service without tokens answers loopback alone")
 
 
 def _host(netloc: str) -> str:
-    return urlsplit(f"//{netloc}").hostname or ""
+    try:
+        return urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:  # such as an open bracket
+        return ""
 
 
 def _is_loopback(host: str) -> bool:
