@@ -27,12 +27,18 @@ class MemoryMachine(ServiceMachine):
         return MemoryStore()
 
 
+def _blind_to(patch: pytest.MonkeyPatch, code: str) -> None:
+    """Whatever started events hold in this way is not seen."""
+    taken = waiting._taken
+    patch.setattr(waiting, "_taken", lambda draft, wave: (r for r in taken(draft, wave) if r.code != code))
+
+
 def no_update_domain_guard(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting, "_domain_taken", lambda event, other: [])
+    _blind_to(patch, "update-domain")
 
 
 def no_machine_guard(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting, "_machine_taken", lambda event, other: [])
+    _blind_to(patch, "machine")
 
 
 def start_without_approval(patch: pytest.MonkeyPatch) -> None:
