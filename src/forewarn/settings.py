@@ -23,6 +23,8 @@ COMMAND_VARIABLES = frozenset(
     for name in (
         "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
         "RESOURCES", "HOSTS", "DURATION_S",
+        # and what the agent tells a step's
+        "STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S", "AGENT_CONFIG",
     )
 )  # fmt: skip
 MAX_CONFIG_BYTES = 1024 * 1024

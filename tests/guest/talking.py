@@ -105,7 +105,7 @@ class Endpoint:
     def __init__(self, time: MovedTime, *, long_poll: bool = True, name: str = "web-0") -> None:
         self.time, self.long_poll, self.name = time, long_poll, name
         self.events: list[dict[str, object]] = []
-        self.incarnation = 1
+        self.incarnation, self.epoch = 1, 1
         self.fails: EndpointError | None = None
         # What happens on the service's side at a moment of our clock.
         self.plan: list[tuple[float, Callable[[], None]]] = []
@@ -162,7 +162,7 @@ class Endpoint:
         return answer(whole, 200, self.time.service(), **applied)
 
     def _etag(self) -> str:
-        return f'"{self.incarnation}"'
+        return f'"{self.incarnation}-{self.epoch}"'
 
     def _catch_up(self) -> None:
         while self.plan and self.plan[0][0] <= self.time.now_s:

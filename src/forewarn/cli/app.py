@@ -94,6 +94,11 @@ def serve(
     server.serve(loaded, say=lambda line: print(line, flush=True))
 
 
+@app.command(add_help_option=False)
+def agent() -> None:
+    """The agent of the machine this runs on: `forewarn agent --help`, the same as `forewarn-agent`."""
+
+
 @db.command("status")
 def db_status(store: Store = None, config: Config = None) -> None:
     """Where the database is, its schema, and how much is in it."""

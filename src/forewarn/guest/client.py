@@ -193,6 +193,10 @@ class Client:
             return Me(name, "instance", scale_set if isinstance(scale_set, str) else "")
         return Me(socket.gethostname().partition(".")[0], "hostname")
 
+    def versions(self) -> None:
+        """Ask for something that enables nothing: whether anybody answers."""
+        self._request("GET", "/metadata/versions", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
+
     # -- one request
 
     def _request(
