@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
@@ -65,21 +66,7 @@ class Run:
 
     def command(self, argv: Sequence[str], *, checked: bool = True) -> int:
         """Run it to its end with the event on stdin; its exit code. Raises StepFailed, or OutOfTime after ending it."""
-        child = self._spawn(argv)
-        try:
-            while True:
-                left_s = self.left_s()
-                if left_s <= 0:
-                    end_group(child.pid, self._time, reap=child)
-                    raise OutOfTime(f"{_named(argv)} did not end in time and was ended")
-                try:
-                    code = child.wait(min(left_s, GLANCE_S))
-                    break
-                except subprocess.TimeoutExpired:
-                    self._glance()
-        finally:
-            if child.stdin is not None:
-                _close(child.stdin)
+        code = self._awaited(self._spawn(argv), argv)
         if code in (126, 127):
             raise StepFailed(f"{_named(argv)} cannot be run")
         if checked and code != 0:
@@ -87,6 +74,19 @@ class Run:
                 f"{_named(argv)} ended with {code}" if code > 0 else f"{_named(argv)} died of signal {-code}"
             )
         return code
+
+    def _awaited(self, child: subprocess.Popen[bytes], argv: Sequence[str]) -> int:
+        """Its exit code; meanwhile the endpoint is looked at now and then."""
+        with _ending(child) as ended_within:
+            while True:
+                left_s = self.left_s()
+                if left_s <= 0:
+                    end_group(child.pid, self._time, reap=child)
+                    raise OutOfTime(f"{_named(argv)} did not end in time and was ended")
+                code = ended_within(min(left_s, GLANCE_S))
+                if code is not None:
+                    return code
+                self._glance()
 
     def check(self, argv: Sequence[str]) -> None:
         """Run it; anything but 0 is a failure."""
@@ -105,12 +105,10 @@ class Run:
             raise StepFailed(f"{_named(argv)} cannot be run: {error.strerror}") from None
         self._note_child(child.pid, start_ticks(child.pid))
         go = b"go\n" if held_back else b""
-        try:
-            if child.stdin is not None:
-                child.stdin.write(go + json.dumps(self.event).encode() + b"\n")
-                child.stdin.close()
-        except OSError:  # it does not read its stdin, or is gone already: its exit code tells
-            pass
+        # Broken when it does not read its stdin or is gone already: then its exit code tells.
+        with contextlib.suppress(OSError), child.stdin or contextlib.nullcontext() as stdin:
+            if stdin is not None:
+                stdin.write(go + json.dumps(self.event).encode() + b"\n")
         return child
 
     def variables(self) -> Dict[str, str]:
@@ -134,9 +132,25 @@ def _named(argv: Sequence[str]) -> str:
     return Path(argv[0]).name
 
 
-def _close(stream: Any) -> None:
-    with contextlib.suppress(OSError):
-        stream.close()
+@contextlib.contextmanager
+def _ending(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], Optional[int]]]:
+    """A way to wait for its end: without waking up meanwhile, where the system has one."""
+    try:
+        watched = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):
+        yield lambda seconds: _polled(child, seconds)
+        return
+    try:
+        yield lambda seconds: child.poll() if select.select([watched], [], [], seconds)[0] else None
+    finally:
+        os.close(watched)
+
+
+def _polled(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def end_group(pid: int, time: Time, *, reap: Optional[subprocess.Popen[bytes]] = None) -> None:
