@@ -74,25 +74,28 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
 def recover(spec: Spec, run: Run) -> None:
     if not spec.start or _running(spec):
         return
-    path = Path(spec.pid_file)
-    try:
-        child = subprocess.Popen(
-            list(spec.start),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise StepFailed(f"{Path(spec.start[0]).name} cannot be started: {error.strerror}") from None
     if spec.foreground:
-        path.write_text(f"{child.pid}\n", "ascii")
+        Path(spec.pid_file).write_text(f"{_detached(spec.start)}\n", "ascii")
+    else:
+        run.command(spec.start)
     up_s = 0.0
     while up_s < spec.up_for or not _running(spec):
-        if child.poll() not in ((None,) if spec.foreground else (None, 0)):
-            raise StepFailed(f"{Path(spec.start[0]).name} ended at once with {child.returncode}")
+        if spec.foreground and not _running(spec):
+            raise StepFailed(f"{Path(spec.start[0]).name} ended at once")
         run.pause(POLL_S)
         up_s = up_s + POLL_S if _running(spec) else 0.0
+
+
+def _detached(argv: Tuple[str, ...]) -> int:
+    """Start it so that it is nobody's child and outlives the agent; its pid."""
+    started = subprocess.run(
+        ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 & echo $!', "sh", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        check=True,
+    )
+    return int(started.stdout)
 
 
 def _running(spec: Spec) -> int:
