@@ -31,11 +31,12 @@ PARTS: dict[str, list[str]] = {
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "isolation": [*PYTEST, "tests/isolation"],
+    "guest": [*PYTEST, "tests/guest"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "crash")
+LONG = ("properties", "web", "guest", "crash")
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
     except ConfigError as error:
         print(f"forewarn-agent: {error}", file=sys.stderr)
         code = 2
-    except GuestError as error:
+    except (GuestError, OSError) as error:  # without a journal it must not act: whoever supervises it tries again
         print(f"forewarn-agent: {error}", file=sys.stderr)
         code = 1
     raise SystemExit(code)
@@ -108,7 +108,7 @@ def _check(given: argparse.Namespace) -> int:
     wrong += [
         f"{what}: {path} cannot be written to"
         for what, path in (("state_dir", config.state_dir), ("metrics_file", config.metrics_file))
-        if path is not None and not _writable(path if what == "state_dir" else path.parent)
+        if path is not None and not (_writable(path) if what == "state_dir" else os.access(path.parent, os.W_OK))
     ]
     for each in wrong:
         print(f"WRONG {each}")
@@ -168,9 +168,16 @@ def run(config: configuration.Config, *, dry: bool = False) -> int:
     signal.signal(signal.SIGINT, _end)
     journal = journals.Memory() if dry else journals.Journal(config.state_dir)
 
+    troubled: List[bool] = []
+
     def show(agent: Agent) -> None:
-        if not dry:
-            status.write(agent, config.state_dir, config.metrics_file)
+        try:
+            if not dry:
+                status.write(agent, config.state_dir, config.metrics_file)
+        except OSError as error:  # to be seen is good, to do the work is better
+            if not troubled:
+                logging.getLogger("forewarn.guest").error("status or metrics cannot be written: %s", error)
+            troubled.append(True)
 
     agent = Agent(config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry=dry, shown=show)
     logging.getLogger("forewarn.guest").info(

@@ -75,7 +75,8 @@ class MadeUp(Transport):
             return Answer(200, {}, b"")
         events = [self._event] if self._event is not None else []
         document = json.dumps({"DocumentIncarnation": self._incarnation, "Events": events}).encode()
-        return Answer(200, {"date": formatdate(self._time.wall(), usegmt=True)}, document)
+        tag = f'"{self._incarnation}"'
+        return Answer(200, {"date": formatdate(self._time.wall(), usegmt=True), "etag": tag}, document)
 
 
 def rehearse(
