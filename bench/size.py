@@ -16,6 +16,9 @@ class Size:
     transition_rounds: int
     transition_scopes: int
     bare_commits: int
+    agent_changes: int
+    agent_idle_s: float
+    agent_settle_s: float
 
 
 FULL = Size(
@@ -28,6 +31,9 @@ FULL = Size(
     transition_rounds=7,
     transition_scopes=100,
     bare_commits=50,
+    agent_changes=100,
+    agent_idle_s=30.0,
+    agent_settle_s=3.0,
 )
 TOY = Size(
     judged=False,
@@ -39,4 +45,7 @@ TOY = Size(
     transition_rounds=1,
     transition_scopes=5,
     bare_commits=2,
+    agent_changes=2,
+    agent_idle_s=0.5,
+    agent_settle_s=0.5,
 )

@@ -177,7 +177,7 @@ def run(config: configuration.Config, *, dry: bool = False) -> int:
         except OSError as error:  # to be seen is good, to do the work is better
             if not troubled:
                 logging.getLogger("forewarn.guest").error("status or metrics cannot be written: %s", error)
-            troubled.append(True)
+                troubled.append(True)
 
     agent = Agent(config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry=dry, shown=show)
     logging.getLogger("forewarn.guest").info(
