@@ -109,6 +109,19 @@ def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
         process.recover(silent, run_of(share_s=0.3))
 
 
+def test_a_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
+    """With `match`, a process whose command line lacks it is not ours, and is left alone."""
+    spec = process.parse({"pid_file": str(tmp_path / "pid"), "match": "importer"}, "here")
+    with running(tmp_path) as child:
+        process.prepare(spec, run_of())
+        assert process.verify(spec, run_of()) is True
+        assert process.verify(spec._replace(match="time.sleep(60)"), run_of()) is False
+        assert child.poll() is None
+        child.kill()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
 def test_a_process_that_does_not_go(tmp_path: Path) -> None:
     """Killed after `kill_after`; without that the step fails and says so."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"

@@ -85,12 +85,18 @@ class Agent:
             self._show()
             return
         if self.me is None or (self.me.origin == "hostname" and document.differs(self.document)):
-            self.me = self.client.me()
+            self._identify()
         now_s = self.time.monotonic()
         # With a long poll the answer comes with the change; else the change may have come right after the last answer.
         self._delay_s = 0.0 if self.client.long_polls else now_s - self._unseen_since_s
         self._unseen_since_s = now_s
         self.document = document
+
+    def _identify(self) -> None:
+        me = self.client.me()
+        if me != self.me:
+            log.info("this machine is %s (%s)", me.name, me.origin)
+        self.me = me
 
     def turn(self) -> Optional[float]:
         """Act until only waiting is left; how long at most, None: until the document changes."""
@@ -244,10 +250,13 @@ class Agent:
             event=event_json(event) if event is not None else {},
             share_s=share_s,
             time=self.time,
-            limit_s=(lambda: limit_s(self.state, self.view())) if limited else (lambda: None),
+            limit_s=self._limit_s if limited else (lambda: None),
             glance=self._glance,
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
         )
+
+    def _limit_s(self) -> Optional[float]:
+        return limit_s(self.plan, self.me or Me(""), self.state, self.view())
 
     def _note_child(self, step: str, phase: str, pid: int, ticks: int) -> None:
         if phase in ("prepare", "recover"):

@@ -127,17 +127,20 @@ def _noted(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
 
 def _first_sight(plan: Plan, event: Event, view: View) -> Dict[str, Any]:
     left_s, do = view.left_s(event), plan.do(event)
-    reserve_s = plan.reserve_s if left_s is None else min(plan.reserve_s, left_s * RESERVE_PART)
     return {
         "kind": "seen",
         "event": event_json(event),
         "do": do,
         "left_s": left_s,
-        "reserve_s": round(reserve_s, 3),
+        "reserve_s": round(_reserve_s(plan, left_s), 3),
         "delay_s": round(view.delay_s, 3),
         # Straight to Started is told as that, by the record that follows.
         "tell": tellers_of(plan, event, do) if not event.started else [],
     }
+
+
+def _reserve_s(plan: Plan, left_s: Optional[float]) -> float:
+    return plan.reserve_s if left_s is None else min(plan.reserve_s, left_s * RESERVE_PART)
 
 
 def _change(plan: Plan, event: Event, state: State) -> Optional[Dict[str, Any]]:
@@ -253,11 +256,16 @@ def budget_left_s(known: EventState, view: View) -> Optional[float]:
     return None if left_s is None else max(0.0, left_s - known.reserve_s)
 
 
-def limit_s(state: State, view: View) -> Optional[float]:
-    """How long anything under way may go on, for the sake of the most urgent event."""
+def limit_s(plan: Plan, me: Me, state: State, view: View) -> Optional[float]:
+    """How long what is under way may go on, for the sake of the most urgent event; also of one that only just appeared."""
     open_ = [known for known in state.events.values() if known.prepares and not known.started]
-    budgets = [budget for budget in (budget_left_s(known, view) for known in open_) if budget is not None]
-    return min(budgets) if budgets else None
+    open_ += [
+        EventState(event, plan.do(event), _reserve_s(plan, view.left_s(event)), state.boot)
+        for event in (view.document.events if view.document is not None else ())
+        if event.id not in state.events and me.is_in(event) and not event.started
+    ]
+    budgets = [budget_left_s(known, view) for known in open_ if known.prepares]
+    return min((budget for budget in budgets if budget is not None), default=None)
 
 
 # -- 4. approving

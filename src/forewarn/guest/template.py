@@ -46,6 +46,7 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # start = ["/usr/local/bin/importer"]
 # foreground = true               # it writes no pid file: the agent does
 # up_for = "1s"                   # it must live so long to count as up
+# match = "importer"              # must occur in its command line: an old pid file may name somebody else
 
 # [[steps]]
 # name = "write it down"

@@ -78,6 +78,7 @@ class Transport:
         except OSError as error:
             connection.close()
             raise Unreachable(f"no connection to {endpoint}: {error.strerror or error}") from None
+        _notice_death(connection.sock)
         self._endpoint, self._connection = endpoint, connection
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline_s: float) -> Answer:
@@ -125,6 +126,14 @@ class Transport:
         if left_s <= 0:
             raise socket.timeout()
         return left_s
+
+
+def _notice_death(connected: socket.socket) -> None:
+    """An endpoint that vanished during a long poll is noticed by the kernel within a quarter of a minute."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2)):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def can_connect(host: str, port: int, timeout_s: float) -> bool:

@@ -27,6 +27,8 @@ class Spec(NamedTuple):
     foreground: bool = False
     # How long it must live to count as up.
     up_for: float = 1.0
+    # Must occur in its command line: a pid file left from before a reboot may name somebody else by now.
+    match: str = ""
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
@@ -40,6 +42,7 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
         "start": words,
         "foreground": flag,
         "up_for": seconds,
+        "match": text,
     }
     spec = Spec(**{key: readers[key](value, f"{where}.{key}") for key, value in table.items()})
     if not hasattr(signal, f"SIG{spec.signal}"):
@@ -104,7 +107,14 @@ def _running(spec: Spec) -> int:
         pid = int(Path(spec.pid_file).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 0
-    return pid if pid > 0 and alive(pid) else 0
+    return pid if pid > 0 and alive(pid) and spec.match in _command_line(pid) else 0
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _send(pid: int, number: int) -> None:
