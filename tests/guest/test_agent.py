@@ -398,6 +398,55 @@ def test_the_machines_name_is_asked_for_until_it_is_told(tmp_path: Path) -> None
     assert lived.did == ["prepare one"]
 
 
+def test_the_machines_name_is_asked_for_also_when_nothing_changes(tmp_path: Path) -> None:
+    """The first question went unanswered, and an event was there already: it is not missed."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.name = ""
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert lived.did == []
+    lived.endpoint.name = "web-0"
+    lived.live(for_s=90)
+    assert lived.did == ["prepare one"]
+
+
+def test_undoing_what_failed_to_prepare_is_not_lost(tmp_path: Path) -> None:
+    """Killed right after its undoing was begun: it does not verify, which says nothing; it is undone again."""
+    toml = f"""
+[[steps]]
+name = "half"
+command = {{ prepare = ["false"], verify = ["false"], recover = ["/bin/sh", "-c", "echo undone >> {tmp_path}/did"] }}
+"""
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.end()
+    lived.journal.append({"kind": "over", "id": E1, "how": "cancelled"})
+    lived.journal.append({"kind": "begin", "phase": "recover", "step": "half", "event": E1, "share_s": 60})
+    lived.again()
+    lived.live(for_s=5)
+    assert lived.did == ["undone"]
+    assert lived.in_service()
+
+
+def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent lives on and says whose fault it is."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    monkeypatch.setattr("forewarn.guest.handlers.command.prepare", lambda spec, run: 1 / 0)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert why(lived) == "required step 'one' is not prepared: a fault in the handler: ZeroDivisionError"
+
+
+def test_a_status_nobody_knows_is_not_approved(tmp_path: Path) -> None:
+    """Only what is Scheduled is."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.announce(E1, in_s=900, EventStatus="Paused")
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one"]
+    assert lived.endpoint.approved == []
+
+
 def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
     """Where the endpoint has neither tags nor long polls; the delay is told as what it may have been at most."""
     lived = Lived(tmp_path, step(tmp_path, "one"), endpoint=Endpoint(MovedTime(), long_poll=False))

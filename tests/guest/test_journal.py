@@ -80,5 +80,6 @@ def test_a_record_of_a_later_version_is_left_alone() -> None:
     state = folded([{"kind": "something new", "x": 1}, {"no": "kind"}])
     assert state.quiet
     assert state.version == 2
+    assert folded([{"kind": "still", "id": "never seen"}, {"kind": "begin"}]).damaged == 2
     assert "start" in KINDS
     assert State().quiet

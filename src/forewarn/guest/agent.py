@@ -36,6 +36,7 @@ from forewarn.guest.steps import Run, await_orphan
 GLANCE_TIMEOUT_S = 2.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 TELL_WITHIN_S = 5.0
+ASK_ME_EVERY_S = 30.0
 # More than any honest turn needs: a turn that does not come to rest is a fault, and must not spin.
 MAX_ACTIONS = 10_000
 
@@ -60,12 +61,14 @@ class Agent:
         self.time = time or Time()
         self.dry = dry
         self.state: State = folded(journal.records)
+        if self.state.damaged:
+            log.error("%d record(s) of the journal make no sense and are passed over", self.state.damaged)
         self.me: Optional[Me] = None
         self.document: Optional[Document] = None
         self.doing = ""
         self._shown, self._shown_version = shown, -1
         self._retries: Dict[str, Tuple[int, float]] = {}
-        self._unseen_since_s = self.time.monotonic()
+        self._asked_me_s = self._unseen_since_s = self.time.monotonic()
         self._delay_s = 0.0
         self._remember({"kind": "start", "boot": boot})
 
@@ -84,15 +87,21 @@ class Agent:
         if document is None:
             self._show()
             return
-        if self.me is None or (self.me.origin == "hostname" and document.differs(self.document)):
-            self._identify()
+        self._identify(document)
         now_s = self.time.monotonic()
         # With a long poll the answer comes with the change; else the change may have come right after the last answer.
         self._delay_s = 0.0 if self.client.long_polls else now_s - self._unseen_since_s
         self._unseen_since_s = now_s
         self.document = document
 
-    def _identify(self) -> None:
+    def _identify(self, document: Document) -> None:
+        """Ask who we are; again and again, but seldom, while only the host name stands in."""
+        now_s = self.time.monotonic()
+        if self.me is not None:
+            overdue = document.differs(self.document) or now_s - self._asked_me_s >= ASK_ME_EVERY_S
+            if self.me.origin != "hostname" or not overdue:
+                return
+        self._asked_me_s = now_s
         me = self.client.me()
         if me != self.me:
             log.info("this machine is %s (%s)", me.name, me.origin)
@@ -165,7 +174,7 @@ class Agent:
                 if handler.verify(step.spec, run) is True:
                     return
                 if not step.repeatable:
-                    raise StepFailed("it was interrupted, and must not be repeated")
+                    raise StepFailed("it was interrupted, or lost with a reboot, and must not be repeated")
             handler.prepare(step.spec, run)
             if handler.verify(step.spec, run) is False:
                 raise StepFailed("it ended well, but verifying says that it is not prepared")
@@ -174,14 +183,15 @@ class Agent:
 
     def _recover(self, action: Recover) -> None:
         step, remembered = action.step, self.state.step(action.step.name)
-        interrupted, child = remembered.under_way == "recover", remembered.child
+        interrupted, held, child = remembered.under_way == "recover", remembered.held, remembered.child
         self._begin(step, "recover", action.event, step.timeout_s)
 
         def work(run: Run) -> None:
             handler = HANDLERS[step.handler]
             await_orphan(child, run, self.time)
             if interrupted:
-                verdict = handler.verify(step.spec, run)
+                # What was never prepared does not verify either: that says nothing about its undoing.
+                verdict = handler.verify(step.spec, run) if held else None
                 if verdict is False or (verdict is None and not step.repeatable):
                     return  # it was undone, or must not be undone a second time: health has the last word
             handler.recover(step.spec, run)
@@ -241,6 +251,9 @@ class Agent:
             return str(error)
         except OSError as error:
             return f"{type(error).__name__}: {error.strerror}"
+        except Exception as error:  # a handler's fault is a failed step, not the end of the agent
+            log.exception("a fault in the handler of %r: please report it", run.step)
+            return f"a fault in the handler: {type(error).__name__}"
         return ""
 
     def _run(self, step: str, phase: str, event: Optional[Event], share_s: float, *, limited: bool) -> Run:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+from email.utils import formatdate
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 from forewarn.guest.clock import Time
@@ -154,7 +155,9 @@ class Client:
         return document
 
     def _read(self, answer: Answer) -> Document:
-        date, now_s = answer.headers.get("date", ""), self.time.monotonic()
+        # An endpoint that does not tell the time has, as far as we know, ours.
+        date = answer.headers.get("date") or formatdate(self.time.wall(), usegmt=True)
+        now_s = self.time.monotonic()
         if answer.status == 304 and self._last is not None:
             return self._last.confirmed(parse_moment(date), now_s)
         if answer.status != 200:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-from forewarn.guest.document import Document, Event, event_json
+from forewarn.guest.document import SCHEDULED, Document, Event, event_json
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
 from forewarn.guest.state import CANCELLED, COMPLETED, REBOOTED, EventState, News, State
@@ -277,7 +277,7 @@ def _approved(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     for known in _by_urgency(state, view):
         if not why_not_approved(plan, me, state, known) and view.due(f"approve {known.event.id}"):
             event = view.document.event(known.event.id)
-            if event is not None and not event.started:
+            if event is not None and event.status == SCHEDULED:
                 return Approve(known.event, view.left_s(known.event))
     return None
 

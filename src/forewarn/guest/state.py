@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from forewarn.guest.document import Event, parse_event
+from forewarn.guest.errors import BadDocument
 
 Record = Mapping[str, Any]
 # How an event can be over for this machine.
@@ -97,6 +98,8 @@ class State:
         # Something was prepared, or an event started: the machine is not back in service until health says so.
         self.out_of_service = False
         self.last_health = ""
+        # Records that made no sense: of a journal that a disk has damaged.
+        self.damaged = 0
         # Grows with every record: who has shown this state need not show it again.
         self.version = 0
 
@@ -279,5 +282,8 @@ KINDS: Mapping[str, Callable[[State, Record], None]] = {
 def folded(records: List[Dict[str, Any]]) -> State:
     state = State()
     for record in records:
-        state.apply(record)
+        try:
+            state.apply(record)
+        except (KeyError, TypeError, ValueError, BadDocument):
+            state.damaged += 1
     return state
