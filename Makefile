@@ -13,6 +13,7 @@ $(READY): requirements/dev.txt pyproject.toml scripts/setup
 	@touch $@
 
 run: setup  ## the service with an example fleet, ready in seconds
+	@mkdir -p .venv/run; [ ! -e .venv/run/forewarn.db ] || $(BIN)/forewarn db migrate --store sqlite:.venv/run/forewarn.db
 	exec $(BIN)/forewarn serve --config examples/serve.toml
 
 check: setup  ## format, lint, types, architecture

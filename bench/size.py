@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from bench.history import Past
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
@@ -19,6 +21,8 @@ class Size:
     agent_changes: int
     agent_idle_s: float
     agent_settle_s: float
+    pasts: tuple[Past, Past]
+    list_rounds: int
 
 
 FULL = Size(
@@ -34,6 +38,8 @@ FULL = Size(
     agent_changes=100,
     agent_idle_s=30.0,
     agent_settle_s=3.0,
+    pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
+    list_rounds=15,
 )
 TOY = Size(
     judged=False,
@@ -48,4 +54,6 @@ TOY = Size(
     agent_changes=2,
     agent_idle_s=0.5,
     agent_settle_s=0.5,
+    pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
+    list_rounds=1,
 )

@@ -1,12 +1,22 @@
-"""Writes docs/reference/settings.md from the Settings themselves; a test compares the file with what this would write."""
+"""Writes docs/reference from the code: settings.md from the Settings, cli.md from what each command says of itself.
 
+A test compares the files with what this would write.
+"""
+
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+import typer
+from typer.core import TyperGroup
+
+from forewarn.cli.app import HELP_COLUMNS, app
 from forewarn.core.durations import duration_text
 from forewarn.settings import Settings
 
-TARGET = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+TARGET = FOLDER / "settings.md"
+CLI_TARGET = FOLDER / "cli.md"
 
 HEAD = """# Settings
 
@@ -14,6 +24,35 @@ Flags win over `FOREWARN_*` variables, these over the file given with `--config`
 setting is an error. Durations are a number and a unit in quotes: `"90s"`, `"15m"`, `"24h"`, `"30d"`. This page is made
 from the code by `scripts/reference.py`.
 """
+
+CLI_HEAD = """# The command line
+
+What `--help` says of every command. This page is made from the code by `scripts/reference.py`;
+[operating](../operating.md#the-command-line) shows the commands at work.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server is not reachable.
+"""
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command by its whole name, and its help."""
+    todo: list[tuple[object, typer.Context | None, str]] = [(typer.main.get_command(app), None, "forewarn")]
+    while todo:
+        command, parent, name = todo.pop(0)
+        context = typer.Context(command, parent=parent, info_name=name, terminal_width=HELP_COLUMNS - 2)  # type: ignore[arg-type]
+        path = context.command_path
+        yield path, context.command.get_help(context)
+        if isinstance(command, TyperGroup):
+            children = [(command.commands[each], context, each) for each in command.list_commands(context)]
+            todo = [*children, *todo]
+
+
+def cli_reference() -> str:
+    parts = [CLI_HEAD]
+    for path, told in commands():
+        text = "\n".join(line.rstrip() for line in told.splitlines())
+        parts.append(f"\n## {path}\n\n```\n{text}\n```\n")
+    return "".join(parts)
 
 
 def reference() -> str:
@@ -36,5 +75,6 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.parent.mkdir(exist_ok=True)
+    FOLDER.mkdir(exist_ok=True)
     TARGET.write_text(reference(), "utf-8")
+    CLI_TARGET.write_text(cli_reference(), "utf-8")

@@ -5,24 +5,57 @@ No rule lives here. A conflict (somebody else was first) means reload and decide
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.clock import Clock
 from forewarn.core import lifecycle
 from forewarn.core.document import ApiVersion, render
-from forewarn.core.errors import Conflict, NotFound
+from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused
 from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
 from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Actor, Change, Event, EventType, Maintenance, Order, Request, Snapshot, Targets
+from forewarn.core.model import (
+    OPEN,
+    Actor,
+    AuditEntry,
+    Change,
+    Event,
+    EventType,
+    Machine,
+    Maintenance,
+    Order,
+    Receipt,
+    Request,
+    Scope,
+    Snapshot,
+    Targets,
+    Token,
+)
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting, waiting_for
+from forewarn.core.waiting import Waiting, waiting_for, waiting_for_each
 from forewarn.store import Focus, Store
 
 MAX_TRIES = 3
 
 Bell = Callable[[Change], None]
 Decision = Callable[[Snapshot, datetime], Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A request that must not be done twice: whose, under which key, and what it said."""
+
+    token_id: str
+    key: str
+    digest: str
+
+
+class Answered(Exception):
+    """The request was done before: this is what was answered."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        super().__init__(receipt.key)
+        self.receipt = receipt
 
 
 class Control:
@@ -41,38 +74,110 @@ class Control:
 
     # -- fleet
 
-    def apply_fleet(self, fleet: Fleet, actor: Actor, *, prune: bool = False, dry_run: bool = False) -> Difference:
+    def apply_fleet(
+        self,
+        fleet: Fleet,
+        actor: Actor,
+        *,
+        prune: bool = False,
+        dry_run: bool = False,
+        once: Once | None = None,
+        answer: Callable[[Difference], tuple[int, str]] | None = None,
+    ) -> Difference:
         """Make the fleet as stated; applying the same again changes nothing."""
+        return self._change_fleet(
+            lambda current: difference(current, fleet, prune=prune), actor, dry_run=dry_run, once=once, answer=answer
+        )
+
+    def put_scope(self, scope: Scope, actor: Actor) -> Difference:
+        return self._change_fleet(lambda current: difference(current, Fleet({scope.name: scope}, {})), actor)
+
+    def put_machine(self, machine: Machine, actor: Actor) -> Difference:
+        def diff(current: Fleet) -> Difference:
+            scope = current.scopes.get(machine.scope)
+            if scope is None:
+                raise NotFound(f"there is no scope {machine.scope!r}")
+            return difference(current, Fleet({scope.name: scope}, {machine.key: machine}))
+
+        return self._change_fleet(diff, actor)
+
+    def remove_scope(self, name: str, actor: Actor) -> None:
+        def diff(current: Fleet) -> Difference:
+            if name not in current.scopes:
+                raise NotFound(f"there is no scope {name!r}")
+            left = [str(m) for m in current.machines.values() if m.scope == name]
+            if left:
+                raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
+            return Difference(removed_scopes=(name,), lines=(f"- scope {name}",))
+
+        self._change_fleet(diff, actor)
+
+    def remove_machine(self, key: tuple[str, str], actor: Actor) -> None:
+        def diff(current: Fleet) -> Difference:
+            if key not in current.machines:
+                raise NotFound(f"there is no machine {'/'.join(key)}")
+            return Difference(removed_machines=(key,), lines=(f"- machine {'/'.join(key)}",))
+
+        self._change_fleet(diff, actor)
+
+    def _change_fleet(
+        self,
+        make: Callable[[Fleet], Difference],
+        actor: Actor,
+        *,
+        dry_run: bool = False,
+        once: Once | None = None,
+        answer: Callable[[Difference], tuple[int, str]] | None = None,
+    ) -> Difference:
         with self._deciding:
             for _ in range(MAX_TRIES):
+                if not dry_run:
+                    self._refuse_repetition(once)
                 current = self._store.inventory()
-                diff = difference(Fleet(current.scopes, current.machines), fleet, prune=prune)
-                if dry_run or not diff.lines:
+                diff = make(Fleet(current.scopes, current.machines))
+                if dry_run or not (diff.lines or once):
                     return diff
+                now = self._clock.now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
-                change = apply_difference(snapshot, diff, versions=versions, now=self._clock.now(), actor=actor)
-                if self._save(change):
+                change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
+                if self._save(_with_receipt(change, once, answer(diff) if answer is not None else (200, ""))):
                     return diff
         raise _too_many_conflicts()
 
     # -- what operators ask
 
-    def submit(self, request: Request, actor: Actor) -> str:
-        """Schedule a maintenance; its id."""
-        targets = request.targets
+    def submit(
+        self,
+        request: Request,
+        actor: Actor,
+        *,
+        once: Once | None = None,
+        answer: Callable[[str, Snapshot], tuple[int, str]] | None = None,
+    ) -> str:
+        """Schedule a maintenance; its id. `answer` makes what the caller is told of it, before it is saved with it."""
         ids: list[str] = []
 
         def decide(snapshot: Snapshot, now: datetime) -> Change:
-            _refuse_unknown_scope(snapshot, targets)
-            maintenance_id, change = lifecycle.submit(
-                snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
-            )
+            maintenance_id, change = self._submitted(snapshot, request, now, actor)
             ids.append(maintenance_id)
-            return change
+            told = answer(maintenance_id, _applied(snapshot, change)) if answer is not None else (200, "")
+            return _with_receipt(change, once, told)
 
-        self._decide(_focus_of(targets), decide)
+        self._decide(_focus_of(request.targets), decide, once)
         return ids[-1]
+
+    def plan(self, request: Request, actor: Actor) -> tuple[str, Snapshot]:
+        """What `submit` would do now, and where the fleet would stand then; nothing is saved."""
+        snapshot = self._store.snapshot(_focus_of(request.targets))
+        maintenance_id, change = self._submitted(snapshot, request, self._clock.now(), actor)
+        return maintenance_id, _applied(snapshot, change)
+
+    def _submitted(self, snapshot: Snapshot, request: Request, now: datetime, actor: Actor) -> tuple[str, Change]:
+        _refuse_unknown_scope(snapshot, request.targets)
+        return lifecycle.submit(
+            snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
+        )
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))
@@ -105,6 +210,33 @@ class Control:
             Focus(maintenances=(maintenance_id,)),
             lambda s, now: lifecycle.resume(s, maintenance_id, now=now, actor=actor),
         )
+
+    # -- who may operate
+
+    def add_token(
+        self, token: Token, actor: Actor, *, once: Once | None = None, answer: tuple[int, str] = (201, "")
+    ) -> None:
+        scopes = f" of {', '.join(token.scopes)}" if token.scopes else ""
+        detail = f"{token.name}: {token.role}{scopes}"
+
+        def decide(_: Snapshot, now: datetime) -> Change:
+            noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="token created", detail=detail)
+            return _with_receipt(Change(at=now, tokens=(token,), audit=(noted,)), once, answer)
+
+        self._decide(Focus(), decide, once)
+
+    def revoke_token(self, token_id: str, actor: Actor) -> None:
+        known = {token.id: token for token in self._store.tokens()}
+        if token_id not in known:
+            raise NotFound(f"there is no token {token_id}")
+
+        def decide(_: Snapshot, now: datetime) -> Change:
+            noted = AuditEntry(
+                at=now, who=actor.name, origin=actor.origin, action="token revoked", detail=known[token_id].name
+            )
+            return Change(at=now, removed_tokens=(token_id,), audit=(noted,))
+
+        self._decide(Focus(), decide)
 
     # -- what guests do
 
@@ -174,6 +306,14 @@ class Control:
         snapshot = self._store.snapshot(Focus(maintenances=(event.maintenance_id,)))
         return waiting_for(snapshot, event_id, self._clock.now())
 
+    def told(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
+        """What is known of these and of what they may wait for: one consistent look."""
+        ids = {event.maintenance_id for event in events if event.status in OPEN} | set(maintenances)
+        return self._store.snapshot(Focus(maintenances=tuple(sorted(ids)), events=tuple(event.id for event in events)))
+
+    def waiting(self, snapshot: Snapshot, event_ids: Iterable[str]) -> dict[str, tuple[Waiting, ...]]:
+        return waiting_for_each(snapshot, event_ids, self._clock.now())
+
     def event(self, event_id: str) -> tuple[Event, Order | None]:
         snapshot = self._store.snapshot(_at(event_id))
         if event_id not in snapshot.events:
@@ -201,9 +341,18 @@ class Control:
 
         return self._decide(focus, seeing_machines)
 
-    def _decide(self, focus: Focus, decide: Decision) -> Change:
+    def _refuse_repetition(self, once: Once | None) -> None:
+        receipt = self._store.receipt(once.token_id, once.key) if once is not None else None
+        if receipt is None or once is None:
+            return
+        if receipt.digest != once.digest:
+            raise KeyReused(f"Idempotency-Key {once.key!r} came with another request before: use a new key")
+        raise Answered(receipt)
+
+    def _decide(self, focus: Focus, decide: Decision, once: Once | None = None) -> Change:
         with self._deciding:
             for _ in range(MAX_TRIES):
+                self._refuse_repetition(once)
                 change = decide(self._store.snapshot(focus), self._clock.now())
                 if self._save(change):
                     return change
@@ -223,6 +372,25 @@ class Control:
         if not change.empty:
             for bell in self._bells:
                 bell(change)
+
+
+def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
+    """The snapshot as it will be once the change is saved."""
+    return Snapshot(
+        scopes={**snapshot.scopes, **{scope.name: scope for scope in change.scopes}},
+        machines=snapshot.machines,
+        maintenances={**snapshot.maintenances, **{m.id: m for m in change.maintenances}},
+        events={**snapshot.events, **{event.id: event for event in change.events}},
+        orders={**snapshot.orders, **{order.id: order for order in change.orders}},
+    )
+
+
+def _with_receipt(change: Change, once: Once | None, told: tuple[int, str]) -> Change:
+    if once is None:
+        return change
+    status, body = told
+    receipt = Receipt(token_id=once.token_id, key=once.key, digest=once.digest, status=status, body=body, at=change.at)
+    return replace(change, receipts=(receipt,))
 
 
 def _too_many_conflicts() -> Conflict:

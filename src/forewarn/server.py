@@ -6,6 +6,7 @@ Ids and the wall clock enter the system here and in `clock`, nowhere else.
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -23,18 +24,22 @@ from forewarn.clock import Clock, clock_for
 from forewarn.control import Control
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
-from forewarn.core.model import Actor
+from forewarn.core.model import Actor, Role, Token
 from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
-from forewarn.settings import Settings, store_path
+from forewarn.settings import Settings, on_loopback, store_path
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.ticker import Ticker
+from forewarn.web.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
+from forewarn.web.api.app import api_routes
+from forewarn.web.api.calls import Api
+from forewarn.web.api.stream import Streams
 from forewarn.web.attendance import Attendance
-from forewarn.web.documents import Caller, Documents
+from forewarn.web.documents import Documents
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
 from forewarn.web.listener import Address, GuestListener
@@ -45,7 +50,9 @@ from forewarn.web.operator import operator_app
 STOP_WITHIN_S = 1.3
 LAST_WRITES_S = 0.5
 SEEN_EVERY_S = 30.0
+SIGHTINGS_EVERY_S = 1.0
 MIN_SECRET_BYTES = 16
+SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
@@ -181,18 +188,16 @@ class GuestSide:
             self.guests,
             [Address.parse(text) for text in settings.guest],
             hop_limit=settings.guest_hop_limit,
-            every_s=(SEEN_EVERY_S, self._write_seen),
+            repeated=((SEEN_EVERY_S, self._write_seen), (SIGHTINGS_EVERY_S, self._write_sightings)),
         )
 
     def _write_seen(self) -> None:
         if seen := self.guests.take_seen():
-            self._writer.submit(self._try_to_write, seen)
+            self._writer.submit(_try_to_write, lambda: self._attendance.write(seen))
 
-    def _try_to_write(self, callers: list[Caller]) -> None:
-        try:
-            self._attendance.write(callers)
-        except ServiceError as error:
-            log.warning("last-seen times were not saved: %s", error)
+    def _write_sightings(self) -> None:
+        if sightings := self.guests.take_sightings():
+            self._writer.submit(_try_to_write, lambda: self._attendance.write_sightings(sightings))
 
     def stop(self) -> None:
         """Once; a second call finds nothing left to do."""
@@ -201,9 +206,17 @@ class GuestSide:
         self._stopped = True
         self.listener.stop(STOP_WITHIN_S)
         self._write_seen()
+        self._write_sightings()
         # What is in line is written, as far as the time allows; what hangs is safely left: nobody was told of it.
         wait([self._writer.submit(lambda: None)], timeout=LAST_WRITES_S)
         self._writer.shutdown(wait=False, cancel_futures=True)
+
+
+def _try_to_write(write: Callable[[], None]) -> None:
+    try:
+        write()
+    except ServiceError as error:
+        log.warning("when guests were last seen was not saved: %s", error)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -268,7 +281,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     try:
         if settings.fleet is not None:
             _say_difference(service.apply_fleet_file(settings.fleet), say)
-        with _answering(service) as guests, _ticking(service), _listening(service, guests) as operator_url:
+        with running(service) as (guests, operator_url):
             calm()
             say(f"ready guest={','.join(guests.listener.urls)} operator={operator_url}")
             stopping.wait()
@@ -285,6 +298,13 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
     for warning in diff.warnings[:most]:
         say(f"! {warning}")
     say(f"fleet: {len(diff.lines)} difference(s) applied" if diff.lines else "fleet: no difference")
+
+
+@contextmanager
+def running(service: Service) -> Iterator[tuple[GuestSide, str]]:
+    """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address."""
+    with _answering(service) as guests, _ticking(service), _listening(service, guests) as operator_url:
+        yield guests, operator_url
 
 
 @contextmanager
@@ -310,24 +330,90 @@ def _ticking(service: Service) -> Iterator[None]:
 
 
 @contextmanager
+def _findable(service: Service, url: str) -> Iterator[None]:
+    """The command line on this machine finds the service and the operator's token by themselves."""
+    folder = service.settings.state_dir
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not service.settings.token_free:
+        _keep_operator_token(service, folder / "operator.token")
+    address = folder / "operator.url"
+    _write_private(address, url)
+    try:
+        yield
+    finally:
+        address.unlink(missing_ok=True)
+
+
+def _keep_operator_token(service: Service, path: Path) -> None:
+    """The token in the file is one that is known; a revoked one is replaced, never brought back."""
+    known = {token.digest for token in service.store.tokens()}
+    try:
+        if digest(path.read_text("ascii").strip()) in known:
+            return
+    except (OSError, ValueError):
+        pass
+    secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+    token = Token(id=new_id(), name="operator", role=Role.OPERATOR, digest=digest(secret), created=service.clock.now())
+    service.control.add_token(token, Actor("service", "first start"))
+    _write_private(path, secret)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and for this user alone."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        draft.touch(mode=0o600)
+        with draft.open("w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise InvalidSettings(f"state_dir: {path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
 def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
     """The operator listener in a thread of its own; yields its address once it accepts."""
-    host, _, port = service.settings.operator.rpartition(":")
+    settings = service.settings
+    host, _, port = settings.operator.rpartition(":")
+    access = Access(
+        service.store.tokens,
+        environment_token=os.environ.get(ENVIRONMENT_TOKEN, ""),
+        free=settings.token_free,
+    )
+    streams = Streams(service.store)
+    service.control.listen(lambda _: streams.ring())
+    api = Api(
+        service.control,
+        service.store,
+        service.clock,
+        advance=service.ticker.advance,
+        new_id=new_id,
+        random=lambda: secrets.token_bytes(SECRET_BYTES),
+    )
+    pages, rest = api_routes(api, access, streams)
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
+        pages=pages,
+        rest=rest,
+        guard=None if on_loopback(settings.operator) else access.identify,
     )
     config = uvicorn.Config(
         app,
         host=host.strip("[]"),
         port=int(port),
         log_config=None,
+        log_level="warning",
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=1,
         server_header=False,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
     with _bound(config, service.settings.operator) as listener:
         server = uvicorn.Server(config)
@@ -336,7 +422,10 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         _wait_until(lambda: server.started, thread)
         try:
             name = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
-            yield f"http://{name}:{listener.getsockname()[1]}"
+            scheme = "https" if settings.tls_cert is not None else "http"
+            url = f"{scheme}://{name}:{listener.getsockname()[1]}"
+            with _findable(service, url):
+                yield url
         finally:
             server.should_exit = True
             thread.join(timeout=STOP_WITHIN_S)

@@ -16,7 +16,9 @@ from forewarn.core.model import NAME
 
 PREFIX = "FOREWARN_"
 # Variables of the same family that other programs of ours read.
-NOT_SETTINGS = frozenset({"FOREWARN_CONFIG", "FOREWARN_TOKEN", "FOREWARN_SERVER", "FOREWARN_ENDPOINT"})
+NOT_SETTINGS = frozenset(
+    {"FOREWARN_CONFIG", "FOREWARN_TOKEN", "FOREWARN_SERVER", "FOREWARN_CA_FILE", "FOREWARN_ENDPOINT"}
+)
 # What the command executor tells a command, which may well call `forewarn` itself.
 COMMAND_VARIABLES = frozenset(
     f"FOREWARN_{name}"
@@ -196,6 +198,14 @@ class Settings:
         0, _whole(0, 255), "IP TTL of what is sent to guests; `1` keeps bridged containers out, `0` is the system's"
     )
     operator: str = _setting("127.0.0.1:8170", _address, "where operators and their tools ask, `HOST:PORT`")
+    tls_cert: Path | None = _setting(None, _path, "the certificate chain (PEM) of the operator listener")
+    tls_key: Path | None = _setting(None, _path, "the private key (PEM) of the operator listener")
+    behind_tls_proxy: bool = _setting(
+        False, _flag, "a proxy in front of the operator listener speaks TLS, so it may listen off loopback without"
+    )
+    token_free: bool = _setting(
+        False, _flag, "operators need no token: for emulators, on loopback, and never with the `command` executor"
+    )
     order_timeout_s: int = _setting(
         3_600, parse_duration, "an order without a result for so long has failed; `0` waits for ever"
     )
@@ -255,6 +265,15 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.trusted_proxies and settings.proxy_secret_file is None:
         raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise InvalidSettings("tls_cert: a certificate goes with its key: set both tls_cert and tls_key")
+    if not on_loopback(settings.operator) and settings.tls_cert is None and not settings.behind_tls_proxy:
+        raise InvalidSettings(
+            f"operator: {settings.operator} is not loopback, and tokens would cross the network in the clear: set tls_cert and"
+            " tls_key, or say --behind-tls-proxy"
+        )
+    if settings.token_free and (settings.executor == "command" or not on_loopback(settings.operator)):
+        raise InvalidSettings("token_free: only on loopback, and not with the command executor: leave it out")
     for text in settings.guest:
         host = text.partition("@")[0].rpartition(":")[0].strip("[]")
         if ipaddress.ip_address(host).is_unspecified and "@" not in text and not settings.allow_any_interface:
@@ -262,6 +281,11 @@ def _check_together(settings: Settings) -> None:
                 f"guest: {text} would answer on every interface, the outer ones too: name an address or"
                 " HOST:PORT@INTERFACE, or say --allow-any-interface"
             )
+
+
+def on_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
 def _place(template: str, key: str) -> str:

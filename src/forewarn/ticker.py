@@ -26,6 +26,7 @@ IDLE_WAIT_S = 1.0
 MAX_CYCLES_AT_ONE_MOMENT = 1_000_000
 MAX_RUNNING_ORDERS = 1_000_000
 PRUNE_EVERY = timedelta(hours=1)
+RECEIPTS_KEPT = timedelta(hours=24)
 PRUNE_BATCH = 500
 SICK_WAIT_S = 10.0
 BACKOFF_S = (0.2, 5.0)
@@ -261,9 +262,11 @@ class Ticker:
 
     def _prune(self) -> None:
         now = self._clock.now()
-        if self._retain is None or (self._prune_at is not None and now < self._prune_at):
+        if self._prune_at is not None and now < self._prune_at:
             return
-        forgotten = self._store.prune(now - self._retain, PRUNE_BATCH)
+        forgotten = self._store.forget_receipts(now - RECEIPTS_KEPT, PRUNE_BATCH)
+        if self._retain is not None:
+            forgotten = max(forgotten, self._store.prune(now - self._retain, PRUNE_BATCH))
         if forgotten < PRUNE_BATCH:
             self._prune_at = now + PRUNE_EVERY
 

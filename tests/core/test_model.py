@@ -19,11 +19,13 @@ from forewarn.core.model import (
     Change,
     EventType,
     Machine,
+    Role,
     Scope,
     ScopeKind,
     Source,
     Status,
     Targets,
+    Token,
 )
 
 
@@ -280,6 +282,44 @@ def test_a_status_is_open_or_ended() -> None:
 def test_whom_the_update_domain_rule_binds(facts: dict[str, Any], bound: bool) -> None:
     """Platform Freeze, Reboot and Redeploy without emergency."""
     assert event(1, **facts).one_domain_at_a_time is bound
+
+
+# -- tokens
+
+DIGEST = "0123456789abcdef" * 4
+
+
+def token(**fields: Any) -> Token:
+    return Token(**{"id": "T1", "name": "portal", "role": Role.VIEWER, "digest": DIGEST, "created": START, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields_, message",
+    [
+        ({"name": ""}, "a token has a name"),
+        ({"name": "x" * 65}, "name is 65 characters long: at most 64"),
+        ({"name": "a\nb"}, "name holds control characters"),
+        ({"role": Role.OWNER}, "an owner with 0 scopes: name 1 to 32"),
+        ({"role": Role.OWNER, "scopes": tuple(f"s{n}" for n in range(33))}, "an owner with 33 scopes"),
+        ({"role": Role.OWNER, "scopes": ("shop", "no name")}, "scope 'no name' is not a name"),
+        ({"role": Role.OPERATOR, "scopes": ("shop",)}, "leave them out for role operator"),
+        ({"scopes": ("shop",)}, "scopes go with role owner"),
+        ({"digest": DIGEST.upper()}, "digest is not 64 lower-case"),
+        ({"digest": DIGEST[1:]}, "digest is not 64 lower-case"),
+        ({"digest": DIGEST + "\n"}, "digest is not 64 lower-case"),
+    ],
+)
+def test_a_token_says_what_is_wrong_with_it(fields_: dict[str, Any], message: str) -> None:
+    """Its name, its scopes and its digest are checked before anybody relies on them."""
+    with pytest.raises(Invalid, match=message):
+        token(**fields_)
+
+
+def test_a_token_may_own_up_to_the_limit() -> None:
+    """What is within the limits is taken as it is."""
+    scopes = tuple(f"s{n}" for n in range(32))
+    assert token(role=Role.OWNER, scopes=scopes, name="x" * 64).scopes == scopes
+    assert token(role=Role.OPERATOR, name="Größe").role == "operator"
 
 
 # -- changes and frozen things

@@ -236,6 +236,7 @@ def _status(store: SqliteStore, maintenance_id: str) -> Status:
 def test_the_example_fleet_is_served_as_the_readme_says(tmp_path: Path) -> None:
     """What `make run` serves comes up, from the files in the repository."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / ".venv" / "run").mkdir(parents=True)  # as `make run` does
     process = subprocess.Popen(
         forewarn(
             "serve",
@@ -261,7 +262,7 @@ def test_the_example_fleet_is_served_as_the_readme_says(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    assert (tmp_path / "run" / "forewarn.db").exists()
+    assert (tmp_path / ".venv" / "run" / "forewarn.db").exists()
 
 
 def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ After every step the ticker runs to the end, every single transaction has been j
 fleet, and what guests saw is compared with what they saw before.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,15 +22,11 @@ from forewarn.core.model import (
     OPEN,
     Actor,
     ApprovalMode,
-    AuditEntry,
     Change,
     Event,
     EventType,
     Machine,
-    Maintenance,
     OnFailure,
-    Order,
-    OrderState,
     Request,
     Scope,
     ScopeKind,
@@ -42,7 +38,7 @@ from forewarn.core.model import (
 from forewarn.core.transitions import Verb
 from forewarn.server import Service
 from forewarn.settings import Settings
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Known, Page, Seen, Store
+from forewarn.store import EventQuery, Focus, Store
 from forewarn.testing.stories import START
 
 SCOPES = ("any", "all", "pool")
@@ -81,50 +77,8 @@ class JudgedStore:
         self.inner.apply(change)
         check_invariants(before, self.everything(), change.at)
 
-    def snapshot(self, focus: Focus) -> Snapshot:
-        return self.inner.snapshot(focus)
-
-    def scopes(self) -> dict[str, Scope]:
-        return self.inner.scopes()
-
-    def known(self) -> Iterator[Known]:
-        return self.inner.known()
-
-    def inventory(self) -> Inventory:
-        return self.inner.inventory()
-
-    def due(self, now: datetime, limit: int) -> list[str]:
-        return self.inner.due(now, limit)
-
-    def next_wakeup(self) -> datetime | None:
-        return self.inner.next_wakeup()
-
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
-        return self.inner.orders(states, limit)
-
-    def record_seen(self, seen: Collection[Seen]) -> None:
-        self.inner.record_seen(seen)
-
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        return self.inner.last_seen(scopes)
-
-    def maintenance(self, maintenance_id: str) -> Maintenance | None:
-        return self.inner.maintenance(maintenance_id)
-
-    def events(self, query: EventQuery) -> Page:
-        return self.inner.events(query)
-
-    def audit(self, query: AuditQuery) -> list[AuditEntry]:
-        return self.inner.audit(query)
-
-    def prune(self, before: datetime, limit: int) -> int:
-        return self.inner.prune(before, limit)
-
-    def hold(self) -> None:
-        self.inner.hold()
-
-    def close(self) -> None:
-        self.inner.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 class ServiceMachine(RuleBasedStateMachine):
@@ -138,7 +92,9 @@ class ServiceMachine(RuleBasedStateMachine):
         self.clock = ManualClock(START)
         self.count = 0
         settings = Settings(store="memory:", order_timeout_s=3_000)
-        self.service = Service(settings, clock=self.clock, store=self.store, new_id=self.new_id, node="here")
+        self.service = Service(
+            settings, clock=self.clock, store=cast(Store, self.store), new_id=self.new_id, node="here"
+        )
         self.control = self.service.control
         self.seen: dict[tuple[str, int, int], bytes] = {}
         self.maintenances: list[str] = []
@@ -272,7 +228,7 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule()
     def the_service_restarts(self) -> None:
         self.service = Service(
-            self.service.settings, clock=self.clock, store=self.store, new_id=self.new_id, node="here"
+            self.service.settings, clock=self.clock, store=cast(Store, self.store), new_id=self.new_id, node="here"
         )
         self.control = self.service.control
         self.service.ticker.recover()

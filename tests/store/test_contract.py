@@ -15,6 +15,7 @@ from forewarn.core.model import (
     MaintenanceStatus,
     OnFailure,
     OrderState,
+    Role,
     ScopeKind,
     Source,
     Status,
@@ -34,10 +35,12 @@ from tests.store.things import (
     maintenance,
     one_maintenance,
     order,
+    receipt,
     saved_event,
     saved_maintenance,
     saved_scope,
     scope,
+    token,
 )
 
 KEYS = count()
@@ -56,6 +59,8 @@ def read_all(store: Store) -> object:
         store.events(EventQuery(limit=500)),
         store.orders(tuple(OrderState), 500),
         store.audit(AuditQuery(limit=500)),
+        store.tokens(),
+        [store.receipt("T1", f"K{n}") for n in range(5)],
         store.next_wakeup(),
     )
 
@@ -74,7 +79,7 @@ def refused(store: Store, change: Change, error: type[ForewarnError]) -> None:
 @settings(max_examples=50, deadline=None, suppress_health_check=QUIET)
 @given(data=st.data())
 def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> None:
-    """A scope, its machines, a maintenance, its events, approvals, orders and audit are read as they were written."""
+    """Scopes, machines, maintenances, events, approvals, orders, audit, tokens and receipts are read as they were written."""
     key = f"k{next(KEYS)}"
     given_ = data.draw(anything(key))
     store.apply(given_)
@@ -92,6 +97,8 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*told.values()][::-1]
     audit = store.audit(AuditQuery(maintenance_id=kept.id))
     assert [replace(e, id=0) for e in reversed(audit)] == list(given_.audit)
+    assert [t for t in store.tokens() if t.id == f"{key}-T"] == list(given_.tokens)
+    assert [store.receipt(r.token_id, r.key) for r in given_.receipts] == list(given_.receipts)
     inventory = store.inventory()
     assert inventory.scopes[key] == seen.scopes[key]
     assert {k: m for k, m in inventory.machines.items() if k[0] == key} == dict(seen.machines)
@@ -328,6 +335,58 @@ def test_an_identity_is_free_once_its_machine_is_gone(store: Store) -> None:
     assert set(store.inventory().machines) == {known.key, heir.key}
 
 
+# -- tokens and receipts
+
+
+def test_tokens_come_newest_first(store: Store) -> None:
+    """By when they were made, then id, whatever the order they came in."""
+    store.apply(change(tokens=[token("T2", created=at(5)), token("T1", created=at(5)), token("T3", created=at(1))]))
+    store.apply(change(tokens=[token("T0", created=at(9), role=Role.OWNER, scopes=("shop", "blog"))]))
+    assert [t.id for t in store.tokens()] == ["T0", "T2", "T1", "T3"]
+    assert store.tokens()[0].scopes == ("shop", "blog")
+
+
+def test_a_token_is_never_updated(store: Store) -> None:
+    """An id or a secret that exists is a conflict, in the store and in one change, and nothing is saved."""
+    store.apply(change(tokens=[token("T1")]))
+    refused(store, change(tokens=[token("T2"), token("T1", digest="0" * 64)]), Conflict)
+    refused(store, change(tokens=[token("T2", digest=token("T1").digest)], audit=[entry()]), Conflict)
+    refused(store, change(tokens=[token("T2"), token("T2", digest="0" * 64)]), Conflict)
+    refused(store, change(tokens=[token("T2"), token("T3", digest=token("T2").digest)]), Conflict)
+
+
+def test_a_token_goes(store: Store) -> None:
+    """Whoever wanted it gone has what was wanted; its id and its secret are free again, in the same change."""
+    store.apply(change(tokens=[token("T1"), token("T2")]))
+    store.apply(change(removed_tokens=["T1", "nobody"]))
+    assert [t.id for t in store.tokens()] == ["T2"]
+    store.apply(change(removed_tokens=["T2"], tokens=[token("T2", name="anew"), token("T1")]))
+    assert {t.name for t in store.tokens()} == {"anew", "name of T1"}
+
+
+def test_a_receipt_is_saved_with_its_change_or_not_at_all(store: Store) -> None:
+    """A request that was answered is not done again; another token may use the same key."""
+    answered = change(receipts=[receipt()], maintenances=[maintenance()], audit=[entry()])
+    store.apply(answered)
+    refused(store, change(receipts=[receipt(body="other")], maintenances=[maintenance("M2")]), Conflict)
+    refused(store, change(receipts=[receipt("K2"), receipt("K2")], audit=[entry()]), Conflict)
+    refused(store, change(receipts=[receipt("K3")], maintenances=[maintenance()]), Conflict)
+    assert store.receipt("T1", "K1") == receipt()
+    assert store.receipt("T2", "K1") is None
+    store.apply(change(receipts=[receipt(token_id="T2")]))
+    assert store.receipt("T2", "K1") == receipt(token_id="T2")
+
+
+def test_receipts_are_forgotten_the_oldest_first(store: Store) -> None:
+    """No more than asked for, and none that is young enough; a forgotten key may be used again."""
+    store.apply(change(receipts=[receipt(f"K{n}", at=at(n)) for n in (3, 1, 4, 2)]))
+    assert store.forget_receipts(at(4), 2) == 2
+    assert [n for n in range(1, 5) if store.receipt("T1", f"K{n}")] == [3, 4]
+    assert [store.forget_receipts(at(4), 2) for _ in range(2)] == [1, 0]
+    store.apply(change(receipts=[receipt("K1")]))
+    assert store.receipt("T1", "K1") == receipt("K1")
+
+
 # -- removing
 
 
@@ -385,6 +444,8 @@ def test_a_change_about_what_does_not_exist_leaves_nothing(store: Store, wrong: 
         orders=(order(), *wrong.orders),
         wakes=("M1",),
         audit=(entry(),),
+        tokens=(token(),),
+        receipts=(receipt(),),
     )
     refused(store, rest, InvariantBroken)
 

@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ApprovalMode, Event, Order, OrderState, Snapshot, Status
-from forewarn.store import AuditQuery, EventQuery, Focus, Seen, Store
+from forewarn.store import AuditQuery, EventQuery, Focus, Seen, Sighting, Store
 from tests.store.things import (
     START,
     approval,
@@ -254,7 +254,25 @@ def test_being_seen_bumps_no_version(fleet: Store) -> None:
     assert fleet.inventory() == before
 
 
+def test_machines_are_found_by_their_name_alone(fleet: Store) -> None:
+    """All that have it, by scope, with their addresses."""
+    fleet.apply(change(machines=[machine("web-0", scope="wiki", addresses=("10.9.9.9",))]))
+    assert [(m.scope, m.name) for m in fleet.machines_named("web-0")] == [("shop", "web-0"), ("wiki", "web-0")]
+    assert fleet.machines_named("web-0")[1].addresses == ("10.9.9.9",)
+    assert fleet.machines_named("nobody") == []
+
+
 # -- history
+
+
+def test_the_first_sight_of_an_event_stays(history: Store) -> None:
+    """Each machine's first; a later one and one of an unknown event are no error; it goes with the event."""
+    history.record_sightings(
+        [Sighting("E1", "web-1", at(5)), Sighting("E1", "web-0", at(6)), Sighting("X", "y", at(6))]
+    )
+    history.record_sightings([Sighting("E1", "web-1", at(9))])
+    assert history.first_seen("E1") == {"web-0": at(6), "web-1": at(5)}
+    assert history.first_seen("E2") == {}
 
 
 @pytest.fixture
@@ -476,12 +494,12 @@ def test_numbers_are_not_given_again(old: Store) -> None:
     assert ids(old.events(EventQuery(limit=1)).events) == "E5"
 
 
-@pytest.mark.parametrize("limit", [0, -1, 501])
+@pytest.mark.parametrize("limit", [0, -1, 1_001])
 def test_a_page_has_a_size(limit: int) -> None:
     """Nobody asks for nothing, or for everything at once."""
-    with pytest.raises(Invalid, match="a page holds 1 to 500"):
+    with pytest.raises(Invalid, match="a page holds 1 to 1000"):
         EventQuery(limit=limit)
-    with pytest.raises(Invalid, match="a page holds 1 to 500"):
+    with pytest.raises(Invalid, match="a page holds 1 to 1000"):
         AuditQuery(limit=limit)
 
 

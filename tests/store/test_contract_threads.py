@@ -19,6 +19,7 @@ from tests.store.things import (
     event,
     maintenance,
     one_maintenance,
+    receipt,
     saved_event,
     saved_maintenance,
     saved_scope,
@@ -111,6 +112,26 @@ def test_no_thread_sees_half_a_change(store: Store) -> None:
     assert saved_scope(store).incarnation == 1 + 4 * rounds
     assert [e.id for e in reversed(store.audit(AuditQuery(limit=500)))] == list(range(1, 1 + 4 * rounds))
     assert len(store.events(EventQuery(limit=500, statuses=OPEN)).events) == 8 * rounds
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_request_sent_twice_is_done_once(store: Store) -> None:
+    """Two threads save the answer to one request: one is saved with its change, the other changes nothing."""
+    rounds = 15
+    conflicts: list[str] = []
+
+    def answer(who: str) -> None:
+        for n in range(rounds):
+            try:
+                store.apply(change(receipts=[receipt(f"K{n}", body=who)], audit=[entry(f"{n}", who=who)]))
+            except Conflict:
+                conflicts.append(f"{n}")
+
+    run_at_once(lambda: answer("one"), lambda: answer("other"))
+    done = {e.action: e.who for e in store.audit(AuditQuery(limit=500))}
+    kept = {f"{n}": found.body for n in range(rounds) if (found := store.receipt("T1", f"K{n}")) is not None}
+    assert kept == done
+    assert sorted(conflicts, key=int) == list(done)[::-1] == [f"{n}" for n in range(rounds)]
 
 
 @pytest.mark.usefixtures("hurried")

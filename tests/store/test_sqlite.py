@@ -121,13 +121,13 @@ def test_a_damaged_database_says_so(tmp_path: Path) -> None:
     """Reading a broken page ends with the advice to restore, not with wrong data."""
     path = tmp_path / "x.db"
     with opened(path) as store:
-        store.apply(change(maintenances=[maintenance(f"M{n}", description=UNICODE) for n in range(500)]))
+        store.apply(change(maintenances=[maintenance(f"M{n}", description=UNICODE) for n in range(2_000)]))
     content = bytearray(path.read_bytes())
     half = len(content) // 2
     content[half:] = b"\xa5" * (len(content) - half)
     path.write_bytes(content)
     with opened(path) as store, pytest.raises(StoreUnavailable, match="it is damaged: restore a backup with"):
-        store.snapshot(Focus(maintenances=tuple(f"M{n}" for n in range(500))))
+        store.snapshot(Focus(maintenances=tuple(f"M{n}" for n in range(2_000))))
 
 
 # -- how it is opened

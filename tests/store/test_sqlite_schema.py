@@ -14,7 +14,20 @@ from forewarn.core.model import Status
 from forewarn.store import sqlite_file
 from forewarn.store.sql import Migration, migrations
 from forewarn.store.sqlite import SqliteStore
-from tests.store.things import approval, at, change, ended, entry, event, machine, maintenance, order, scope
+from tests.store.things import (
+    approval,
+    at,
+    change,
+    ended,
+    entry,
+    event,
+    machine,
+    maintenance,
+    order,
+    receipt,
+    scope,
+    token,
+)
 
 # -- migrations
 
@@ -30,7 +43,7 @@ def shape(path: Path) -> dict[str, object]:
 
 
 def _plain(sql: str | None) -> str:
-    return " ".join(re.sub(r"--.*", "", sql or "").split())
+    return re.sub(r"\s*([(),])\s*", r"\1", " ".join(re.sub(r"--.*", "", sql or "").split()))
 
 
 def migrated(path: Path) -> list[str]:
@@ -45,6 +58,26 @@ def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
     assert shape(tmp_path / "migrated.db") == shape(tmp_path / "fresh.db")
     assert len(shape(tmp_path / "fresh.db")) > 20
     assert len(steps) == len(migrations("sqlite")) == sqlite_file.SCHEMA_VERSION
+
+
+def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders and maintenances that were there before the lists came are found by scope like those that came after."""
+    path = tmp_path / "x.db"
+    with monkeypatch.context() as before:
+        before.setattr(sqlite_file, "migrations", lambda _: migrations("sqlite")[:2])
+        before.setattr(sqlite_file, "SCHEMA_VERSION", 2)
+        migrated(path)
+    with closing(sqlite_file.connect(path)) as connection:
+        columns = "'Reboot', 'Platform', '2030', '', NULL, NULL, -1, '', 0, 'hold', 0, 0, 'Planned', NULL, 1, NULL"
+        connection.execute(f"INSERT INTO maintenances VALUES ('M1', {columns})")
+        connection.execute(put())
+        connection.execute(put(id="'E2'", position=2, resources="""'["web-8"]'"""))
+        connection.execute("INSERT INTO orders VALUES ('E1', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')")
+    assert sqlite_file.migrate_file(path) == ["0003 operator_side", "0004 sightings"]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]
+        found = connection.execute("SELECT * FROM maintenance_scopes").fetchall()
+        assert found == [("shop", "Planned", "2030", "M1")]
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -99,6 +132,8 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
             approvals=[approval("Scheduled")],
             orders=[order("Started")],
             audit=[entry()],
+            tokens=[token()],
+            receipts=[receipt()],
         )
     )
     store.close()
@@ -204,11 +239,25 @@ BROKEN: dict[str, str] = {
     # approvals, orders, audit
     "one approval twice": "INSERT INTO approvals VALUES ('Scheduled', 'web-0', 'x', '2030', '')",
     "an approval of no event": "INSERT INTO approvals VALUES ('E9', 'web-0', 'x', '2030', '')",
-    "an order of no event": "INSERT INTO orders VALUES ('E9', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')",
-    "two orders of one event": "INSERT INTO orders VALUES ('Started', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')",
+    "an order of no event": "INSERT INTO orders VALUES ('E9', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
+    "two orders of one event": "INSERT INTO orders VALUES ('Started', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
     "an order in no state": "UPDATE orders SET state = 'late'",
     "an order never tried": "UPDATE orders SET attempt = 0",
     "an audit entry rewritten": "UPDATE audit SET who = 'nobody'",
+    "an order without a scope": "UPDATE orders SET scope = NULL",
+    # tokens and receipts
+    "a token of no role": "UPDATE tokens SET role = 'guest'",
+    "a token without a name": "UPDATE tokens SET name = ''",
+    "a token with half a secret": "UPDATE tokens SET digest = 'abc'",
+    "two tokens of one secret": "INSERT INTO tokens SELECT 'T2', name, role, scopes, digest, created, '' FROM tokens",
+    "two tokens of one id": "INSERT INTO tokens SELECT id, name, role, scopes, lower(hex(zeroblob(32))), created, ''"
+    " FROM tokens",
+    "an owner of nothing": "UPDATE tokens SET role = 'owner'",
+    "an operator who owns a scope": """UPDATE tokens SET scopes = '["shop"]'""",
+    "one request answered twice": "INSERT INTO receipts SELECT token_id, key, 'd', 200, '', at FROM receipts",
+    # what is found by scope
+    "a maintenance twice in a scope": "INSERT INTO maintenance_scopes VALUES ('shop', 'Failed', '2030', 'M1')",
+    "a scope of no maintenance": "INSERT INTO maintenance_scopes VALUES ('shop', 'Failed', '2030', 'M9')",
     "a machine seen that is none": "INSERT INTO last_seen VALUES ('shop', 'web-9', '2030')",
 }
 
@@ -230,7 +279,7 @@ def test_the_database_takes_what_is_right(database: sqlite3.Connection) -> None:
     database.execute("INSERT INTO machines VALUES ('shop', 'web-2', 0, 0, '', '', '')")
     database.execute("INSERT INTO machine_addresses VALUES ('', '10.0.0.2', 'shop', 'web-2')")
     database.execute("INSERT INTO approvals VALUES ('Scheduled', 'web-1', 'x', '2030', '')")
-    database.execute("INSERT INTO orders VALUES ('Planned', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')")
+    database.execute("INSERT INTO orders VALUES ('Planned', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')")
     assert database.execute("SELECT count(*) FROM events").fetchone()[0] == len(Status) + 2
 
 
@@ -245,6 +294,18 @@ def test_a_machine_is_free_again_when_its_event_ends(database: sqlite3.Connectio
         "SELECT e.id FROM event_machines m JOIN events e ON e.number = m.event_number WHERE m.started = 1"
     ).fetchall()
     assert [row["id"] for row in holding] == ["Scheduled"]
+
+
+def test_where_a_maintenance_lies_goes_with_its_status(database: sqlite3.Connection) -> None:
+    """A maintenance is found by scope under the status it has, and no longer once it is forgotten."""
+    found = "SELECT scope, status FROM maintenance_scopes WHERE maintenance_id = 'M1'"
+    database.execute(put(scope="'blog'"))
+    assert {tuple(row) for row in database.execute(found)} == {("shop", "Planned"), ("blog", "Planned")}
+    database.execute("UPDATE maintenances SET status = 'Running' WHERE id = 'M1'")
+    assert {tuple(row) for row in database.execute(found)} == {("shop", "Running"), ("blog", "Running")}
+    database.execute("DELETE FROM events")
+    database.execute("DELETE FROM maintenances")
+    assert database.execute(found).fetchall() == []
 
 
 def test_forgetting_an_event_forgets_its_parts(database: sqlite3.Connection) -> None:

@@ -4,6 +4,7 @@ import string
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,10 +24,13 @@ from forewarn.core.model import (
     OnFailure,
     Order,
     OrderState,
+    Receipt,
+    Role,
     Scope,
     ScopeKind,
     Source,
     Status,
+    Token,
 )
 from forewarn.store import Focus, Store
 
@@ -102,6 +106,20 @@ def order(id_: str = "E1", **fields: Any) -> Order:
 
 def entry(action: str = "event published", **fields: Any) -> AuditEntry:
     return AuditEntry(**{"at": at(0), "who": "operator", "action": action, **fields})
+
+
+def token(id_: str = "T1", **fields: Any) -> Token:
+    """A token whose secret is its id."""
+    digest = sha256(id_.encode()).hexdigest()
+    return Token(
+        **{"id": id_, "name": f"name of {id_}", "role": Role.OPERATOR, "digest": digest, "created": at(0), **fields}
+    )
+
+
+def receipt(key: str = "K1", **fields: Any) -> Receipt:
+    return Receipt(
+        **{"token_id": "T1", "key": key, "digest": "d", "status": 201, "body": '{"id": "M1"}', "at": at(0), **fields}
+    )
 
 
 def change(moment: datetime = START, **parts: Iterable[Any]) -> Change:
@@ -278,6 +296,33 @@ def entries(maintenance_id: str) -> st.SearchStrategy[list[AuditEntry]]:
 
 
 @st.composite
+def tokens(draw: st.DrawFn, id_: str) -> Token:
+    role = draw(st.sampled_from(Role))
+    return Token(
+        id=id_,
+        name=draw(printable.filter(bool)),
+        role=role,
+        scopes=draw(st.lists(hosts.filter(bool), min_size=1, max_size=3).map(tuple)) if role is Role.OWNER else (),
+        digest=sha256(id_.encode()).hexdigest(),
+        created=draw(moments),
+        created_by=draw(texts),
+    )
+
+
+def receipts(token_id: str) -> st.SearchStrategy[list[Receipt]]:
+    found = st.builds(
+        Receipt,
+        token_id=st.just(token_id),
+        key=texts,
+        digest=texts,
+        status=st.integers(100, 599),
+        body=st.text(max_size=2_000),
+        at=moments,
+    )
+    return st.lists(found, max_size=3, unique_by=lambda r: r.key)
+
+
+@st.composite
 def anything(draw: st.DrawFn, key: str) -> Change:
     """A change with everything in it, all of it belonging to scope and maintenance `key`."""
     told = [draw(events(f"{key}-E{n}", f"{key}-M", n, key)) for n in range(draw(st.integers(1, 3)))]
@@ -291,4 +336,6 @@ def anything(draw: st.DrawFn, key: str) -> Change:
         approvals=tuple(a for e in told for a in draw(approvals(e.id))),
         orders=tuple(draw(orders(e.id)) for e in told if draw(st.booleans())),
         audit=tuple(draw(entries(f"{key}-M"))),
+        tokens=(draw(tokens(f"{key}-T")),),
+        receipts=tuple(draw(receipts(f"{key}-T"))),
     )

@@ -73,7 +73,7 @@ def test_a_store_that_is_away_is_only_a_warning(caplog: pytest.LogCaptureFixture
         assert status(client.ask(get())) == 200
         served.store.away = True
         served.side._write_seen()
-        until(lambda: "last-seen times were not saved: the store is away" in caplog.text)
+        until(lambda: "when guests were last seen was not saved: the store is away" in caplog.text)
         assert status(client.ask(get())) == 200
 
 

@@ -1,32 +1,45 @@
 """The commands: parse, call, print. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable."""
 
+import io
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from forewarn import __version__
+from forewarn.cli import (
+    audits,
+    clocks,
+    databases,
+    events,
+    fleets,
+    machines,
+    maintenances,
+    orders,
+    scopes,
+    statuses,
+    tokens,
+)
+from forewarn.cli.client import NotReachable
+from forewarn.cli.databases import Config, Store
+from forewarn.cli.desk import command
+from forewarn.cli.words import plain
 from forewarn.core.errors import ForewarnError, InvalidFleet, InvalidSettings
+
+HELP_COLUMNS = 100
 
 app = typer.Typer(
     name="forewarn",
     help="Machines learn of coming maintenance, prepare, and say go.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": HELP_COLUMNS},
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
-db = typer.Typer(name="db", help="Look after the embedded database.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(db)
-
-Config = Annotated[
-    Path | None, typer.Option("--config", envvar="FOREWARN_CONFIG", help="A TOML file of settings.", show_default=False)
-]
-Store = Annotated[
-    str | None,
-    typer.Option("--store", help="`sqlite:PATH` or `memory:` [default: a file in the user's state directory]"),
-]
+command(app, "status")(statuses.status)
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases):
+    app.add_typer(noun.app)
 
 
 def _version(asked: bool) -> None:
@@ -69,6 +82,12 @@ def serve(
     operator: Annotated[
         str | None, typer.Option(help="Where operators ask, HOST:PORT [default: 127.0.0.1:8170]")
     ] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="The operator listener's certificate chain (PEM).")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="The operator listener's private key (PEM).")] = None,
+    behind_tls_proxy: Annotated[
+        bool | None,
+        typer.Option("--behind-tls-proxy", help="A proxy in front speaks TLS for operators.", show_default=False),
+    ] = None,
     state_dir: Annotated[
         str | None, typer.Option(help="The folder for the default store and orders under way.")
     ] = None,
@@ -86,6 +105,9 @@ def serve(
         "guest": guest or None,
         "allow_any_interface": allow_any_interface,
         "operator": operator,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "behind_tls_proxy": behind_tls_proxy,
         "state_dir": state_dir,
         "log_level": log_level,
     }
@@ -94,83 +116,30 @@ def serve(
     server.serve(loaded, say=lambda line: print(line, flush=True))
 
 
-@app.command(add_help_option=False)
+@app.command()
 def agent() -> None:
-    """The agent of the machine this runs on: `forewarn agent --help`, the same as `forewarn-agent`."""
-
-
-@db.command("status")
-def db_status(store: Store = None, config: Config = None) -> None:
-    """Where the database is, its schema, and how much is in it."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    for name, value in [("database", str(path)), *sqlite_file.describe(path)]:
-        print(f"{name:<10} {value}")
-
-
-@db.command("migrate")
-def db_migrate(store: Store = None, config: Config = None) -> None:
-    """Bring the database up to this version's schema; nothing happens when it is there already."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    steps = sqlite_file.migrate_file(path)
-    for step in steps:
-        print(f"applied {step}")
-    print(f"{path} has schema {sqlite_file.SCHEMA_VERSION}")
-
-
-@db.command("backup")
-def db_backup(
-    target: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
-    store: Store = None,
-    config: Config = None,
-) -> None:
-    """Copy the database in one consistent piece, also while the service runs."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    sqlite_file.backup(path, target)
-    print(f"{path} -> {target} ({target.stat().st_size:,} bytes)")
-
-
-@db.command("restore")
-def db_restore(
-    source: Annotated[Path, typer.Argument(help="A backup made by `forewarn db backup`.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before replacing what is there.")] = False,
-    store: Store = None,
-    config: Config = None,
-) -> None:
-    """Replace the database by a backup, whole or not at all; the service must not be running."""
-    from forewarn.store import sqlite_file
-
-    path = _database(store, config)
-    if path.exists() and not yes:
-        typer.confirm(f"Replace everything in {path} by {source}?", abort=True)
-    sqlite_file.restore(source, path)
-    print(f"{source} -> {path}")
-
-
-def _database(store: str | None, config: Path | None) -> Path:
-    from forewarn import settings
-
-    path = settings.store_path(settings.load({"store": store}, os.environ, config))
-    if path is None:
-        raise InvalidSettings("store: a memory: store has no file; name one with --store sqlite:PATH")
-    return path
+    """The agent of this machine, the same as `forewarn-agent`."""
 
 
 def run() -> None:
-    """Errors of ours end with one line that says what to do; wrong usage with 2, everything else with 1."""
+    """Errors of ours end with one line that says what to do; wrong usage with 2, nobody there with 3, the rest with 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name is never a reason to fail
     try:
         app()
     except (InvalidSettings, InvalidFleet) as error:
         _fail(error, 2)
+    except NotReachable as error:
+        _fail(error, 3)
     except ForewarnError as error:
         _fail(error, 1)
+    except BrokenPipeError:
+        # Whoever read has enough, as with `| head`: nothing more can be written, not even at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
 
 
 def _fail(error: ForewarnError, code: int) -> None:
-    print(f"forewarn: {error}", file=sys.stderr)
+    print(f"forewarn: {plain(str(error))}", file=sys.stderr)
     raise SystemExit(code)

@@ -5,15 +5,23 @@ ForewarnError
 │   ├── Invalid                  400  the request itself is wrong
 │   │   ├── InvalidFleet         400  a fleet file, with the place
 │   │   └── InvalidSettings      400  a flag, an environment variable or a configuration file
+│   ├── Unauthorized             401  no token, or one that is not known
+│   ├── Forbidden                403  the token's role does not allow it
 │   ├── NotFound                 404  no such scope, machine, maintenance, event or order
-│   └── Refused                  409  a fair request that the present state forbids
-│       ├── IllegalTransition    409  the event's or order's status forbids the verb
-│       ├── MachineBusy          409  a machine is in an open or started event
-│       ├── StoreInUse           409  another process serves this database
-│       └── TooManyUserOperations 409 the scope's limit of open user operations is reached
+│   ├── MethodNotAllowed         405  another method is meant for this path
+│   ├── TooSlow                  408  the request did not come in time
+│   ├── Refused                  409  a fair request that the present state forbids
+│   │   ├── IllegalTransition    409  the event's or order's status forbids the verb
+│   │   ├── MachineBusy          409  a machine is in an open or started event
+│   │   ├── KeyReused            409  an idempotency key came with another request
+│   │   ├── StoreInUse           409  another process serves this database
+│   │   └── TooManyUserOperations 409 the scope's limit of open user operations is reached
+│   ├── Unprocessable            422  it has not the shape it should have
+│   └── TooLarge                 413  more bytes than are taken
 └── ServiceError                 ours, or our surroundings'
     ├── Conflict                 503  somebody else changed the scope first; decide again
     ├── StoreUnavailable         503  the store cannot be read or written now
+    ├── TooManyStreams           503  as many are open as we serve
     └── InvariantBroken          500  a rule of ours would be broken; nothing was saved
 
 A message says what was wrong, where, and what to do. This file knows nothing but itself.
@@ -46,6 +54,36 @@ class InvalidSettings(Invalid):
     code = "invalid_settings"
 
 
+class Unauthorized(RequestError):
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(RequestError):
+    code = "forbidden"
+    status = 403
+
+
+class MethodNotAllowed(RequestError):
+    code = "method_not_allowed"
+    status = 405
+
+
+class TooSlow(RequestError):
+    code = "request_timeout"
+    status = 408
+
+
+class Unprocessable(RequestError):
+    code = "unprocessable"
+    status = 422
+
+
+class TooLarge(RequestError):
+    code = "too_large"
+    status = 413
+
+
 class NotFound(RequestError):
     code = "not_found"
     status = 404
@@ -62,6 +100,10 @@ class IllegalTransition(Refused):
 
 class MachineBusy(Refused):
     code = "machine_busy"
+
+
+class KeyReused(Refused):
+    code = "idempotency_key_reused"
 
 
 class StoreInUse(Refused):
@@ -83,6 +125,11 @@ class Conflict(ServiceError):
 
 class StoreUnavailable(ServiceError):
     code = "store_unavailable"
+    status = 503
+
+
+class TooManyStreams(ServiceError):
+    code = "too_many_streams"
     status = 503
 
 

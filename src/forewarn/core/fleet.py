@@ -4,6 +4,7 @@ Owns the file's shape, every refusal with its place in it, and the difference as
 of files on disk: it is handed text.
 """
 
+import json
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -222,6 +223,64 @@ def _check_identities(machines: Iterable[Machine], place: Callable[[Machine], st
                     f"{place(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already;"
                     " a caller must be one machine"
                 )
+
+
+def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
+    """A fleet that came in pieces, checked as a file is."""
+    by_name, by_key = {}, {}
+    for scope in scopes:
+        if scope.name in by_name:
+            raise InvalidFleet(f"scope {scope.name}: stated twice; give one of them another name")
+        by_name[scope.name] = scope
+    for machine in machines:
+        if machine.scope not in by_name:
+            raise InvalidFleet(f"machine {machine}: there is no scope {machine.scope!r} in this fleet; add it")
+        if machine.key in by_key:
+            raise InvalidFleet(f"machine {machine}: stated twice; names are unique in a scope")
+        by_key[machine.key] = machine
+    fleet = Fleet(by_name, by_key)
+    _check_whole(fleet, {key: f"machine {'/'.join(key)}" for key in by_key}, "the fleet")
+    return fleet
+
+
+# -- writing a file
+
+
+def fleet_text(fleet: Fleet) -> str:
+    """The fleet as a file: applying it changes nothing. What has its default is left out."""
+    tables = []
+    for scope in fleet.scopes.values():
+        head = ["[[scopes]]", f"name = {_quoted(scope.name)}", f"kind = {_quoted(scope.kind)}"]
+        tables.append(head + _changed_lines(scope, Scope(name=scope.name, kind=scope.kind), _SETTINGS))
+    for machine in fleet.machines.values():
+        head = ["[[machines]]", f"scope = {_quoted(machine.scope)}", f"name = {_quoted(machine.name)}"]
+        tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), _PLACEMENT))
+    return "\n\n".join("\n".join(lines) for lines in tables) + "\n" if tables else ""
+
+
+def _changed_lines(thing: object, plain: object, keys: Iterable[str]) -> list[str]:
+    return [
+        f"{key.removesuffix('_s')} = {_toml(key, getattr(thing, key))}"
+        for key in keys
+        if getattr(thing, key) != getattr(plain, key)
+    ]
+
+
+def _toml(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_quoted(duration_text(v))}" for k, v in sorted(value.items())) + " }"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_quoted, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return _quoted(duration_text(value)) if key.endswith("_s") else str(value)
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """A JSON string is a TOML basic string."""
+    return json.dumps(text)
 
 
 # -- the difference

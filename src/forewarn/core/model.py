@@ -1,4 +1,4 @@
-"""What exists: scopes, machines, maintenances, events, approvals, orders; what is read (Snapshot) and written (Change).
+"""What exists: scopes, machines, maintenances, events, approvals, orders, tokens; what is read (Snapshot), written (Change).
 
 Frozen data that validates itself. No rule about *change* lives here (see lifecycle), only what a thing may be at all.
 Times are aware UTC datetimes on the service clock; durations are whole seconds, their names end in `_s`.
@@ -15,6 +15,7 @@ from enum import StrEnum
 from forewarn.core.errors import Invalid
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
 MAX_TEXT_CHARS = 1_024
@@ -22,6 +23,8 @@ MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
+MAX_TOKEN_NAME_CHARS = 64
+MAX_SCOPES_PER_TOKEN = 32
 
 
 class EventType(StrEnum):
@@ -91,6 +94,14 @@ class OrderState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+
+
+class Role(StrEnum):
+    """What a token may do: read everything, do everything, or do everything in its own scopes."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    OWNER = "owner"
 
 
 # "Each event is scheduled a minimum amount of time in the future based on the event type."
@@ -332,6 +343,45 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """Who may use the operator side. `digest` is of the secret; the secret itself is kept by nobody."""
+
+    id: str
+    name: str
+    role: Role
+    scopes: tuple[str, ...] = ()
+    digest: str
+    created: datetime
+    created_by: str = ""
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "a token has a name: say who uses it")
+        _check_text("name", self.name, MAX_TOKEN_NAME_CHARS)
+        if self.role is Role.OWNER:
+            require(
+                1 <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
+                f"an owner with {len(self.scopes)} scopes: name 1 to {MAX_SCOPES_PER_TOKEN}",
+            )
+        else:
+            require(not self.scopes, f"scopes go with role owner: leave them out for role {self.role}")
+        for scope in self.scopes:
+            check_name("scope", scope)
+        require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The answer to a request that must not be done twice, saved with the change it answers; `digest` is of the request."""
+
+    token_id: str
+    key: str
+    digest: str
+    status: int
+    body: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """What a maintenance is aimed at: exactly one of machines (scope, name), a scope (with an update domain), hosts."""
 
@@ -411,7 +461,8 @@ class Change:
 
     `expect` names every scope the decision relied on and the version it must still have (0: it must not exist). Scopes
     and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
-    look at again because of this change. Approvals rely on no version: any number may be recorded at once.
+    look at again because of this change. Approvals rely on no version: any number may be recorded at once. Tokens are added
+    and removed, never updated; a receipt that is already there makes the whole change a conflict.
     """
 
     at: datetime
@@ -426,6 +477,9 @@ class Change:
     orders: tuple[Order, ...] = ()
     wakes: tuple[str, ...] = ()
     audit: tuple[AuditEntry, ...] = ()
+    tokens: tuple[Token, ...] = ()
+    removed_tokens: tuple[str, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -441,4 +495,7 @@ class Change:
             or self.orders
             or self.wakes
             or self.audit
+            or self.tokens
+            or self.removed_tokens
+            or self.receipts
         )

@@ -37,7 +37,15 @@ class Waiting:
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
     """Everything an open event waits for; an ended one waits for nothing."""
+    return waiting_for_each(snapshot, [event_id], now)[event_id]
+
+
+def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime) -> dict[str, tuple[Waiting, ...]]:
     draft = Draft(snapshot, now, Actor("nobody"))
+    return {event_id: _reasons(draft, event_id) for event_id in event_ids}
+
+
+def _reasons(draft: Draft, event_id: str) -> tuple[Waiting, ...]:
     event = draft.events.get(event_id)
     if event is None:
         raise NotFound(f"there is no event {event_id}")

@@ -10,24 +10,43 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from forewarn.core.model import (
+    MAX_SCOPES_PER_TOKEN,
     AuditEntry,
     Change,
     Event,
+    EventType,
     Machine,
     Maintenance,
+    MaintenanceStatus,
     Order,
     OrderState,
+    Receipt,
     Scope,
     Snapshot,
     Status,
+    Token,
     require,
 )
 
-MAX_PAGE = 500
+MAX_PAGE = 1_000
 
 
 def _check_limit(limit: int) -> None:
     require(1 <= limit <= MAX_PAGE, f"limit is {limit}: a page holds 1 to {MAX_PAGE}")
+
+
+def _check_within(within: tuple[str, ...] | None) -> None:
+    require(
+        within is None or len(within) <= MAX_SCOPES_PER_TOKEN,
+        f"within names {len(within or ())} scopes: at most {MAX_SCOPES_PER_TOKEN} are allowed",
+    )
+
+
+def scopes_asked_for(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The scopes a page may come from, in order; None for all. What lies in no scope is never within any."""
+    if within is None:
+        return (scope,) if scope else None
+    return tuple(sorted({name for name in within if name and scope in ("", name)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,31 +70,101 @@ class Focus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
-    """A page of events that match all of it, newest first; `before` is the cursor of the page that went before."""
+    """A page of events that match all of it, newest first; `before` is the cursor of the page that went before.
+
+    `since` leaves out what had ended by then. `within` are the scopes whoever asks may see: None for all, () for none.
+    """
 
     scope: str = ""
     machine: str = ""
     maintenance_id: str = ""
     statuses: Collection[Status] = tuple(Status)
+    types: Collection[EventType] = tuple(EventType)
+    since: datetime | None = None
+    within: tuple[str, ...] | None = None
     limit: int = 50
     before: int | None = None
 
     def __post_init__(self) -> None:
         require(not self.machine or bool(self.scope), "machine goes with a scope: name the scope it lies in")
+        _check_within(self.within)
         _check_limit(self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """A page of the audit that matches all of it, newest first; `before` is the id of the last entry of the page before."""
+    """A page of the audit that matches all of it, newest first; `before` is the id of the last entry of the page before.
+
+    With `after` it is a stream: entries with a greater id, oldest first.
+    """
 
     scope: str = ""
     maintenance_id: str = ""
     event_id: str = ""
+    within: tuple[str, ...] | None = None
     limit: int = 50
     before: int | None = None
+    after: int | None = None
 
     def __post_init__(self) -> None:
+        require(self.before is None or self.after is None, "before and after exclude each other: a page or a stream")
+        _check_within(self.within)
+        _check_limit(self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeQuery:
+    """A page of scopes by name; `after` is the last name of the page before."""
+
+    within: tuple[str, ...] | None = None
+    after: str = ""
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        _check_within(self.within)
+        _check_limit(self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineQuery:
+    """A page of machines by (scope, name); `after` is the last of the page before."""
+
+    scope: str = ""
+    host: str = ""
+    within: tuple[str, ...] | None = None
+    after: tuple[str, str] | None = None
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        _check_within(self.within)
+        _check_limit(self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceQuery:
+    """A page of maintenances, newest first; `within` wants an event in one of these, `before` is the last's (created, id)."""
+
+    statuses: Collection[MaintenanceStatus] = tuple(MaintenanceStatus)
+    within: tuple[str, ...] | None = None
+    before: tuple[datetime, str] | None = None
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        _check_within(self.within)
+        _check_limit(self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderQuery:
+    """A page of orders, newest first; `within` wants the event in one of these, `before` is the last's (issued, id)."""
+
+    states: Collection[OrderState] = tuple(OrderState)
+    within: tuple[str, ...] | None = None
+    before: tuple[datetime, str] | None = None
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        _check_within(self.within)
         _check_limit(self.limit)
 
 
@@ -112,6 +201,15 @@ class Seen:
 
     scope: str
     name: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """When a machine first saw an event."""
+
+    event_id: str
+    machine: str
     at: datetime
 
 
@@ -152,19 +250,49 @@ class Store(Protocol):
 
     def record_seen(self, seen: Collection[Seen]) -> None: ...
 
+    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+        """The first of a machine and an event stays."""
+
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        """When each machine first saw an event, by name."""
+
     def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
         """When the machines of these scopes last asked; those that never did are not in it."""
 
-    # History.
+    def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+        """When exactly these last asked; those that never did are not in it."""
 
-    def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
+    # Lists and history: a page is one moment, and what is added between two pages neither doubles nor hides a row.
+
+    def machines_named(self, name: str) -> list[Machine]:
+        """The machines of this name, at most a few, by scope."""
+
+    def scopes_page(self, query: ScopeQuery) -> list[Scope]: ...
+
+    def machines_page(self, query: MachineQuery) -> list[Machine]: ...
+
+    def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
+
+    def orders_page(self, query: OrderQuery) -> list[Order]: ...
 
     def events(self, query: EventQuery) -> Page: ...
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]: ...
 
+    def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
+
     def prune(self, before: datetime, limit: int) -> int:
         """Forget at most `limit` maintenances that ended before (with their events), and as many audit entries."""
+
+    # Who may use the operator side, and what they were answered.
+
+    def tokens(self) -> list[Token]:
+        """Every token, newest first."""
+
+    def receipt(self, token_id: str, key: str) -> Receipt | None: ...
+
+    def forget_receipts(self, before: datetime, limit: int) -> int:
+        """Forget at most `limit` receipts older than `before`, the oldest first; how many."""
 
     # Housekeeping.
 

@@ -18,10 +18,26 @@ from forewarn.core.model import (
     Maintenance,
     Order,
     OrderState,
+    Receipt,
     Scope,
     Snapshot,
+    Token,
 )
-from forewarn.store import AuditQuery, EventQuery, Focus, Inventory, Known, Page, Seen
+from forewarn.store import (
+    AuditQuery,
+    EventQuery,
+    Focus,
+    Inventory,
+    Known,
+    MachineQuery,
+    MaintenanceQuery,
+    OrderQuery,
+    Page,
+    ScopeQuery,
+    Seen,
+    Sighting,
+    scopes_asked_for,
+)
 
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
 
@@ -44,7 +60,10 @@ class MemoryStore:
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
         self._seen: dict[tuple[str, str], datetime] = {}
+        self._sightings: dict[str, dict[str, datetime]] = {}
         self._event_count = 0
+        self._tokens: dict[str, Token] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._lock:
@@ -110,6 +129,10 @@ class MemoryStore:
             for entry in change.audit:
                 self._audit_count += 1
                 self._audit.append(replace(entry, id=self._audit_count))
+            for token_id in change.removed_tokens:
+                self._tokens.pop(token_id, None)
+            self._tokens |= {token.id: token for token in change.tokens}
+            self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
 
     def due(self, now: datetime, limit: int) -> list[str]:
         with self._lock:
@@ -130,34 +153,98 @@ class MemoryStore:
         with self._lock:
             self._seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
 
+    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+        with self._lock:
+            for sighting in sightings:
+                if sighting.event_id in self._events:
+                    self._sightings.setdefault(sighting.event_id, {}).setdefault(sighting.machine, sighting.at)
+
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        with self._lock:
+            return dict(sorted(self._sightings.get(event_id, {}).items()))
+
+    def machines_named(self, name: str) -> list[Machine]:
+        with self._lock:
+            return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:4]
+
     def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
         with self._lock:
             keys = [(scope, name) for scope in scopes for name in self._machines.get(scope, ())]
             return {key: self._seen[key] for key in sorted(keys) if key in self._seen}
 
-    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+    def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._lock:
-            return self._maintenances.get(maintenance_id)
+            return {key: self._seen[key] for key in machines if key in self._seen}
+
+    def scopes_page(self, query: ScopeQuery) -> list[Scope]:
+        scopes = scopes_asked_for("", query.within)
+        with self._lock:
+            found = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
+            return heapq.nsmallest(query.limit, found, key=lambda s: s.name)
+
+    def machines_page(self, query: MachineQuery) -> list[Machine]:
+        scopes = scopes_asked_for(query.scope, query.within)
+        with self._lock:
+            found = (
+                m
+                for by_name in self._machines.values()
+                for m in by_name.values()
+                if (query.after is None or m.key > query.after)
+                and query.host in ("", m.host)
+                and _lies_in(m.scope, scopes)
+            )
+            return heapq.nsmallest(query.limit, found, key=lambda m: m.key)
+
+    def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
+        scopes = scopes_asked_for("", query.within)
+        with self._lock:
+            found = (
+                m
+                for m in self._maintenances.values()
+                if m.status in query.statuses
+                and (query.before is None or (m.created, m.id) < query.before)
+                and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._of(m.id)))
+            )
+            return heapq.nlargest(query.limit, found, key=lambda m: (m.created, m.id))
+
+    def orders_page(self, query: OrderQuery) -> list[Order]:
+        scopes = scopes_asked_for("", query.within)
+        with self._lock:
+            found = (
+                o
+                for o in self._orders.values()
+                if o.state in query.states
+                and (query.before is None or (o.issued, o.id) < query.before)
+                and _lies_in(self._events[o.id].scope, scopes)
+            )
+            return heapq.nlargest(query.limit, found, key=lambda o: (o.issued, o.id))
 
     def events(self, query: EventQuery) -> Page:
+        scopes = scopes_asked_for(query.scope, query.within)
         with self._lock:
-            found = (e for e in reversed(self._events.values()) if self._matches(e, query))
+            found = (e for e in reversed(self._events.values()) if self._matches(e, query, scopes))
             page = list(islice(found, query.limit + 1))
             more = len(page) > query.limit
             page = page[: query.limit]
             return Page(tuple(page), self._numbers[page[-1].id] if more else None)
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        scopes = scopes_asked_for(query.scope, query.within)
         with self._lock:
             found = (
                 entry
-                for entry in reversed(self._audit)
+                for entry in (reversed(self._audit) if query.after is None else self._audit)
                 if (query.before is None or entry.id < query.before)
-                and query.scope in ("", entry.scope)
+                and (query.after is None or entry.id > query.after)
+                and _lies_in(entry.scope, scopes)
                 and query.maintenance_id in ("", entry.maintenance_id)
                 and query.event_id in ("", entry.event_id)
             )
             return list(islice(found, query.limit))
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        with self._lock:
+            return self._maintenances.get(maintenance_id)
 
     def prune(self, before: datetime, limit: int) -> int:
         with self._lock:
@@ -166,11 +253,27 @@ class MemoryStore:
                 for event_id in self._events_of.pop(maintenance_id, ()):
                     del self._events[event_id], self._numbers[event_id]
                     self._orders.pop(event_id, None)
+                    self._sightings.pop(event_id, None)
                 del self._maintenances[maintenance_id]
             oldest = self._audit[:limit]
             kept = [entry for entry in oldest if entry.at >= before]
             self._audit[:limit] = kept
             return len(old) + len(oldest) - len(kept)
+
+    def tokens(self) -> list[Token]:
+        with self._lock:
+            return sorted(self._tokens.values(), key=lambda t: (t.created, t.id), reverse=True)
+
+    def receipt(self, token_id: str, key: str) -> Receipt | None:
+        with self._lock:
+            return self._receipts.get((token_id, key))
+
+    def forget_receipts(self, before: datetime, limit: int) -> int:
+        with self._lock:
+            old = heapq.nsmallest(limit, ((r.at, key) for key, r in self._receipts.items() if r.at < before))
+            for _, key in old:
+                del self._receipts[key]
+            return len(old)
 
     def hold(self) -> None:
         """It lives and dies with this process: nobody else could hold it."""
@@ -190,8 +293,19 @@ class MemoryStore:
             held = self._maintenances.get(maintenance.id)
             if (held.version if held is not None else 0) != maintenance.version:
                 raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")
+        self._check_tokens(change)
         self._check_identities(change)
         self._check_references(change)
+
+    def _check_tokens(self, change: Change) -> None:
+        if change.tokens:
+            kept = [token for token in self._tokens.values() if token.id not in change.removed_tokens]
+            names = [name for token in (*kept, *change.tokens) for name in (("id", token.id), ("digest", token.digest))]
+            if len(set(names)) < len(names):
+                raise Conflict("a token with this id or secret exists already")
+        keys = [(receipt.token_id, receipt.key) for receipt in change.receipts]
+        if len(set(keys)) < len(keys) or any(key in self._receipts for key in keys):
+            raise Conflict("a request with this key was answered already")
 
     def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)
@@ -232,13 +346,15 @@ class MemoryStore:
     def _of(self, maintenance_id: str) -> Iterable[Event]:
         return (self._events[i] for i in self._events_of.get(maintenance_id, ()))
 
-    def _matches(self, event: Event, query: EventQuery) -> bool:
+    def _matches(self, event: Event, query: EventQuery, scopes: tuple[str, ...] | None) -> bool:
         return (
             (query.before is None or self._numbers[event.id] < query.before)
-            and query.scope in ("", event.scope)
+            and _lies_in(event.scope, scopes)
             and (not query.machine or query.machine in event.resources)
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses
+            and event.type in query.types
+            and (query.since is None or event.ended is None or event.ended >= query.since)
         )
 
     def _put_machine(self, machine: Machine) -> None:
@@ -282,6 +398,10 @@ class MemoryStore:
             self._waking.pop(maintenance.id, None)
         else:
             self._waking[maintenance.id] = maintenance.wake_at
+
+
+def _lies_in(scope: str, scopes: tuple[str, ...] | None) -> bool:
+    return scopes is None or scope in scopes
 
 
 def _identities(machine: Machine) -> list[object]:

@@ -12,7 +12,18 @@ from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
-from forewarn.core.model import Approval, AuditEntry, Event, EventType, Machine, Maintenance, Order, Scope
+from forewarn.core.model import (
+    Approval,
+    AuditEntry,
+    Event,
+    EventType,
+    Machine,
+    Maintenance,
+    Order,
+    Receipt,
+    Scope,
+    Token,
+)
 
 T = TypeVar("T")
 Values = dict[str, object]
@@ -115,3 +126,5 @@ EVENT = Codec(Event, "approvals")
 APPROVAL = Codec(Approval)
 ORDER = Codec(Order)
 AUDIT = Codec(AuditEntry)
+TOKEN = Codec(Token)
+RECEIPT = Codec(Receipt)

@@ -4,12 +4,12 @@
 guest listener was up."
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from forewarn.control import Control
 from forewarn.core.model import Actor
-from forewarn.store import Seen, Store
+from forewarn.store import Seen, Sighting, Store
 from forewarn.web.documents import Caller, Documents
 
 IDLE_WATCH = Actor("idle watch")
@@ -49,3 +49,7 @@ class Attendance:
         seen = [Seen(c.scope, c.name, c.seen.at) for c in callers if c.seen is not None and c.view is not None]
         if seen:
             self._store.record_seen(seen)
+
+    def write_sightings(self, sightings: Collection[Sighting]) -> None:
+        """Save who saw which event for the first time, and when; in the writer's thread."""
+        self._store.record_sightings(sightings)

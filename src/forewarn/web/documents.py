@@ -153,6 +153,7 @@ class Caller(msgspec.Struct, gc=False):
     waiting: int = 0
     remembered: tuple[bytes, ...] = ()
     seen: Moment | None = None
+    shown: State | None = None  # the document it last saw
     noted: bool = False  # in the list of those whose last-seen time is to be written
 
 

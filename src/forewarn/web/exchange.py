@@ -230,6 +230,8 @@ class Exchange:
 
     def _send_document(self, *, unchanged: bool, waited: bool) -> None:
         state, poll, request = self._view.state, self._poll, self._request
+        if request.method == "GET" and self._caller.shown is not state:
+            self._guests.shown(self._caller, state)
         keep = self._connection.keeps(request)
         if not unchanged and request.method == "GET" and not (keep and request.http_1_0):
             # One change goes to very many who wait for it: the same bytes as to the one before.

@@ -171,6 +171,8 @@ class Connection:
             if not caller.noted:
                 caller.noted = True
                 guests.to_write.append(caller)
+        if caller.shown is not state:
+            guests.shown(caller, state)
         index, etag, close = known
         guests.counters.remembered += 1
         if etag == state.etag:

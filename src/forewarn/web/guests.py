@@ -10,7 +10,8 @@ from time import monotonic
 from typing import Protocol
 
 from forewarn.control import Control
-from forewarn.web.documents import Caller, Documents, View, Waiter
+from forewarn.store import Sighting
+from forewarn.web.documents import Caller, Documents, State, View, Waiter
 from forewarn.web.identity import Trust
 from forewarn.web.loop import Loop
 
@@ -93,6 +94,7 @@ class Guests:
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.to_write: list[Caller] = []
+        self._sightings: list[Sighting] = []
         # The monotonic clock as of the last sweep: exact enough for "silent for a minute", and nothing to compute.
         self.about_s = monotonic()
         self.stopping = False
@@ -113,6 +115,17 @@ class Guests:
         if not caller.noted:
             caller.noted = True
             self.to_write.append(caller)
+
+    def shown(self, caller: Caller, state: State) -> None:
+        """It has this document in hands: which of its events it sees for the first time is written down."""
+        before = {event.id for event in caller.shown.events} if caller.shown is not None else frozenset()
+        caller.shown = state
+        at = self.now().at
+        self._sightings += [Sighting(e.id, caller.name, at) for e in state.events if e.id not in before]
+
+    def take_sightings(self) -> list[Sighting]:
+        taken, self._sightings = self._sightings, []
+        return taken
 
     def take_seen(self) -> list[Caller]:
         """Who was seen since this was last asked."""

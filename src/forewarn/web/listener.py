@@ -88,11 +88,11 @@ class GuestListener:
         addresses: Iterable[Address],
         *,
         hop_limit: int = 0,
-        every_s: tuple[float, Callable[[], None]] | None = None,
+        repeated: Iterable[tuple[float, Callable[[], None]]] = (),
     ) -> None:
-        """`every_s` is something to do in the loop every so many seconds."""
+        """`repeated` are things to do in the loop, each every so many seconds."""
         self._guests = guests
-        self._every = every_s
+        self._repeated = tuple(repeated)
         self._sockets = [(address, open_socket(address, hop_limit=hop_limit)) for address in addresses]
         self._loop = guests.loop
         self._listeners: list[Listener] = []
@@ -126,8 +126,8 @@ class GuestListener:
         for address, opened in self._sockets:
             self._listeners.append(Listener(self._loop, opened, partial(Connection, self._guests, address.interface)))
         self._loop.repeat(SWEEP_EVERY_S, self._guests.sweep)
-        if self._every is not None:
-            self._loop.repeat(*self._every)
+        for every_s, what in self._repeated:
+            self._loop.repeat(every_s, what)
         self._loop.call_soon(self._started.set)
         try:
             self._loop.run()

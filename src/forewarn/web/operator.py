@@ -1,10 +1,11 @@
-"""The operator listener: so far its health and its metrics.
+"""The operator listener: the API under `/v1`, and what watches over the service.
 
-`/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what guests did.
+`/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what guests did. These need
+no token while the listener is on loopback.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,8 +13,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from forewarn import __version__
+from forewarn.core.errors import ForewarnError
 from forewarn.web.guests import Guests
 
 # A ticker that has not completed a cycle for so long is stuck; it looks at its store at least once a second.
@@ -61,8 +64,14 @@ def operator_app(
     store_works: Callable[[], str],
     guests_accepted: Callable[[], bool],
     guests: Guests,
+    pages: Sequence[Route] = (),
+    rest: ASGIApp | None = None,
+    guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
-    """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong."""
+    """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
+
+    `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
+    """
     registry = CollectorRegistry()
     registry.register(GuestMetrics(guests))
 
@@ -86,4 +95,19 @@ def operator_app(
         del request
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)])
+    def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def endpoint(request: Request) -> Response:
+            try:
+                if guard is not None:
+                    guard(request.headers, request.client.host if request.client else "")
+            except ForewarnError as error:
+                return JSONResponse({"error": {"code": error.code, "message": str(error)}}, error.status)
+            return look(request)
+
+        return endpoint
+
+    watching = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+    app = Starlette(routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *pages])
+    if rest is not None:
+        app.router.default = rest
+    return app

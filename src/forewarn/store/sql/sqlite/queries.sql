@@ -69,48 +69,154 @@ SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :li
 -- name: next_wakeup
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
--- name: orders_in_states
-SELECT * FROM orders INDEXED BY orders_by_state
-WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY issued, id LIMIT :limit;
+-- name: orders_in_state
+SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state ORDER BY issued, id LIMIT :limit;
 
--- name: events_page
-SELECT * FROM events
-WHERE number < :before AND status IN (SELECT value FROM json_each(:statuses))
+-- Lists. A page is found in two steps: the keys of its rows, sought for each scope, status and type asked for in an index
+-- that has the page's order; then the rows. `:since` is '' and `:scopes` is NULL where all are wanted.
+
+-- name: scopes_page
+SELECT * FROM scopes WHERE name > :after ORDER BY name LIMIT :limit;
+
+-- name: machines_page
+SELECT * FROM machines WHERE (scope, name) > (:scope, :name) ORDER BY scope, name LIMIT :limit;
+
+-- name: machines_page_of_scope
+SELECT * FROM machines WHERE scope = :scope AND name > :name ORDER BY name LIMIT :limit;
+
+-- name: machines_page_of_host
+SELECT * FROM machines INDEXED BY machines_by_host
+WHERE host <> '' AND host = :host AND (scope, name) > (:scope, :name)
+  AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
+ORDER BY scope, name LIMIT :limit;
+
+-- name: maintenance_keys
+SELECT created AS at, id FROM maintenances INDEXED BY maintenances_by_status
+WHERE status = :kind AND (created, id) < (:at, :id) ORDER BY created DESC, id DESC LIMIT :limit;
+
+-- name: maintenance_keys_of_scope
+SELECT created AS at, maintenance_id AS id FROM maintenance_scopes
+WHERE scope = :scope AND status = :kind AND (created, maintenance_id) < (:at, :id)
+ORDER BY created DESC, maintenance_id DESC LIMIT :limit;
+
+-- name: order_keys
+SELECT issued AS at, id FROM orders INDEXED BY orders_by_state
+WHERE state = :kind AND (issued, id) < (:at, :id) ORDER BY issued DESC, id DESC LIMIT :limit;
+
+-- name: order_keys_of_scope
+SELECT issued AS at, id FROM orders INDEXED BY orders_by_scope
+WHERE scope = :scope AND state = :kind AND (issued, id) < (:at, :id) ORDER BY issued DESC, id DESC LIMIT :limit;
+
+-- name: events_by_number
+SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
+
+-- name: event_numbers
+SELECT number FROM events
+WHERE number < :before AND (:since = '' OR ended IS NULL OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
--- name: events_page_of_scope
-SELECT * FROM events
-WHERE scope = :scope AND number < :before AND status IN (SELECT value FROM json_each(:statuses))
+-- name: event_numbers_of_kind
+-- Of an ended status, as the next.
+SELECT number FROM events INDEXED BY events_by_kind
+WHERE ended IS NOT NULL AND status = :status AND type = :type AND number < :before
+  AND (:since = '' OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
--- name: events_page_of_machine
-SELECT e.* FROM event_machines m JOIN events e ON e.number = m.event_number
+-- name: event_numbers_of_scope
+SELECT number FROM events INDEXED BY events_by_scope
+WHERE scope = :scope AND number < :before AND (:since = '' OR ended IS NULL OR ended >= :since)
+ORDER BY number DESC LIMIT :limit;
+
+-- name: event_numbers_of_scope_and_kind
+SELECT number FROM events INDEXED BY events_by_scope_and_kind
+WHERE ended IS NOT NULL AND scope = :scope AND status = :status AND type = :type AND number < :before
+  AND (:since = '' OR ended >= :since)
+ORDER BY number DESC LIMIT :limit;
+
+-- name: event_numbers_open
+SELECT number FROM events INDEXED BY events_open
+WHERE ended IS NULL AND number < :before
+  AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
+ORDER BY number DESC LIMIT :limit;
+
+-- name: event_numbers_open_of_scope
+SELECT number FROM events INDEXED BY events_open_by_scope
+WHERE ended IS NULL AND scope = :scope AND number < :before
+  AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
+ORDER BY number DESC LIMIT :limit;
+
+-- name: event_numbers_of_machine
+SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number
 WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
-  AND :maintenance_id IN ('', e.maintenance_id) AND e.status IN (SELECT value FROM json_each(:statuses))
+  AND :maintenance_id IN ('', e.maintenance_id) AND (:since = '' OR e.ended IS NULL OR e.ended >= :since)
+  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
 ORDER BY m.event_number DESC LIMIT :limit;
 
--- name: events_page_of_maintenance
-SELECT * FROM events
-WHERE maintenance_id = :maintenance_id AND number < :before AND :scope IN ('', scope)
-  AND status IN (SELECT value FROM json_each(:statuses))
+-- name: event_numbers_of_maintenance
+SELECT number FROM events
+WHERE maintenance_id = :maintenance_id AND +number < :before
+  AND (:since = '' OR ended IS NULL OR ended >= :since)
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
+  AND +status IN (SELECT value FROM json_each(:statuses)) AND +type IN (SELECT value FROM json_each(:types))
 ORDER BY number DESC LIMIT :limit;
 
--- name: audit_page
+-- name: more_ended_since
+-- A row when more than `:most` did.
+SELECT ended FROM events INDEXED BY events_by_end WHERE ended IS NOT NULL AND ended >= :since LIMIT 1 OFFSET :most;
+
+-- name: event_numbers_ended_since
+SELECT number FROM events INDEXED BY events_by_end
+WHERE ended IS NOT NULL AND ended >= :since AND +number < :before
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
+  AND +status IN (SELECT value FROM json_each(:statuses)) AND +type IN (SELECT value FROM json_each(:types));
+
+-- name: audit
 SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
--- name: audit_page_of_scope
-SELECT * FROM audit WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
+-- name: audit_by_id
+SELECT a.* FROM json_each(:ids) i CROSS JOIN audit a ON a.id = i.value;
 
--- name: audit_page_of_maintenance
-SELECT * FROM audit
-WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before AND :scope IN ('', scope)
+-- name: audit_ids_of_scope
+SELECT id FROM audit INDEXED BY audit_by_scope
+WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: audit_of_maintenance
+SELECT * FROM audit INDEXED BY audit_by_maintenance
+WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before
+  AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id DESC LIMIT :limit;
 
--- name: audit_page_of_event
-SELECT * FROM audit
-WHERE event_id <> '' AND event_id = :event_id AND id < :before
-  AND :maintenance_id IN ('', maintenance_id) AND :scope IN ('', scope)
+-- name: audit_of_event
+SELECT * FROM audit INDEXED BY audit_by_event
+WHERE event_id <> '' AND event_id = :event_id AND id < :before AND :maintenance_id IN ('', maintenance_id)
+  AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id DESC LIMIT :limit;
+
+-- name: audit_stream
+-- The same four, oldest first.
+SELECT * FROM audit WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: audit_stream_ids_of_scope
+SELECT id FROM audit INDEXED BY audit_by_scope
+WHERE scope <> '' AND scope = :scope AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: audit_stream_of_maintenance
+SELECT * FROM audit INDEXED BY audit_by_maintenance
+WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id > :after
+  AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
+ORDER BY id LIMIT :limit;
+
+-- name: audit_stream_of_event
+SELECT * FROM audit INDEXED BY audit_by_event
+WHERE event_id <> '' AND event_id = :event_id AND id > :after AND :maintenance_id IN ('', maintenance_id)
+  AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
+ORDER BY id LIMIT :limit;
+
+-- name: tokens_all
+SELECT * FROM tokens INDEXED BY tokens_by_age ORDER BY created DESC, id DESC;
+
+-- name: receipt
+SELECT * FROM receipts WHERE token_id = :token_id AND key = :key;
 
 -- name: versions
 SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value;
@@ -176,7 +282,8 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLICT DO NOTHING;
 
 -- name: put_order
-INSERT INTO orders VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output)
+INSERT INTO orders VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output,
+    (SELECT scope FROM events WHERE events.id = :id))
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
     reason = excluded.reason, output = excluded.output;
@@ -184,6 +291,15 @@ ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.dea
 -- name: add_audit
 INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
 VALUES (:at, :who, :action, :origin, :scope, :maintenance_id, :event_id, :detail);
+
+-- name: add_token
+INSERT INTO tokens VALUES (:id, :name, :role, :scopes, :digest, :created, :created_by) ON CONFLICT DO NOTHING;
+
+-- name: remove_token
+DELETE FROM tokens WHERE id = :id;
+
+-- name: add_receipt
+INSERT INTO receipts VALUES (:token_id, :key, :digest, :status, :body, :at) ON CONFLICT DO NOTHING;
 
 -- name: old_maintenances
 SELECT id FROM maintenances WHERE ended IS NOT NULL AND ended < :before ORDER BY ended LIMIT :limit;
@@ -198,6 +314,10 @@ DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids));
 -- The audit grows in order of time: the oldest come first by id.
 DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit) AND at < :before;
 
+-- name: forget_receipts
+DELETE FROM receipts WHERE (token_id, key) IN
+    (SELECT token_id, key FROM receipts INDEXED BY receipts_by_age WHERE at < :before ORDER BY at LIMIT :limit);
+
 -- name: record_seen
 -- A machine that left meanwhile is not remembered.
 INSERT INTO last_seen
@@ -206,3 +326,16 @@ ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
 
 -- name: last_seen_of_scopes
 SELECT * FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;
+
+-- name: last_seen_by_key
+SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;
+
+-- name: record_sighting
+-- Of an event that was forgotten meanwhile nothing is remembered.
+INSERT INTO sightings SELECT id, :machine, :at FROM events WHERE id = :event_id ON CONFLICT DO NOTHING;
+
+-- name: sightings_of_event
+SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
+
+-- name: machines_named
+SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT 4;

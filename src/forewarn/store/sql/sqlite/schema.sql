@@ -29,6 +29,7 @@ CREATE TABLE machines (
     PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
 CREATE INDEX machines_by_host ON machines (host) WHERE host <> '';
+CREATE INDEX machines_by_name ON machines (name);
 CREATE UNIQUE INDEX machines_by_instance_id ON machines (instance_id) WHERE instance_id <> '';
 
 -- Who a caller is: an (interface, address) pair belongs to one machine; address '' means the interface alone tells.
@@ -72,6 +73,23 @@ CREATE TABLE maintenances (
 ) WITHOUT ROWID;
 CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL;
+CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
+
+-- The scopes a maintenance has events in, for finding maintenances by scope.
+CREATE TABLE maintenance_scopes (
+    scope          TEXT NOT NULL,
+    status         TEXT NOT NULL,
+    created        TEXT NOT NULL,
+    maintenance_id TEXT NOT NULL REFERENCES maintenances (id) ON DELETE CASCADE,
+    PRIMARY KEY (scope, status, created, maintenance_id)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX maintenance_scopes_by_maintenance ON maintenance_scopes (maintenance_id, scope);
+
+CREATE TRIGGER maintenances_move_on AFTER UPDATE OF status ON maintenances
+WHEN new.status <> old.status
+BEGIN
+    UPDATE maintenance_scopes SET status = new.status WHERE maintenance_id = new.id;
+END;
 
 CREATE TABLE events (
     number           INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -113,6 +131,18 @@ CREATE TABLE events (
 );
 CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
+-- What has ended never changes: its indexes are written once. What is open is few, and read as it stands.
+CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
+CREATE INDEX events_by_kind ON events (status, type, number) WHERE ended IS NOT NULL;
+CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number) WHERE ended IS NOT NULL;
+CREATE INDEX events_by_end ON events (ended, status, type, scope) WHERE ended IS NOT NULL;
+
+CREATE TRIGGER events_lie_in_scopes AFTER INSERT ON events
+BEGIN
+    INSERT INTO maintenance_scopes
+    SELECT new.scope, status, created, id FROM maintenances WHERE id = new.maintenance_id
+    ON CONFLICT (maintenance_id, scope) DO NOTHING;
+END;
 
 -- "Ended statuses are final"; an event keeps its id, its maintenance and, once told, its NotBefore.
 CREATE TRIGGER events_are_final BEFORE UPDATE ON events
@@ -169,9 +199,11 @@ CREATE TABLE orders (
     taken    TEXT,
     ended    TEXT,
     reason   TEXT NOT NULL,
-    output   TEXT NOT NULL
+    output   TEXT NOT NULL,
+    scope    TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE INDEX orders_by_state ON orders (state, issued, id);
+CREATE INDEX orders_by_scope ON orders (scope, state, issued, id);
 
 CREATE TABLE audit (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -200,4 +232,37 @@ CREATE TABLE last_seen (
     at    TEXT NOT NULL,
     PRIMARY KEY (scope, name),
     FOREIGN KEY (scope, name) REFERENCES machines (scope, name) ON DELETE CASCADE
+) WITHOUT ROWID;
+
+-- Who may use the operator side. The secret itself is kept by nobody.
+CREATE TABLE tokens (
+    id         TEXT PRIMARY KEY,
+    name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
+    role       TEXT NOT NULL CHECK (role = 'viewer' OR role = 'operator' OR role = 'owner'),
+    scopes     TEXT NOT NULL,
+    digest     TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
+    created    TEXT NOT NULL,
+    created_by TEXT NOT NULL,
+    CHECK ((role = 'owner') = (json_array_length(scopes) > 0))
+) WITHOUT ROWID;
+CREATE INDEX tokens_by_age ON tokens (created, id);
+
+-- The answers to requests that must not be done twice; those of a token that is gone are forgotten by age like all others.
+CREATE TABLE receipts (
+    token_id TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    digest   TEXT NOT NULL,
+    status   INTEGER NOT NULL,
+    body     TEXT NOT NULL,
+    at       TEXT NOT NULL,
+    PRIMARY KEY (token_id, key)
+) WITHOUT ROWID;
+CREATE INDEX receipts_by_age ON receipts (at);
+
+-- When a machine first saw an event. As loose as last_seen.
+CREATE TABLE sightings (
+    event_id TEXT NOT NULL REFERENCES events (id) ON DELETE CASCADE,
+    machine  TEXT NOT NULL,
+    at       TEXT NOT NULL,
+    PRIMARY KEY (event_id, machine)
 ) WITHOUT ROWID;

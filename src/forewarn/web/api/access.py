@@ -1,0 +1,114 @@
+"""Who is asking, and what they may: tokens, roles, and the scopes of an owner. Comes before anything else about a request.
+
+A token is 32 random bytes; the store has its SHA-256. Where the service runs without tokens (an emulator on loopback), whoever
+comes is an operator, but a foreign Host or Origin is refused: a web page must not be able to use the visitor's own service.
+"""
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from forewarn.core.errors import Forbidden, Unauthorized
+from forewarn.core.model import Actor, Role, Token
+
+SECRET_PREFIX = "fw_"  # noqa: S105 - how a token begins, not one
+ENVIRONMENT_TOKEN = "FOREWARN_TOKEN"  # noqa: S105 - the name of a variable
+WRONG = "this token is not known, or was revoked: make one with `forewarn token create`"
+MISSING = (
+    "a token is needed: send `Authorization: Bearer TOKEN`; on the service's own machine the operator's token is in the"
+    " state directory, in operator.token"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks: a token's owner. `within` are the scopes an owner is bound to, None for the whole fleet."""
+
+    token_id: str
+    name: str
+    role: Role
+    within: tuple[str, ...] | None
+    secret: bytes
+    origin: str
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.name, self.origin)
+
+    def sees(self, scope: str) -> bool:
+        return self.within is None or scope in self.within
+
+    def require_scope(self, scope: str) -> None:
+        if not self.sees(scope):
+            raise Forbidden(f"scope {scope} is not among yours: {', '.join(self.within or ())}")
+
+
+def digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def secret_text(random_bytes: bytes) -> str:
+    return SECRET_PREFIX + base64.urlsafe_b64encode(random_bytes).decode().rstrip("=")
+
+
+def derived_secret(asking: Asking, key: str, request_digest: str) -> str:
+    """The same secret for the same request under the same key, so that it can be shown again without being kept."""
+    return secret_text(hmac.new(asking.secret, f"{key}\n{request_digest}".encode(), hashlib.sha256).digest())
+
+
+class Access:
+    """`tokens` reads those of the store; `environment_token` is an operator's as well; `free` asks for none."""
+
+    def __init__(
+        self, tokens: Callable[[], Iterable[Token]], *, environment_token: str = "", free: bool = False
+    ) -> None:
+        self._tokens = tokens
+        self._environment_digest = digest(environment_token) if environment_token else ""
+        self._free = free
+
+    def identify(self, headers: Mapping[str, str], peer: str) -> Asking:
+        if self._free:
+            _refuse_foreign(headers)
+            return Asking("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secret:
+            raise Unauthorized(MISSING)
+        wanted, found = digest(secret.strip()), None
+        # Every token is compared, whichever matches: how long it takes tells nothing.
+        for token in self._tokens():
+            if hmac.compare_digest(token.digest, wanted):
+                found = token
+        origin, raw = f"{peer} by token", secret.strip().encode()
+        if found is not None:
+            within = found.scopes if found.role is Role.OWNER else None
+            return Asking(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
+        if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
+            return Asking("environment", "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
+        raise Unauthorized(WRONG)
+
+
+def _refuse_foreign(headers: Mapping[str, str]) -> None:
+    """By name only loopback is ours: a page elsewhere, or a name that resolves to loopback, is not."""
+    for header, host in (
+        ("Host", _host(headers.get("host", ""))),
+        ("Origin", _host(urlsplit(headers["origin"]).netloc) if "origin" in headers else "localhost"),
+    ):
+        if not _is_loopback(host):
+            raise Forbidden(f"{header} {host!r} is not this machine: a service without tokens answers loopback alone")
+
+
+def _host(netloc: str) -> str:
+    return urlsplit(f"//{netloc}").hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

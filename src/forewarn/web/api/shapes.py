@@ -1,0 +1,346 @@
+"""What is said on the wire, both ways: every body the API reads or writes. The OpenAPI document is made from these.
+
+Unknown keys are refused. Times are RFC 3339 in UTC, durations whole seconds in names that end in `_s`.
+"""
+
+from datetime import datetime
+from typing import Annotated, Generic, Literal, TypeVar
+
+import msgspec
+
+from forewarn.core.model import (
+    ApprovalMode,
+    EventType,
+    MaintenanceStatus,
+    OnFailure,
+    OrderState,
+    Role,
+    ScopeKind,
+    Source,
+    Status,
+)
+
+MAX_LIST = 10_000
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+MachineName = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1, max_length=129, description="`scope/name`, or the name alone where only one machine has it"
+    ),
+]
+Text = Annotated[str, msgspec.Meta(max_length=1_024)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2_592_000)]
+Domain = Annotated[int, msgspec.Meta(ge=0, le=999)]
+
+T = TypeVar("T")
+
+
+class Said(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the caller says."""
+
+
+class Told(msgspec.Struct, kw_only=True):
+    """What the caller is told."""
+
+
+# -- what callers say
+
+
+class ScopeIn(Said):
+    """A scope's settings, as in the fleet file."""
+
+    kind: ScopeKind
+    approval: ApprovalMode = ApprovalMode.ANY
+    approve_user_events: bool = False
+    max_user_operations: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    terminate_notice_s: Annotated[int, msgspec.Meta(ge=300, le=900)] = 300
+    minimum_notice_s: dict[EventType, Whole] = {}
+
+
+class MachineIn(Said):
+    """A machine's place and identity, as in the fleet file."""
+
+    update_domain: Domain = 0
+    fault_domain: Domain = 0
+    host: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    addresses: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=16)] = []
+    interface: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    instance_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+
+class FleetScope(ScopeIn, kw_only=True):
+    """A scope of a fleet."""
+
+    name: Name
+
+
+class FleetMachine(MachineIn, kw_only=True):
+    """A machine of a fleet."""
+
+    name: Name
+    scope: Name
+
+
+class Fleet(Said):
+    """A whole fleet."""
+
+    scopes: list[FleetScope] = []
+    machines: list[FleetMachine] = []
+
+
+class TargetsIn(Said):
+    """Exactly one of machines, a scope (with or without an update domain), hosts."""
+
+    machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
+    scope: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    update_domain: Domain | None = None
+    hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
+
+
+class MaintenanceIn(Said):
+    """What an operator asks for."""
+
+    type: EventType
+    targets: TargetsIn
+    source: Source = Source.PLATFORM
+    not_before: datetime | None = None
+    earliest: datetime | None = None
+    duration_s: Annotated[int, msgspec.Meta(ge=-1, le=2_592_000)] = -1
+    description: Text = ""
+    emergency: bool = False
+    on_failure: OnFailure = OnFailure.HOLD
+
+
+class FinishIn(Said):
+    """What became of the machines of a finished order: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
+
+    new_hosts: dict[MachineName, Name] = {}
+    output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
+
+
+class FailIn(Said):
+    """Why an order failed."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
+    output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
+
+
+class TokenIn(Said):
+    """A token for somebody: an owner names the scopes that are theirs."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    role: Role
+    scopes: Annotated[list[Name], msgspec.Meta(max_length=32)] = []
+
+
+class AdvanceIn(Said):
+    """How far the clock is moved."""
+
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
+
+
+# -- what callers are told
+
+
+class Page(Told, Generic[T]):
+    """One page of a list; `next_cursor` asks for the next one, null at the end."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class Problem(Told):
+    """What was wrong: a stable code for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+class Error(Told):
+    """The one shape of every error."""
+
+    error: Problem
+
+
+class ScopeOut(Told):
+    """A scope: its settings, and where its document stands."""
+
+    name: str
+    kind: ScopeKind
+    approval: ApprovalMode
+    approve_user_events: bool
+    max_user_operations: int
+    terminate_notice_s: int
+    minimum_notice_s: dict[EventType, int]
+    enabled: bool
+    epoch: int
+    incarnation: int
+
+
+class MachineOut(Told):
+    """A machine of the inventory."""
+
+    scope: str
+    name: str
+    update_domain: int
+    fault_domain: int
+    host: str
+    addresses: list[str]
+    interface: str
+    instance_id: str
+    last_seen: datetime | None
+
+
+class FleetChange(Told):
+    """What applying a fleet changed, or with dry_run would change."""
+
+    lines: list[str]
+    warnings: list[str]
+    dry_run: bool
+
+
+class WaitingOut(Told, omit_defaults=True):
+    """One reason why an event has not moved on."""
+
+    code: str
+    message: str
+    until: datetime | None = None
+    machines: list[str] = []
+    events: list[str] = []
+
+
+class ApprovedBy(Told):
+    who: str
+    when: datetime
+
+
+class TimelineEntry(Told, omit_defaults=True):
+    """Something that happened to an event: published, seen, approved, started, order …, its end."""
+
+    at: datetime
+    what: str
+    who: str = ""
+    detail: str = ""
+
+
+class EventOut(Told):
+    """What one scope is told, and what became of it. A dry run's has no ids and no times."""
+
+    id: str | None
+    maintenance_id: str | None
+    wave: int
+    scope: str
+    update_domain: int
+    type: EventType
+    status: Status
+    source: Source
+    resources: list[str]
+    description: str
+    duration_s: int
+    published: datetime | None
+    not_before: datetime | None
+    notice_s: int | None
+    approved_by: list[ApprovedBy]
+    started: datetime | None
+    ended: datetime | None
+    reason: str
+    waiting_for: list[WaitingOut]
+    timeline: list[TimelineEntry]
+
+
+class WaveOut(Told):
+    number: int
+    events: list[EventOut]
+
+
+class MaintenanceOut(Told):
+    """What an operator asked for, and how far it is."""
+
+    id: str | None
+    type: EventType
+    source: Source
+    status: MaintenanceStatus
+    description: str
+    duration_s: int
+    emergency: bool
+    on_failure: OnFailure
+    created: datetime | None
+    created_by: str
+    not_before: datetime | None
+    earliest: datetime | None
+    ended: datetime | None
+    waves: list[WaveOut]
+
+
+class MaintenanceRow(Told):
+    """A maintenance in a list: everything but its waves."""
+
+    id: str
+    type: EventType
+    source: Source
+    status: MaintenanceStatus
+    description: str
+    duration_s: int
+    emergency: bool
+    on_failure: OnFailure
+    created: datetime
+    created_by: str
+    not_before: datetime | None
+    earliest: datetime | None
+    ended: datetime | None
+
+
+class OrderOut(Told):
+    """The work of one started event; it bears the event's id."""
+
+    id: str
+    state: OrderState
+    scope: str
+    type: EventType
+    machines: list[str]
+    issued: datetime
+    deadline: datetime | None
+    attempt: int
+    node: str
+    taken: datetime | None
+    ended: datetime | None
+    reason: str
+    output: str
+
+
+class AuditOut(Told):
+    """Who did what, when and from where."""
+
+    id: int
+    at: datetime
+    who: str
+    action: str
+    origin: str
+    scope: str
+    maintenance_id: str
+    event_id: str
+    detail: str
+
+
+class TokenOut(Told):
+    """A token, without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    scopes: list[str]
+    created: datetime
+    created_by: str
+
+
+class NewToken(TokenOut):
+    """A token just made: the only time its secret is shown."""
+
+    token: str
+
+
+class ClockOut(Told):
+    """The service's time."""
+
+    now: datetime
+    kind: Literal["system", "manual", "scaled"]

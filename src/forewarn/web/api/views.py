@@ -1,0 +1,309 @@
+"""What is shown: the house's own things as the API tells them. Reads what it is given, decides nothing."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from forewarn.core import fleet
+from forewarn.core.model import (
+    ENDED,
+    AuditEntry,
+    Event,
+    Machine,
+    Maintenance,
+    MaintenanceStatus,
+    Order,
+    OrderState,
+    Scope,
+    Snapshot,
+    Status,
+    Token,
+)
+from forewarn.core.waiting import Waiting
+from forewarn.web.api import shapes
+
+ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
+ELSEWHERE = "it waits for something outside your scopes"
+
+
+def scope_out(scope: Scope) -> shapes.ScopeOut:
+    return shapes.ScopeOut(
+        name=scope.name,
+        kind=scope.kind,
+        approval=scope.approval,
+        approve_user_events=scope.approve_user_events,
+        max_user_operations=scope.max_user_operations,
+        terminate_notice_s=scope.terminate_notice_s,
+        minimum_notice_s=dict(scope.minimum_notice_s),
+        enabled=scope.enabled,
+        epoch=scope.epoch,
+        incarnation=scope.incarnation,
+    )
+
+
+def machine_out(machine: Machine, last_seen: datetime | None) -> shapes.MachineOut:
+    return shapes.MachineOut(
+        scope=machine.scope,
+        name=machine.name,
+        update_domain=machine.update_domain,
+        fault_domain=machine.fault_domain,
+        host=machine.host,
+        addresses=list(machine.addresses),
+        interface=machine.interface,
+        instance_id=machine.instance_id,
+        last_seen=last_seen,
+    )
+
+
+def fleet_out(stated: fleet.Fleet) -> shapes.Fleet:
+    return shapes.Fleet(
+        scopes=[
+            shapes.FleetScope(
+                name=s.name,
+                kind=s.kind,
+                approval=s.approval,
+                approve_user_events=s.approve_user_events,
+                max_user_operations=s.max_user_operations,
+                terminate_notice_s=s.terminate_notice_s,
+                minimum_notice_s=dict(s.minimum_notice_s),
+            )
+            for s in stated.scopes.values()
+        ],
+        machines=[
+            shapes.FleetMachine(
+                name=m.name,
+                scope=m.scope,
+                update_domain=m.update_domain,
+                fault_domain=m.fault_domain,
+                host=m.host,
+                addresses=list(m.addresses),
+                interface=m.interface,
+                instance_id=m.instance_id,
+            )
+            for m in stated.machines.values()
+        ],
+    )
+
+
+def scope_in(name: str, said: shapes.ScopeIn) -> Scope:
+    return Scope(
+        name=name,
+        kind=said.kind,
+        approval=said.approval,
+        approve_user_events=said.approve_user_events,
+        max_user_operations=said.max_user_operations,
+        terminate_notice_s=said.terminate_notice_s,
+        minimum_notice_s=said.minimum_notice_s,
+    )
+
+
+def machine_in(scope: str, name: str, said: shapes.MachineIn) -> Machine:
+    return Machine(
+        scope=scope,
+        name=name,
+        update_domain=said.update_domain,
+        fault_domain=said.fault_domain,
+        host=said.host,
+        addresses=tuple(said.addresses),
+        interface=said.interface,
+        instance_id=said.instance_id,
+    )
+
+
+def change_out(diff: fleet.Difference, *, dry_run: bool) -> shapes.FleetChange:
+    return shapes.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
+
+
+class Telling:
+    """Events and maintenances as one caller may see them; `within` are the scopes of an owner, None for everybody else."""
+
+    def __init__(self, snapshot: Snapshot, waiting: Mapping[str, tuple[Waiting, ...]], within: Collection[str] | None):
+        self._snapshot = snapshot
+        self._waiting = waiting
+        self._within = within
+        self._notice_s: dict[tuple[str, int], int | None] = {}
+
+    def event(self, event: Event, timeline: list[shapes.TimelineEntry] | None = None) -> shapes.EventOut:
+        order = self._snapshot.orders.get(event.id)
+        return shapes.EventOut(
+            id=event.id,
+            maintenance_id=event.maintenance_id,
+            wave=event.wave,
+            scope=event.scope,
+            update_domain=event.update_domain,
+            type=event.type,
+            status=event.status,
+            source=event.source,
+            resources=list(event.resources),
+            description=event.description,
+            duration_s=event.duration_s,
+            published=event.published,
+            not_before=event.not_before,
+            notice_s=self._notice(event),
+            approved_by=[shapes.ApprovedBy(who=a.who, when=a.at) for a in event.approvals],
+            started=event.started,
+            ended=event.ended,
+            reason=event.reason,
+            waiting_for=[self._reason(reason) for reason in self._waiting.get(event.id, ())],
+            timeline=short_timeline(event, order) if timeline is None else timeline,
+        )
+
+    def maintenance(self, maintenance: Maintenance) -> shapes.MaintenanceOut:
+        events = [e for e in self._snapshot.events.values() if e.maintenance_id == maintenance.id]
+        waves: dict[int, list[shapes.EventOut]] = {}
+        for event in sorted(events, key=lambda e: e.position):
+            if self._within is None or event.scope in self._within:
+                waves.setdefault(event.wave, []).append(self.event(event))
+        row = maintenance_row(maintenance)
+        return shapes.MaintenanceOut(
+            **{key: getattr(row, key) for key in row.__struct_fields__},
+            waves=[shapes.WaveOut(number=number, events=found) for number, found in sorted(waves.items())],
+        )
+
+    def _notice(self, event: Event) -> int | None:
+        """What was given; for what is not published yet, what its wave is due as the scopes stand now."""
+        if event.published is not None and event.not_before is not None:
+            return int((event.not_before - event.published) / timedelta(seconds=1))
+        if event.status in ENDED:
+            return None
+        wave = (event.maintenance_id, event.wave)
+        if wave not in self._notice_s:
+            found = [
+                e
+                for e in self._snapshot.events.values()
+                if (e.maintenance_id, e.wave) == wave and e.status not in ENDED
+            ]
+            self._notice_s[wave] = self._due_notice(found)
+        return self._notice_s[wave]
+
+    def _due_notice(self, wave: Iterable[Event]) -> int | None:
+        due = []
+        for event in wave:
+            scope = self._snapshot.scopes.get(event.scope)
+            if scope is None:
+                return None
+            due.append(0 if event.born_approved or not scope.enabled else scope.notice_s(event.type))
+        return max(due, default=None)
+
+    def _reason(self, reason: Waiting) -> shapes.WaitingOut:
+        if self._within is not None and not self._all_within(reason):
+            return shapes.WaitingOut(code=reason.code, message=ELSEWHERE, until=reason.until)
+        return shapes.WaitingOut(
+            code=reason.code,
+            message=reason.message,
+            until=reason.until,
+            machines=list(reason.machines),
+            events=list(reason.events),
+        )
+
+    def _all_within(self, reason: Waiting) -> bool:
+        events = (self._snapshot.events.get(event_id) for event_id in reason.events)
+        return all(e is not None and self._within is not None and e.scope in self._within for e in events)
+
+
+def maintenance_row(maintenance: Maintenance) -> shapes.MaintenanceRow:
+    return shapes.MaintenanceRow(
+        id=maintenance.id,
+        type=maintenance.type,
+        source=maintenance.source,
+        status=maintenance.status,
+        description=maintenance.description,
+        duration_s=maintenance.duration_s,
+        emergency=maintenance.emergency,
+        on_failure=maintenance.on_failure,
+        created=maintenance.created,
+        created_by=maintenance.created_by,
+        not_before=maintenance.not_before,
+        earliest=maintenance.earliest,
+        ended=maintenance.ended,
+    )
+
+
+def as_plan(told: shapes.MaintenanceOut) -> shapes.MaintenanceOut:
+    """A dry run's: no ids, no absolute times; what would start at once says so by its notice of 0."""
+    told.id = told.created = told.not_before = told.earliest = None
+    told.status = MaintenanceStatus.PLANNED
+    for wave in told.waves:
+        for event in wave.events:
+            event.id = event.maintenance_id = event.published = event.not_before = event.started = None
+            event.status = Status.PLANNED
+            event.waiting_for, event.timeline = [], []
+    return told
+
+
+def short_timeline(event: Event, order: Order | None) -> list[shapes.TimelineEntry]:
+    """From the event itself: enough for a list."""
+    entry = shapes.TimelineEntry
+    entries = [entry(at=event.published, what="published")] if event.published else []
+    entries += [entry(at=a.at, what="approved", who=a.who) for a in event.approvals]
+    entries += [entry(at=event.started, what="started")] if event.started else []
+    if order is not None and order.taken:
+        entries.append(entry(at=order.taken, what="order taken", who=order.node, detail=f"attempt {order.attempt}"))
+    if order is not None and order.ended:
+        entries.append(entry(at=order.ended, what=ORDER_ENTRIES[order.state], detail=_result(order)))
+    if event.ended:
+        entries.append(entry(at=event.ended, what=str(event.status).lower(), detail=event.reason))
+    return entries
+
+
+def long_timeline(
+    newest_first: Sequence[AuditEntry], order: Order | None, seen: Mapping[str, datetime]
+) -> list[shapes.TimelineEntry]:
+    """From the audit, oldest first: every attempt, and when each machine first saw it."""
+    found = [
+        shapes.TimelineEntry(at=e.at, what=e.action.removeprefix("event "), who=e.who, detail=e.detail)
+        for e in reversed(newest_first)
+    ]
+    if order is not None and order.output:
+        for entry in reversed(found):
+            if entry.what in ORDER_ENTRIES.values():
+                entry.detail = _result(order)
+                break
+    found += [shapes.TimelineEntry(at=at, what="seen", who=machine) for machine, at in seen.items()]
+    return sorted(found, key=lambda entry: entry.at)
+
+
+def _result(order: Order) -> str:
+    return "\n".join(text for text in (order.reason, order.output) if text)
+
+
+def order_out(order: Order, event: Event) -> shapes.OrderOut:
+    return shapes.OrderOut(
+        id=order.id,
+        state=order.state,
+        scope=event.scope,
+        type=event.type,
+        machines=[f"{event.scope}/{name}" for name in event.resources],
+        issued=order.issued,
+        deadline=order.deadline,
+        attempt=order.attempt,
+        node=order.node,
+        taken=order.taken,
+        ended=order.ended,
+        reason=order.reason,
+        output=order.output,
+    )
+
+
+def audit_out(entry: AuditEntry) -> shapes.AuditOut:
+    return shapes.AuditOut(
+        id=entry.id,
+        at=entry.at,
+        who=entry.who,
+        action=entry.action,
+        origin=entry.origin,
+        scope=entry.scope,
+        maintenance_id=entry.maintenance_id,
+        event_id=entry.event_id,
+        detail=entry.detail,
+    )
+
+
+def token_out(token: Token) -> shapes.TokenOut:
+    return shapes.TokenOut(
+        id=token.id,
+        name=token.name,
+        role=token.role,
+        scopes=list(token.scopes),
+        created=token.created,
+        created_by=token.created_by,
+    )

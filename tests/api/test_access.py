@@ -1,0 +1,199 @@
+"""Who may do what: every route with every role, owners and their scopes, tokens, and the mode without them."""
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+
+import pytest
+
+from forewarn.core.errors import InvalidSettings
+from forewarn.core.model import Role
+from forewarn.server import _keep_operator_token
+from forewarn.settings import load
+from forewarn.web.api.calls import CALLS, Call
+from tests.api.house import House, folder_of, house
+
+NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[House]:
+    with house() as running:
+        yield running
+
+
+def place(call: Call, **names: str) -> str:
+    return call.path.format(**{**NOWHERE, **names})
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
+@pytest.mark.parametrize("token", ["", "fw_wrong", "x" * 5_000])
+def test_without_a_known_token_there_is_nothing_but_401(home: House, call: Call, token: str) -> None:
+    """Before the path, the method, the parameters or the body are looked at."""
+    reply = home.ask(call.method, place(call) + "?nonsense=1", b"{" * 100, token=token)
+    assert (reply.status, reply.code) == (401, "unauthorized")
+    assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/v1/none", "/v1/", "/v1/events/x/y/z", "/v1/stream"])
+def test_nor_anywhere_else_under_v1(home: House, path: str) -> None:
+    """What does not exist is no more told to strangers than what does."""
+    assert home.ask("GET", path, token="").status == 401
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
+def test_every_route_and_role(home: House, call: Call, role: Role) -> None:
+    """403 for whom the table does not name, before anything else; whoever it names is asked what they want."""
+    token = home.token_of(role, *(["shop"] if role is Role.OWNER else []), name=f"{role}")
+    reply = home.ask(call.method, place(call) + "?nonsense=1", b"{" * 100, token=token)
+    if role in call.roles:
+        assert reply.status in (400, 404, 422), reply.raw
+    else:
+        assert (reply.status, reply.code) == (403, "forbidden")
+
+
+def test_the_table_gives_no_role_too_much() -> None:
+    """Viewers change nothing; owners change what DESIGN names and nothing else."""
+    for call in CALLS:
+        if call.method != "GET":
+            assert Role.VIEWER not in call.roles, call.path
+    owners = {(c.method, c.path.rpartition("/")[2]) for c in CALLS if Role.OWNER in c.roles and c.method != "GET"}
+    assert owners == {("POST", "restart"), ("POST", "redeploy"), ("POST", "approve"), ("POST", "cancel")}
+    assert all(Role.OPERATOR in call.roles for call in CALLS)
+
+
+def test_an_owner_sees_and_touches_its_own_scopes_only() -> None:
+    """Lists leave others out, single things of others do not exist, their scopes are refused."""
+    with house() as home:
+        home.enable("shop", "blog")
+        owner = home.token_of("owner", "blog")
+        everything = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
+        events = {e["scope"]: e["id"] for e in everything["waves"][0]["events"]}
+        home.post("/v1/clock/advance", {"seconds": 1000})
+        foreign = home.schedule("shop/web-1")
+        for path, key in (("/v1/scopes", "name"), ("/v1/machines", "scope"), ("/v1/events", "scope")):
+            assert {item[key] for item in home.get(path, token=owner)["items"]} == {"blog"}, path
+        assert {order["scope"] for order in home.get("/v1/orders", token=owner)["items"]} == {"blog"}
+        assert {entry["scope"] for entry in home.get("/v1/audit", token=owner)["items"]} == {"blog"}
+        assert [m["id"] for m in home.get("/v1/maintenances", token=owner)["items"]] == [everything["id"]]
+        told = home.get(f"/v1/maintenances/{everything['id']}", token=owner)
+        assert [e["scope"] for wave in told["waves"] for e in wave["events"]] == ["blog"]
+        assert {m["scope"] for m in home.get("/v1/fleet", token=owner)["machines"]} == {"blog"}
+        assert home.ask("GET", f"/v1/maintenances/{foreign['id']}", token=owner).status == 404
+        assert home.ask("GET", f"/v1/events/{events['shop']}", token=owner).status == 404
+        assert home.ask("POST", f"/v1/events/{events['shop']}/approve", token=owner).status == 404
+        assert home.ask("GET", "/v1/scopes/shop", token=owner).status == 403
+        assert home.ask("POST", "/v1/scopes/shop/machines/web-0/restart", token=owner).status == 403
+        assert home.ask("GET", "/v1/scopes/none", token=owner).status == 403
+        assert "shop" not in home.ask("GET", "/v1/events", token=owner).raw.decode()
+
+
+def test_an_owner_cancels_user_events_but_not_the_platforms() -> None:
+    """Its own restart, yes; a platform maintenance of its scope, no."""
+    with house() as home:
+        home.enable("blog")
+        owner = home.token_of("owner", "blog")
+        mine = home.post("/v1/scopes/blog/machines/db/restart", status=202, token=owner)
+        theirs = home.schedule("blog/db")["waves"][0]["events"][0]
+        assert home.post(f"/v1/events/{mine['id']}/cancel", token=owner)["status"] == "Cancelled"
+        refused = home.ask("POST", f"/v1/events/{theirs['id']}/cancel", token=owner)
+        assert (refused.status, refused.code) == (403, "forbidden")
+        assert home.post(f"/v1/events/{theirs['id']}/approve", token=owner)["approved_by"][0]["who"] == "somebody"
+
+
+def test_what_an_owner_waits_for_elsewhere_is_not_told() -> None:
+    """That something is in the way, and of which kind; not what."""
+    with house() as home:
+        home.enable("shop", "blog")
+        owner = home.token_of("owner", "blog")
+        made = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
+        blog = next(e["id"] for e in made["waves"][0]["events"] if e["scope"] == "blog")
+        home.post(f"/v1/events/{blog}/approve")
+        reasons = {r["code"]: r for r in home.get(f"/v1/events/{blog}", token=owner)["waiting_for"]}
+        assert reasons["wave"] == {"code": "wave", "message": "it waits for something outside your scopes"}
+
+
+def test_the_operators_token_is_the_users_alone(home: House) -> None:
+    """Mode 0600, and neither it nor any other secret is in the database."""
+    path = folder_of(home) / "operator.token"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    secret = home.token_of("viewer")
+    for file in folder_of(home).glob("forewarn.db*"):
+        assert secret.encode() not in file.read_bytes()
+        assert home.token.encode() not in file.read_bytes()
+
+
+def test_a_revoked_operator_token_is_replaced_at_the_next_start() -> None:
+    """What was revoked does not come back; the file has a new one."""
+    with house() as home:
+        other = home.token_of("operator", name="second")
+        first = next(t for t in home.get("/v1/tokens", token=other)["items"] if t["name"] == "operator")
+        assert home.ask("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
+        _keep_operator_token(home.service, folder_of(home) / "operator.token")
+        fresh = (folder_of(home) / "operator.token").read_text().strip()
+        assert fresh != home.token
+        assert home.ask("GET", "/v1/scopes", token=fresh).status == 200
+        assert home.ask("GET", "/v1/scopes").status == 401
+
+
+def test_the_environments_token_is_an_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`FOREWARN_TOKEN` where the service was started."""
+    monkeypatch.setitem(os.environ, "FOREWARN_TOKEN", "a secret of my own")
+    with house() as home:
+        assert home.ask("GET", "/v1/tokens", token="a secret of my own").status == 200
+
+
+def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is asked, in whatever way it fails."""
+    with caplog.at_level(logging.DEBUG), house() as home:
+        secret = home.token_of("viewer")
+        for token in (secret, home.token, "fw_wrong-but-somebodys"):
+            for path in ("/v1/scopes", f"/v1/none?token={token}", "/v1/events?status=x"):
+                home.ask("GET", path, token=token)
+            home.ask("POST", "/v1/tokens", {"name": token, "role": "viewer"}, token=token)
+        logged = caplog.text
+    for token in (secret, home.token, "fw_wrong-but-somebodys"):
+        assert token not in logged
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8170"}, 200),
+        ({"Host": "[::1]:8170"}, 200),
+        ({"Origin": "http://127.0.0.1:8170"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "10.0.0.1"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": ""}, 403),
+    ],
+)
+def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: int) -> None:
+    """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
+    with house(token_free="true") as home:
+        assert not (folder_of(home) / "operator.token").exists()
+        assert home.ask("GET", "/v1/scopes", headers=headers).status == status
+
+
+def test_without_tokens_is_refused_where_it_is_dangerous() -> None:
+    """Off loopback, and with commands."""
+    for flags in (
+        {"token_free": "true", "executor": "command", "command": "/bin/true"},
+        {"token_free": "true", "operator": "10.0.0.1:8170", "behind_tls_proxy": "true"},
+    ):
+        with pytest.raises(InvalidSettings, match="token_free"):
+            load(flags, {})
+
+
+def test_off_loopback_needs_tls() -> None:
+    """Or a proxy that has it; a certificate goes with its key."""
+    with pytest.raises(InvalidSettings, match="in the clear"):
+        load({"operator": "10.0.0.1:8170"}, {})
+    with pytest.raises(InvalidSettings, match="tls_key"):
+        load({"operator": "10.0.0.1:8170", "tls_cert": "cert.pem"}, {})
+    assert load({"operator": "10.0.0.1:8170", "behind_tls_proxy": "true"}, {}).behind_tls_proxy

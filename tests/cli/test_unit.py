@@ -1,0 +1,54 @@
+"""The systemd unit: accepted by systemd's own check, and what it starts comes up."""
+
+import configparser
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+UNIT = ROOT / "packaging" / "forewarn.service"
+INSTALLED = "/opt/forewarn/bin/forewarn"
+
+
+def test_systemd_finds_nothing_to_say(tmp_path: Path) -> None:
+    """`systemd-analyze verify`, with the program where it is here: exit code 0 and not a word."""
+    tool = shutil.which("systemd-analyze")
+    assert tool is not None, "systemd-analyze is missing: run scripts/test_tools"
+    text = UNIT.read_text("utf-8")
+    assert INSTALLED in text
+    here = tmp_path / UNIT.name
+    here.write_text(text.replace(INSTALLED, str(Path(sys.executable).parent / "forewarn")))
+    result = subprocess.run([tool, "verify", str(here)], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_what_it_starts_comes_up(tmp_path: Path) -> None:
+    """The unit's own command line, with an empty configuration file."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNIT, "utf-8")
+    program, *arguments = shlex.split(parser["Service"]["ExecStart"])
+    assert program == INSTALLED
+    config = tmp_path / "serve.toml"
+    config.write_text('operator = "127.0.0.1:0"\nguest = "127.0.0.1:0"\n')
+    arguments = [str(config) if each == "/etc/forewarn/serve.toml" else each for each in arguments]
+    name, _, value = parser["Service"]["Environment"].partition("=")
+    assert value == f"/var/lib/{parser['Service']['StateDirectory']}"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "forewarn", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**clean, name: str(tmp_path / "state")},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready ")
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0

@@ -1,0 +1,410 @@
+"""What every store promises about lists: their order, pages without gaps or repeats, and that nobody sees too much."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forewarn.core.errors import Invalid
+from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.store import (
+    AuditQuery,
+    EventQuery,
+    MachineQuery,
+    MaintenanceQuery,
+    OrderQuery,
+    ScopeQuery,
+    Seen,
+    Store,
+    sqlite_lists,
+)
+from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
+
+SCOPES = ("blog", "shop", "wiki")
+STATES = list(OrderState)
+TYPES = list(EventType)
+WITHIN: list[tuple[str, ...]] = [(), ("shop",), ("wiki", "blog"), ("shop", "shop"), ("nowhere", "blog"), ("",), SCOPES]
+
+
+@pytest.fixture
+def fleet(store: Store) -> Store:
+    """Three scopes of four machines on two hosts; M0 to M11 with two events each, M3 and M7 in two scopes.
+
+    Maintenances come two in a second, the later half ended. Event 2n and 2n+1 belong to Mn, each second one is ended, at
+    its own number; every event has an order and an audit entry, and one entry lies in no scope.
+    """
+    machines = [
+        machine(f"vm-{n}", scope=name, host=f"h{n % 2}", addresses=(f"10.0.{i}.{n}",))
+        for i, name in enumerate(SCOPES)
+        for n in range(4)
+    ]
+    statuses = list(MaintenanceStatus)
+    work = [maintenance(f"M{n}", created=at(n // 2), status=statuses[n % 3]) for n in range(12)]
+    work[6:] = [replace(ended(m, at(100)), status=statuses[3 + n % 3]) for n, m in enumerate(work[6:])]
+    told = [_event(n) for n in range(24)]
+    store.apply(
+        change(
+            scopes=[scope(name) for name in SCOPES],
+            machines=machines,
+            maintenances=work,
+            events=told,
+            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(told)],
+            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(told)), entry("of no scope")],
+        )
+    )
+    return store
+
+
+def _event(n: int, **fields: Any) -> Any:
+    over = {"status": Status.COMPLETED, "published": at(0), "not_before": at(0), "started": at(0), "ended": at(n)}
+    known: dict[str, Any] = {
+        "position": n,
+        "scope": SCOPES[(n // 2 + (n % 2 if n // 2 in (3, 7) else 0)) % 3],
+        "type": TYPES[n % 5],
+        "resources": (f"vm-{n}", "vm-x"),
+        **(over if n % 2 else {}),
+    }
+    return event(f"E{n:02}", f"M{n // 2}", **known | fields)
+
+
+def keys(found: list[Any]) -> list[Any]:
+    return [getattr(thing, "key", None) or getattr(thing, "id", None) or thing.name for thing in found]
+
+
+# -- order and conditions
+
+
+@pytest.mark.parametrize(
+    "query, expected",
+    [
+        (ScopeQuery(), "blog shop wiki"),
+        (ScopeQuery(limit=2), "blog shop"),
+        (ScopeQuery(after="blog"), "shop wiki"),
+        (ScopeQuery(after="c"), "shop wiki"),
+        (ScopeQuery(within=("wiki", "gone", "blog")), "blog wiki"),
+        (ScopeQuery(within=("wiki", "blog"), limit=1), "blog"),
+        (ScopeQuery(within=("wiki", "blog"), after="blog"), "wiki"),
+        (ScopeQuery(within=()), ""),
+    ],
+    ids=str,
+)
+def test_scopes_come_by_name(fleet: Store, query: ScopeQuery, expected: str) -> None:
+    """Every condition counts; a scope is read as a snapshot reads it."""
+    found = fleet.scopes_page(query)
+    assert " ".join(s.name for s in found) == expected
+    assert found == [fleet.scopes()[s.name] for s in found]
+
+
+@pytest.mark.parametrize(
+    "query, expected",
+    [
+        (MachineQuery(limit=5), "blog/vm-0 blog/vm-1 blog/vm-2 blog/vm-3 shop/vm-0"),
+        (MachineQuery(after=("blog", "vm-3"), limit=2), "shop/vm-0 shop/vm-1"),
+        (MachineQuery(after=("shop", ""), limit=1), "shop/vm-0"),
+        (MachineQuery(scope="shop"), "shop/vm-0 shop/vm-1 shop/vm-2 shop/vm-3"),
+        (MachineQuery(scope="shop", after=("shop", "vm-1")), "shop/vm-2 shop/vm-3"),
+        (MachineQuery(scope="shop", after=("blog", "vm-2"), limit=1), "shop/vm-0"),
+        (MachineQuery(scope="shop", after=("wiki", "vm-0")), ""),
+        (MachineQuery(host="h1"), "blog/vm-1 blog/vm-3 shop/vm-1 shop/vm-3 wiki/vm-1 wiki/vm-3"),
+        (MachineQuery(host="h1", after=("blog", "vm-3"), limit=2), "shop/vm-1 shop/vm-3"),
+        (MachineQuery(host="h1", scope="wiki"), "wiki/vm-1 wiki/vm-3"),
+        (MachineQuery(host="h1", within=("wiki", "blog"), limit=3), "blog/vm-1 blog/vm-3 wiki/vm-1"),
+        (MachineQuery(within=("wiki", "blog"), after=("blog", "vm-2"), limit=2), "blog/vm-3 wiki/vm-0"),
+        (MachineQuery(within=("blog",), scope="shop"), ""),
+        (MachineQuery(within=("blog",), scope="blog", limit=1), "blog/vm-0"),
+        (MachineQuery(scope="nowhere"), ""),
+        (MachineQuery(host="h9"), ""),
+    ],
+    ids=str,
+)
+def test_machines_come_by_scope_and_name(fleet: Store, query: MachineQuery, expected: str) -> None:
+    """Every condition counts, in any combination; a machine comes with its addresses."""
+    found = fleet.machines_page(query)
+    assert " ".join(map(str, found)) == expected
+    assert found == [fleet.inventory().machines[m.key] for m in found]
+
+
+def test_the_last_time_exactly_these_machines_asked(fleet: Store) -> None:
+    """Those that were not asked about, never asked or do not exist are not in it."""
+    fleet.record_seen([Seen("shop", "vm-0", at(5)), Seen("shop", "vm-1", at(6)), Seen("blog", "vm-0", at(7))])
+    asked = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
+    assert fleet.seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
+    assert fleet.seen([]) == {}
+
+
+def test_maintenances_come_newest_first(fleet: Store) -> None:
+    """By when they were asked for, then id; each as it is read by its id; in the statuses asked for."""
+    found = fleet.maintenances(MaintenanceQuery())
+    assert " ".join(keys(found)) == "M11 M10 M9 M8 M7 M6 M5 M4 M3 M2 M1 M0"
+    assert found == [fleet.maintenance(m.id) for m in found]
+    for statuses in ((MaintenanceStatus.FAILED,), (MaintenanceStatus.PLANNED, MaintenanceStatus.CANCELLED), ()):
+        wanted = [m for m in found if m.status in statuses]
+        assert fleet.maintenances(MaintenanceQuery(statuses=statuses)) == wanted
+    fleet.apply(change(maintenances=[ended(found[-1], at(50))]))
+    assert keys(fleet.maintenances(MaintenanceQuery(statuses=(MaintenanceStatus.COMPLETED,)))) == ["M9", "M6", "M0"]
+
+
+def test_a_maintenance_is_within_each_scope_it_has_an_event_in(fleet: Store) -> None:
+    """It comes once, under the status it has by now; one without events lies nowhere."""
+    fleet.apply(change(maintenances=[maintenance("M99")]))
+    assert keys(fleet.maintenances(MaintenanceQuery(within=("blog",)))) == ["M9", "M6", "M3", "M0"]
+    assert keys(fleet.maintenances(MaintenanceQuery(within=("shop",)))) == ["M10", "M7", "M4", "M3", "M1"]
+    both = MaintenanceQuery(within=("shop", "blog"))
+    assert keys(fleet.maintenances(both)) == ["M10", "M9", "M7", "M6", "M4", "M3", "M1", "M0"]
+    (first,) = fleet.maintenances(replace(both, before=(at(1), "M3"), limit=1))
+    assert first.id == "M1"
+    fleet.apply(change(maintenances=[ended(first, at(50))]))
+    completed = replace(both, statuses=(MaintenanceStatus.COMPLETED,))
+    assert keys(fleet.maintenances(completed)) == ["M9", "M6", "M1"]
+
+
+def test_a_page_of_orders_is_newest_first(fleet: Store) -> None:
+    """By when they were issued, then id, in the states asked for; a retried one comes anew."""
+    every = fleet.orders(tuple(OrderState), 500)[::-1]
+    assert fleet.orders_page(OrderQuery()) == every
+    for states in ((OrderState.DONE,), {OrderState.OPEN, OrderState.FAILED}, ()):
+        assert fleet.orders_page(OrderQuery(states=states)) == [o for o in every if o.state in states]
+    fleet.apply(change(orders=[order("E03", issued=at(99), attempt=2)]))
+    assert keys(fleet.orders_page(OrderQuery(limit=1))) == ["E03"]
+    assert keys(fleet.orders_page(OrderQuery(limit=1, within=(_event(3).scope,)))) == ["E03"]
+
+
+EVENT_QUERIES = [
+    EventQuery(types=(EventType.PREEMPT,)),
+    EventQuery(types={EventType.PREEMPT, EventType.FREEZE}, statuses=(Status.COMPLETED,)),
+    EventQuery(types=()),
+    EventQuery(scope="shop", types=(EventType.REBOOT,)),
+    EventQuery(scope="shop", statuses=OPEN),
+    EventQuery(scope="shop", machine="vm-x", types=(EventType.REBOOT, EventType.FREEZE)),
+    EventQuery(maintenance_id="M3", types=(EventType.REBOOT, EventType.REDEPLOY)),
+    EventQuery(maintenance_id="M3", since=at(8)),
+    EventQuery(since=at(11)),
+    EventQuery(since=at(11.000001)),
+    EventQuery(since=at(0), statuses=(Status.COMPLETED,)),
+    EventQuery(since=at(5), statuses=OPEN),
+    EventQuery(since=at(5), types=(EventType.TERMINATE, EventType.REBOOT)),
+    EventQuery(since=at(9), scope="blog"),
+    EventQuery(since=at(9), scope="blog", statuses=ENDED),
+    EventQuery(since=at(9), scope="shop", machine="vm-x"),
+    EventQuery(since=at(99)),
+    EventQuery(since=at(99), statuses=ENDED),
+]
+
+
+def matching(store: Store, query: EventQuery) -> list[str]:
+    """What the query means, said a second time: over everything there is."""
+    return [
+        e.id
+        for e in store.events(EventQuery(limit=500)).events
+        if query.scope in ("", e.scope)
+        and (query.within is None or e.scope in query.within)
+        and (not query.machine or query.machine in e.resources)
+        and query.maintenance_id in ("", e.maintenance_id)
+        and e.status in query.statuses
+        and e.type in query.types
+        and (query.since is None or e.ended is None or e.ended >= query.since)
+    ]
+
+
+@pytest.mark.parametrize("gathered", [0, 5, 1_000])
+@pytest.mark.parametrize("query", EVENT_QUERIES, ids=str)
+def test_every_condition_on_events_counts(
+    fleet: Store, query: EventQuery, gathered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any combination, for everyone and for owners, however many ended since and by whatever way they are found."""
+    monkeypatch.setattr(sqlite_lists, "MAX_GATHERED", gathered)
+    for within in (None, *WITHIN):
+        asked = replace(query, within=within)
+        page = fleet.events(asked)
+        assert keys(list(page.events)) == matching(fleet, asked), within
+        assert page.next_before is None
+
+
+def test_since_takes_what_was_open_then(fleet: Store) -> None:
+    """What ended at that very moment was still open; what is open now was open ever since."""
+    shown = keys(list(fleet.events(EventQuery(since=at(21), statuses=ENDED)).events))
+    assert shown == ["E23", "E21"]
+    assert len(fleet.events(EventQuery(since=at(99))).events) == 12
+
+
+# -- pages
+
+PAGED: dict[str, tuple[str, Any, Callable[[Any], object]]] = {
+    "scopes": ("scopes_page", ScopeQuery(), lambda s: s.name),
+    "machines": ("machines_page", MachineQuery(), lambda m: m.key),
+    "machines of a scope": ("machines_page", MachineQuery(scope="shop"), lambda m: m.key),
+    "machines of a host": ("machines_page", MachineQuery(host="h1"), lambda m: m.key),
+    "maintenances": ("maintenances", MaintenanceQuery(), lambda m: (m.created, m.id)),
+    "orders": ("orders_page", OrderQuery(), lambda o: (o.issued, o.id)),
+    "audit": ("audit", AuditQuery(), lambda e: e.id),
+    "audit of a scope": ("audit", AuditQuery(scope="shop"), lambda e: e.id),
+    "audit as a stream": ("audit", AuditQuery(after=0), lambda e: e.id),
+}
+PAGES_OF_EVENTS = {
+    "all": EventQuery(),
+    "of a scope": EventQuery(scope="shop"),
+    "of two types": EventQuery(types=TYPES[:2]),
+    "open": EventQuery(statuses=OPEN),
+    "since": EventQuery(since=at(9)),
+    "of a machine": EventQuery(scope="shop", machine="vm-x"),
+}
+
+
+def add_more(store: Store, turn: int) -> None:
+    """One more of everything, before and after all that is there."""
+    more = _event(100 + turn, type=TYPES[0], scope="shop")
+    store.apply(
+        change(
+            scopes=[scope(f"a{turn}"), scope(f"z{turn}")],
+            machines=[machine(f"{name}{turn}", scope="shop", host="h1") for name in "az"],
+            maintenances=[maintenance(more.maintenance_id, created=at(1_000 + turn))],
+            events=[more],
+            orders=[order(more.id, issued=at(1_000 + turn))],
+            audit=[entry("more", scope="shop")],
+        )
+    )
+
+
+@pytest.mark.parametrize("within", [None, ("wiki", "shop")], ids=["for all", "for an owner"])
+@pytest.mark.parametrize("limit", [1, 3, 50])
+@pytest.mark.parametrize("name", PAGED)
+def test_a_list_is_read_in_pages(fleet: Store, name: str, limit: int, within: tuple[str, ...] | None) -> None:
+    """Each row that was there comes once and in order, whatever is added between the pages."""
+    method, query, cursor = PAGED[name]
+    query = replace(query, within=within)
+    read = getattr(fleet, method)
+    onwards = "before" if hasattr(query, "before") and getattr(query, "after", None) is None else "after"
+    whole = keys(read(query))
+    seen: list[Any] = []
+    page = read(replace(query, limit=limit))
+    for turn in range(2 * len(whole)):
+        seen += keys(page)
+        if len(page) < limit:
+            break
+        if turn < 3:
+            add_more(fleet, 2 * turn)
+        page = read(replace(query, limit=limit, **{onwards: cursor(page[-1])}))
+    assert [key for key in seen if key in whole] == whole
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize("within", [None, ("wiki", "shop")], ids=["for all", "for an owner"])
+@pytest.mark.parametrize("gathered", [0, 1_000])
+@pytest.mark.parametrize("limit", [1, 4, 50])
+@pytest.mark.parametrize("query", PAGES_OF_EVENTS.values(), ids=PAGES_OF_EVENTS)
+def test_events_are_read_in_pages(
+    fleet: Store,
+    query: EventQuery,
+    limit: int,
+    gathered: int,
+    within: tuple[str, ...] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cursor leads through everything once, and ends, whatever is added between the pages."""
+    monkeypatch.setattr(sqlite_lists, "MAX_GATHERED", gathered)
+    query = replace(query, within=within)
+    whole = keys(list(fleet.events(query).events))
+    assert len(whole) > 4
+    seen: list[str] = []
+    page = fleet.events(replace(query, limit=limit))
+    for turn in range(len(whole)):
+        seen += keys(list(page.events))
+        if page.next_before is None:
+            break
+        add_more(fleet, 2 * turn)
+        page = fleet.events(replace(query, limit=limit, before=page.next_before))
+    assert page.next_before is None
+    assert seen == whole
+
+
+@pytest.mark.parametrize(
+    "query, expected",
+    [
+        (AuditQuery(after=0), "1 2 3 4 5 6"),
+        (AuditQuery(after=2, limit=2), "3 4"),
+        (AuditQuery(after=6), ""),
+        (AuditQuery(after=1, scope="shop"), "3 5"),
+        (AuditQuery(after=1, maintenance_id="M1"), "3 6"),
+        (AuditQuery(after=1, event_id="E1"), "4 6"),
+        (AuditQuery(after=4, event_id="E1", maintenance_id="M1", scope="wiki"), "6"),
+        (AuditQuery(after=0, within=("shop", "blog"), limit=3), "1 3 4"),
+        (AuditQuery(after=3, within=("shop", "blog")), "4 5"),
+        (AuditQuery(after=0, within=("blog",), event_id="E1"), "4"),
+        (AuditQuery(after=0, within=("wiki",), maintenance_id="M1"), "6"),
+        (AuditQuery(within=("shop", "blog")), "5 4 3 1"),
+        (AuditQuery(within=("shop", "blog"), before=4, limit=1), "3"),
+        (AuditQuery(within=("blog",), scope="shop"), ""),
+        (AuditQuery(within=(), event_id="E1"), ""),
+    ],
+    ids=str,
+)
+def test_the_audit_is_a_stream_too(store: Store, query: AuditQuery, expected: str) -> None:
+    """After an id it is read oldest first; every condition counts, in any combination."""
+    wanted = [
+        entry("1", scope="shop", maintenance_id="M1", event_id="E1"),
+        entry("2"),
+        entry("3", scope="shop", maintenance_id="M1"),
+        entry("4", scope="blog", event_id="E1"),
+        entry("5", scope="shop"),
+        entry("6", scope="wiki", maintenance_id="M1", event_id="E1"),
+    ]
+    store.apply(change(audit=wanted))
+    assert " ".join(e.action for e in store.audit(query)) == expected
+
+
+# -- who sees what
+
+
+@pytest.mark.parametrize("within", WITHIN, ids=str)
+def test_an_owner_sees_nothing_of_other_scopes(fleet: Store, within: tuple[str, ...]) -> None:
+    """Whatever is listed, and whatever else is asked, it lies in the scopes named; and all that lies there is listed."""
+    told = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
+    assert [s.name for s in fleet.scopes_page(ScopeQuery(within=within))] == [s for s in SCOPES if s in within]
+    inventory = sorted(fleet.inventory().machines)
+    for host in ("", "h0", "h1"):
+        found = fleet.machines_page(MachineQuery(within=within, host=host))
+        wanted = [k for k in inventory if k[0] in within and (not host or fleet.inventory().machines[k].host == host)]
+        assert keys(found) == wanted
+    orders = [o for o in fleet.orders_page(OrderQuery()) if told[o.id].scope in within]
+    assert fleet.orders_page(OrderQuery(within=within)) == orders
+    lies = {e.maintenance_id for e in told.values() if e.scope in within}
+    wanted_ids = [m.id for m in fleet.maintenances(MaintenanceQuery()) if m.id in lies]
+    assert keys(fleet.maintenances(MaintenanceQuery(within=within))) == wanted_ids
+    named = {"scope": "shop", "maintenance_id": "M3", "event_id": "E06"}
+    conditions: list[dict[str, Any]] = [{}, *({key: value} for key, value in named.items()), {"after": 0}]
+    for condition in conditions:
+        entries = [e for e in fleet.audit(AuditQuery(**condition)) if e.scope and e.scope in within]
+        assert fleet.audit(AuditQuery(within=within, **condition)) == entries
+    conditions = [{}, {"scope": "shop"}, {"scope": "shop", "machine": "vm-x"}, {"maintenance_id": "M3"}]
+    for condition in conditions:
+        events = [e for e in fleet.events(EventQuery(**condition)).events if e.scope in within]
+        assert list(fleet.events(EventQuery(within=within, **condition)).events) == events
+
+
+# -- what is refused
+
+QUERIES: list[Callable[..., object]] = [
+    ScopeQuery,
+    MachineQuery,
+    MaintenanceQuery,
+    OrderQuery,
+    EventQuery,
+    AuditQuery,
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_list_has_its_limits(query: Callable[..., object]) -> None:
+    """A page has a size, and a token owns so many scopes and no more."""
+    for limit in (0, -1, 1_001):
+        with pytest.raises(Invalid, match="a page holds 1 to 1000"):
+            query(limit=limit)
+    with pytest.raises(Invalid, match="within names 33 scopes: at most 32"):
+        query(within=tuple(f"s{n}" for n in range(33)))
+
+
+def test_a_page_is_no_stream() -> None:
+    """Before and after exclude each other."""
+    with pytest.raises(Invalid, match="before and after exclude each other"):
+        AuditQuery(before=5, after=1)
