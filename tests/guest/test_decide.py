@@ -78,6 +78,28 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, State(), view_of()) is None
 
 
+def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
+    """It would not end before the more urgent event; begun when that has started, or is overdue."""
+    plan = Plan(approve="never", steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
+    near, far = event_in(40), event_in(900, E2, type="Redeploy")
+    _, action = first_choice(plan, view_of(near, far))
+    assert action == Wait(40.0)
+    _, action = first_choice(plan, view_of(near, far, now_s=41.0))
+    assert isinstance(action, Prepare)
+    _, action = first_choice(plan, view_of(event_in(40, status="Started"), far))
+    assert isinstance(action, Prepare)
+    _, action = first_choice(plan, view_of(event_in(40, type="Freeze"), far))
+    assert isinstance(action, Prepare), "a freeze interrupts nothing"
+
+
+def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
+    """Its approval does not wait for another event's steps."""
+    plan = Plan(steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
+    _, action = first_choice(plan, view_of(event_in(900, E2, type="Redeploy"), event_in(700)))
+    assert isinstance(action, Approve)
+    assert action.event.id == E1
+
+
 def test_without_a_document_nothing_is_decided_about_events() -> None:
     """Not even that they are gone."""
     plan = Plan(steps=(step_of("a", 60),))

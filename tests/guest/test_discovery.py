@@ -1,4 +1,4 @@
-"""Where the endpoint is: the order of CONTRACT's last section, with leases as the DHCP clients write them."""
+"""Where the endpoint is: the order in which it is looked for, with leases as the DHCP clients write them."""
 
 from pathlib import Path
 

@@ -13,6 +13,7 @@ import pytest
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.steps import Run, alive, await_orphan, start_ticks
+from forewarn.settings import load
 from tests.guest.talking import E1, event
 from tests.web.serving import until
 
@@ -33,6 +34,11 @@ def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> N
     assert variables["FOREWARN_RESOURCES"] == "web-0"
     assert variables["FOREWARN_PHASE"] == "prepare"
     assert int(variables["FOREWARN_TIME_LEFT_S"]) in (9, 10)
+
+
+def test_a_step_may_call_forewarn_itself() -> None:
+    """Its variables are no settings of the service."""
+    load({"store": "memory:"}, {**run_of().variables(), "FOREWARN_AGENT_CONFIG": "/etc/forewarn/agent.toml"})
 
 
 @pytest.mark.parametrize(

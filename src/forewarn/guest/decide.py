@@ -6,8 +6,10 @@ The rules, in the order they are looked at:
 2. Who is to be told is told, unless time is short.
 3. The most urgent event first, each step it wants is prepared, once for all events that want it, within the budget:
    the time to NotBefore less the reserve. An optional step begins only if its whole time-out fits before those of the
-   required steps to come; required steps share what there is. An event that has Started gets nothing begun.
-4. An event is approved when every step it wants has ended and every required one of them is prepared and verified.
+   required steps to come; required steps share what there is. An event that has Started gets nothing begun, and no step
+   begins that would not end before a more urgent event may take the machine down.
+4. An event is approved when every step it wants has ended and every required one of them is prepared and verified; then
+   the next event's turn comes.
 5. What no open event wants any more is undone, in reverse. Then health must be green. Then the machine is in service.
 
 Invariant: Approve is never returned for an event while `why_not_approved` has a reason.
@@ -100,12 +102,18 @@ class View:
 
 def decide(plan: Plan, me: Me, state: State, view: View) -> Action:
     """The one thing to do now."""
-    for choice in (_noted, _told_in_time, _prepared, _approved, _told, _recovered, _healthy):
+    for choice in (_noted, _told_in_time, _readied, _told, _recovered, _healthy):
         action = choice(plan, me, state, view)
         if action is not None:
             return action
-    later = [at for at in view.not_before_s.values() if at > view.now_s]
-    return Wait(min(later) - view.now_s if later else None)
+    return _wait(state, view)
+
+
+def _wait(state: State, view: View) -> Wait:
+    """Until something may be tried again, or until an event that others wait behind is due."""
+    later_s = [at_s - view.now_s for at_s in view.not_before_s.values()]
+    later_s += [view.left_s(known.event) or 0.0 for known in _in_the_way(state)] if len(state.events) > 1 else []
+    return Wait(min((seconds for seconds in later_s if seconds > 0), default=None))
 
 
 # -- 1. what the document says
@@ -199,14 +207,14 @@ def _told(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
 # -- 3. preparing
 
 
-def _prepared(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
-    del me
+def _readied(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     if view.document is None:
         return None
     for known in _by_urgency(state, view):
-        if known.prepares:
-            for step in _missing(plan, state, known):
-                return _begin(plan, state, known, step, view)
+        step = next(_missing(plan, state, known), None) if known.prepares else None
+        action = _begin(plan, state, known, step, view) if step is not None else _approval(plan, me, state, known, view)
+        if action is not None:
+            return action
     return None
 
 
@@ -226,11 +234,21 @@ def _missing(plan: Plan, state: State, known: EventState) -> Iterator[Step]:
             yield step
 
 
-def _begin(plan: Plan, state: State, known: EventState, step: Step, view: View) -> Action:
+def _begin(plan: Plan, state: State, known: EventState, step: Step, view: View) -> Optional[Action]:
     share_s, reason = share_of(plan, state, known, step, view)
-    if not reason:
-        return Prepare(step, known.event, share_s)
-    return Note({"kind": "skip", "step": step.name, "event": known.event.id, "reason": reason})
+    if reason:
+        return Note({"kind": "skip", "step": step.name, "event": known.event.id, "reason": reason})
+    lefts_s = [view.left_s(other.event) for other in _in_the_way(state) if other is not known]
+    if any(left_s is not None and 0 < left_s < share_s for left_s in lefts_s):
+        return None  # not before that has started, or is overdue
+    return Prepare(step, known.event, share_s)
+
+
+def _in_the_way(state: State) -> List[EventState]:
+    """Events that will take the machine down, and with it whatever is under way then."""
+    return [
+        known for known in state.events.values() if known.open and not known.started and known.event.type != "Freeze"
+    ]
 
 
 def share_of(plan: Plan, state: State, known: EventState, step: Step, view: View) -> Tuple[float, str]:
@@ -271,15 +289,11 @@ def limit_s(plan: Plan, me: Me, state: State, view: View) -> Optional[float]:
 # -- 4. approving
 
 
-def _approved(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
-    if view.document is None:
+def _approval(plan: Plan, me: Me, state: State, known: EventState, view: View) -> Optional[Action]:
+    if view.document is None or why_not_approved(plan, me, state, known) or not view.due(f"approve {known.event.id}"):
         return None
-    for known in _by_urgency(state, view):
-        if not why_not_approved(plan, me, state, known) and view.due(f"approve {known.event.id}"):
-            event = view.document.event(known.event.id)
-            if event is not None and event.status == SCHEDULED:
-                return Approve(known.event, view.left_s(known.event))
-    return None
+    event = view.document.event(known.event.id)
+    return Approve(known.event, view.left_s(event)) if event is not None and event.status == SCHEDULED else None
 
 
 def why_not_approved(plan: Plan, me: Me, state: State, known: EventState) -> str:
@@ -323,7 +337,7 @@ def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]
         remembered = state.steps.get(step.name)
         if remembered is not None and remembered.dirty and step.name not in wanted:
             # In reverse: what was prepared before it is not touched until this one is undone.
-            return Recover(step, _last_over(state)) if view.due(f"recover {step.name}") else _postponed(view)
+            return Recover(step, _last_over(state)) if view.due(f"recover {step.name}") else _wait(state, view)
     for name, remembered in state.steps.items():
         if remembered.dirty and plan.step(name) is None:
             reason = "it is no longer configured: it cannot be undone"
@@ -349,13 +363,8 @@ def _healthy(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     if not (state.out_of_service and ended) or busy or under_way:
         return None
     if plan.health is not None and not view.due("health"):
-        return _postponed(view)
+        return _wait(state, view)
     return CheckHealth(_last_over(state))
-
-
-def _postponed(view: View) -> Optional[Action]:
-    later = [at for at in view.not_before_s.values() if at > view.now_s]
-    return Wait(min(later) - view.now_s if later else None)
 
 
 def _last_over(state: State) -> Optional[Event]:
