@@ -1,6 +1,7 @@
 """The journal: whole lines or none, one agent at a time, and a state that is nothing but its records."""
 
 import logging
+import os
 import stat
 from pathlib import Path
 
@@ -24,6 +25,24 @@ def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
     assert stat.S_IMODE(again.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(again.path.parent.stat().st_mode) == 0o700
     again.close()
+
+
+def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each append is fsynced after its bytes were written."""
+    sizes: list[int] = []
+    really = os.fsync
+
+    def fsync(file: int) -> None:
+        sizes.append(os.fstat(file).st_size)
+        really(file)
+
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(os, "fsync", fsync)
+    for number in range(3):
+        journal.append({"kind": "note", "number": number})
+        assert sizes[-1] == journal.path.stat().st_size
+    assert len(sizes) == 3
+    journal.close()
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])

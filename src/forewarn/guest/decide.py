@@ -139,7 +139,7 @@ def _first_sight(plan: Plan, event: Event, view: View) -> Dict[str, Any]:
         "kind": "seen",
         "event": event_json(event),
         "do": do,
-        "left_s": left_s,
+        "left_s": None if left_s is None else round(left_s, 3),
         "reserve_s": round(_reserve_s(plan, left_s), 3),
         "delay_s": round(view.delay_s, 3),
         # Straight to Started is told as that, by the record that follows.
