@@ -132,7 +132,7 @@ class Control:
         with self._deciding:
             for _ in range(MAX_TRIES):
                 if not dry_run:
-                    self._refuse_repetition(once)
+                    self.refuse_repetition(once)
                 current = self._store.inventory()
                 diff = make(Fleet(current.scopes, current.machines))
                 if dry_run or not (diff.lines or once):
@@ -341,7 +341,8 @@ class Control:
 
         return self._decide(focus, seeing_machines)
 
-    def _refuse_repetition(self, once: Once | None) -> None:
+    def refuse_repetition(self, once: Once | None) -> None:
+        """Raise Answered if it was done before, KeyReused if something else was."""
         receipt = self._store.receipt(once.token_id, once.key) if once is not None else None
         if receipt is None or once is None:
             return
@@ -352,7 +353,7 @@ class Control:
     def _decide(self, focus: Focus, decide: Decision, once: Once | None = None) -> Change:
         with self._deciding:
             for _ in range(MAX_TRIES):
-                self._refuse_repetition(once)
+                self.refuse_repetition(once)
                 change = decide(self._store.snapshot(focus), self._clock.now())
                 if self._save(change):
                     return change

@@ -9,13 +9,16 @@ import os
 import secrets
 import signal
 import socket
+import ssl
+import stat
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -40,9 +43,10 @@ from forewarn.web.api.calls import Api
 from forewarn.web.api.stream import Streams
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
+from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateSocket
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
-from forewarn.web.listener import Address, GuestListener
+from forewarn.web.listener import Address, GuestListener, is_wildcard
 from forewarn.web.loop import Loop
 from forewarn.web.operator import operator_app
 
@@ -52,6 +56,7 @@ LAST_WRITES_S = 0.5
 SEEN_EVERY_S = 30.0
 SIGHTINGS_EVERY_S = 1.0
 MIN_SECRET_BYTES = 16
+MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
@@ -196,8 +201,10 @@ class GuestSide:
             self._writer.submit(_try_to_write, lambda: self._attendance.write(seen))
 
     def _write_sightings(self) -> None:
+        """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
         if sightings := self.guests.take_sightings():
-            self._writer.submit(_try_to_write, lambda: self._attendance.write_sightings(sightings))
+            written = self._writer.submit(_try_to_write, lambda: self._attendance.write_sightings(sightings))
+            written.add_done_callback(lambda _: self.guests.loop.call_from_thread(self._write_sightings))
 
     def stop(self) -> None:
         """Once; a second call finds nothing left to do."""
@@ -206,7 +213,8 @@ class GuestSide:
         self._stopped = True
         self.listener.stop(STOP_WITHIN_S)
         self._write_seen()
-        self._write_sightings()
+        while sightings := self.guests.take_sightings():
+            self._writer.submit(_try_to_write, partial(self._attendance.write_sightings, sightings))
         # What is in line is written, as far as the time allows; what hangs is safely left: nobody was told of it.
         wait([self._writer.submit(lambda: None)], timeout=LAST_WRITES_S)
         self._writer.shutdown(wait=False, cancel_futures=True)
@@ -217,6 +225,8 @@ def _try_to_write(write: Callable[[], None]) -> None:
         write()
     except ServiceError as error:
         log.warning("when guests were last seen was not saved: %s", error)
+    except Exception:
+        log.exception("when guests were last seen was not saved")
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -251,6 +261,40 @@ def trust_of(settings: Settings) -> Trust:
         every_caller=(scope, name) if settings.every_caller else None,
         allowed_hosts=frozenset(settings.allowed_hosts),
     )
+
+
+def check_tls(settings: Settings) -> None:
+    """The certificate and its key work, or InvalidSettings says which file does not: before anybody is listened to."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise InvalidSettings(
+                f"{name}: {path} cannot be read: {error.strerror}; name a PEM file that this user may read"
+            ) from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(settings.tls_cert)
+    except OSError:
+        raise InvalidSettings(f"tls_cert: {settings.tls_cert} holds no certificate: name a PEM file with one") from None
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # never ask at the terminal
+    except OSError as error:
+        raise InvalidSettings(
+            f"tls_key: {settings.tls_key} is no key without a password for {settings.tls_cert}"
+            f" ({getattr(error, 'reason', None) or 'it cannot be read as PEM'}): name the key of this certificate"
+        ) from None
+
+
+def environment_token() -> str:
+    token = os.environ.get(ENVIRONMENT_TOKEN, "")
+    if 0 < len(token) < MIN_TOKEN_CHARS:
+        raise InvalidSettings(
+            f"{ENVIRONMENT_TOKEN}: the token is shorter than {MIN_TOKEN_CHARS} characters and could be guessed: use a longer one"
+        )
+    return token
 
 
 def _read_fleet(path: Path) -> str:
@@ -303,7 +347,9 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
 @contextmanager
 def running(service: Service) -> Iterator[tuple[GuestSide, str]]:
     """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address."""
-    with _answering(service) as guests, _ticking(service), _listening(service, guests) as operator_url:
+    check_tls(service.settings)
+    token = environment_token()
+    with _answering(service) as guests, _ticking(service), _listening(service, guests, token) as operator_url:
         yield guests, operator_url
 
 
@@ -333,7 +379,7 @@ def _ticking(service: Service) -> Iterator[None]:
 def _findable(service: Service, url: str) -> Iterator[None]:
     """The command line on this machine finds the service and the operator's token by themselves."""
     folder = service.settings.state_dir
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     if not service.settings.token_free:
         _keep_operator_token(service, folder / "operator.token")
     address = folder / "operator.url"
@@ -341,47 +387,62 @@ def _findable(service: Service, url: str) -> Iterator[None]:
     try:
         yield
     finally:
-        address.unlink(missing_ok=True)
+        # Another service may have been started with the same folder meanwhile: its address stays.
+        with suppress(OSError, ValueError):
+            if address.read_text("ascii").strip() == url:
+                address.unlink()
 
 
 def _keep_operator_token(service: Service, path: Path) -> None:
     """The token in the file is one that is known; a revoked one is replaced, never brought back."""
     known = {token.digest for token in service.store.tokens()}
-    try:
-        if digest(path.read_text("ascii").strip()) in known:
+    with suppress(OSError, ValueError):
+        if digest(_read_private(path)) in known:
             return
-    except (OSError, ValueError):
-        pass
     secret = secret_text(secrets.token_bytes(SECRET_BYTES))
     token = Token(id=new_id(), name="operator", role=Role.OPERATOR, digest=digest(secret), created=service.clock.now())
-    service.control.add_token(token, Actor("service", "first start"))
+    # In this order: a token in the file that is not known is replaced at the next start, one that nobody has would stay.
     _write_private(path, secret)
+    service.control.add_token(token, Actor("service", "first start"))
+
+
+def _read_private(path: Path) -> str:
+    """What others could read is closed to them from now on."""
+    with path.open(encoding="ascii") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            os.fchmod(file.fileno(), 0o600)
+            log.warning(
+                "%s could be read by others (mode %04o), and is mode 0600 now: revoke its token if others may have it",
+                path,
+                mode,
+            )
+        return file.read().strip()
 
 
 def _write_private(path: Path, text: str) -> None:
     """Whole or not at all, and for this user alone."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        draft.touch(mode=0o600)
-        with draft.open("w", encoding="ascii") as file:
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        raise InvalidSettings(f"state_dir: {path} cannot be written: {error.strerror}") from None
+        raise InvalidSettings(
+            f"state_dir: {path} cannot be written: {error.strerror}; name another folder with --state-dir"
+        ) from None
 
 
 @contextmanager
-def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
+def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]:
     """The operator listener in a thread of its own; yields its address once it accepts."""
     settings = service.settings
     host, _, port = settings.operator.rpartition(":")
-    access = Access(
-        service.store.tokens,
-        environment_token=os.environ.get(ENVIRONMENT_TOKEN, ""),
-        free=settings.token_free,
-    )
+    access = Access(service.store.tokens, environment_token=token, free=settings.token_free)
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.ring())
     api = Api(
@@ -400,7 +461,7 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         guests=guests.guests,
         pages=pages,
         rest=rest,
-        guard=None if on_loopback(settings.operator) else access.identify,
+        guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
     )
     config = uvicorn.Config(
         app,
@@ -412,6 +473,13 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         lifespan="off",
         timeout_graceful_shutdown=1,
         server_header=False,
+        loop="asyncio",
+        http=GateProtocol,
+        ws="none",
+        limit_concurrency=MAX_REQUESTS,
+        # Always said, or uvicorn would believe whoever is on loopback, or whom its own variable names.
+        proxy_headers=settings.behind_tls_proxy,
+        forwarded_allow_ips=list(settings.operator_proxies),
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
@@ -421,9 +489,8 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
         thread.start()
         _wait_until(lambda: server.started, thread)
         try:
-            name = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
             scheme = "https" if settings.tls_cert is not None else "http"
-            url = f"{scheme}://{name}:{listener.getsockname()[1]}"
+            url = f"{scheme}://{_reachable(host.strip('[]'))}:{listener.getsockname()[1]}"
             with _findable(service, url):
                 yield url
         finally:
@@ -431,10 +498,17 @@ def _listening(service: Service, guests: GuestSide) -> Iterator[str]:
             thread.join(timeout=STOP_WITHIN_S)
 
 
+def _reachable(host: str) -> str:
+    """As one writes it in an address; a wildcard is none to connect to."""
+    if host != "localhost" and is_wildcard(host):
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
 @contextmanager
 def _bound(config: uvicorn.Config, address: str) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = GateSocket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

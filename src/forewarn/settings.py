@@ -93,6 +93,20 @@ def _address(value: object) -> str:
     return text
 
 
+def _own_address(value: object) -> str:
+    """One to bind to: a name could be anywhere, and whether it is loopback decides what is safe."""
+    text = _address(value)
+    host = text.rpartition(":")[0].strip("[]")
+    try:
+        if host != "localhost":
+            ipaddress.ip_address(host)
+    except ValueError:
+        raise Invalid(
+            f"{text!r} begins with a name: write an IP address of this machine or localhost, like 127.0.0.1:8170"
+        ) from None
+    return text
+
+
 def _listeners(value: object) -> tuple[str, ...]:
     """One or several HOST:PORT[@INTERFACE]; a text may hold several, separated by spaces."""
     return tuple(_listener(each) for each in _some_of(value))
@@ -204,14 +218,21 @@ class Settings:
     guest_hop_limit: int = _setting(
         0, _whole(0, 255), "IP TTL of what is sent to guests; `1` keeps bridged containers out, `0` is the system's"
     )
-    operator: str = _setting("127.0.0.1:8170", _address, "where operators and their tools ask, `HOST:PORT`")
+    operator: str = _setting("127.0.0.1:8170", _own_address, "where operators and their tools ask, `HOST:PORT`")
     tls_cert: Path | None = _setting(None, _path, "the certificate chain (PEM) of the operator listener")
     tls_key: Path | None = _setting(None, _path, "the private key (PEM) of the operator listener")
     behind_tls_proxy: bool = _setting(
         False, _flag, "a proxy in front of the operator listener speaks TLS, so it may listen off loopback without"
     )
+    operator_proxies: tuple[str, ...] = _setting(
+        ("127.0.0.1", "::1"),
+        _addresses,
+        "with `behind_tls_proxy`: addresses of proxies whose `X-Forwarded-For` says where an operator comes from",
+    )
     token_free: bool = _setting(
-        False, _flag, "operators need no token: for emulators, on loopback, and never with the `command` executor"
+        False,
+        _flag,
+        "operators need no token: for emulators, on loopback, never with the `command` executor; `serve` refuses it",
     )
     order_timeout_s: int = _setting(
         3_600, parse_duration, "an order without a result for so long has failed; `0` waits for ever"

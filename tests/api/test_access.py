@@ -12,7 +12,7 @@ from forewarn.core.model import Role
 from forewarn.server import _keep_operator_token
 from forewarn.settings import load
 from forewarn.web.api.calls import CALLS, Call
-from tests.api.house import House, folder_of, house
+from tests.api.house import FLEET, House, folder_of, house
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
@@ -54,6 +54,36 @@ def test_every_route_and_role(home: House, call: Call, role: Role) -> None:
         assert (reply.status, reply.code) == (403, "forbidden")
 
 
+def test_pages_answer_in_the_same_shape(home: House) -> None:
+    """Another method on a page, a slash too many, a path of nobody's."""
+    for method, path, status in (
+        ("POST", "/healthz", 405),
+        ("DELETE", "/v1/openapi.json", 405),
+        ("GET", "/v1/docs/", 404),
+        ("GET", "/nothing", 404),
+    ):
+        reply = home.ask(method, path)
+        assert (reply.status, bool(reply.message)) == (status, True), path
+    page = home.ask("GET", "/v1/docs", token="")
+    assert (page.status, b"<title>forewarn: the API</title>" in page.raw) == (200, True)
+    assert home.ask("HEAD", "/v1/scopes").status == 200
+
+
+def test_every_call_has_a_name_of_its_own() -> None:
+    """The description's operation ids are unique: client generators need that."""
+    names = [call.name for call in CALLS]
+    assert len(set(names)) == len(names)
+
+
+def test_an_owner_does_not_approve_what_operators_alone_may() -> None:
+    """Where the scope says approval = operator, bringing it forward is not the tenant's."""
+    with house(FLEET.replace('kind = "availability-set"', 'kind = "availability-set"\napproval = "operator"')) as home:
+        home.enable("blog")
+        event = home.schedule("blog/db")["waves"][0]["events"][0]["id"]
+        refused = home.ask("POST", f"/v1/events/{event}/approve", token=home.token_of("owner", "blog"))
+        assert (refused.status, "operators alone" in refused.message) == (403, True)
+
+
 def test_the_table_gives_no_role_too_much() -> None:
     """Viewers change nothing; owners change what DESIGN names and nothing else."""
     for call in CALLS:
@@ -76,7 +106,8 @@ def test_an_owner_sees_and_touches_its_own_scopes_only() -> None:
         for path, key in (("/v1/scopes", "name"), ("/v1/machines", "scope"), ("/v1/events", "scope")):
             assert {item[key] for item in home.get(path, token=owner)["items"]} == {"blog"}, path
         assert {order["scope"] for order in home.get("/v1/orders", token=owner)["items"]} == {"blog"}
-        assert {entry["scope"] for entry in home.get("/v1/audit", token=owner)["items"]} == {"blog"}
+        audit = home.get("/v1/audit", token=owner)["items"]
+        assert {(entry["scope"], entry["origin"]) for entry in audit} == {("blog", "")}
         assert [m["id"] for m in home.get("/v1/maintenances", token=owner)["items"]] == [everything["id"]]
         told = home.get(f"/v1/maintenances/{everything['id']}", token=owner)
         assert [e["scope"] for wave in told["waves"] for e in wave["events"]] == ["blog"]
@@ -171,13 +202,16 @@ def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Host": ""}, 403),
+        ({"Host": "["}, 403),
+        ({"Origin": "http://["}, 403),
     ],
 )
 def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: int) -> None:
     """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
     with house(token_free="true") as home:
         assert not (folder_of(home) / "operator.token").exists()
-        assert home.ask("GET", "/v1/scopes", headers=headers).status == status
+        for path in ("/v1/scopes", "/healthz", "/metrics"):
+            assert home.ask("GET", path, headers=headers).status == status
 
 
 def test_without_tokens_is_refused_where_it_is_dangerous() -> None:

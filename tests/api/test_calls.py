@@ -140,6 +140,7 @@ def test_a_bad_fleet_changes_nothing(home: House) -> None:
     refused = home.ask("POST", "/v1/fleet", bad, headers={"Content-Type": "application/toml"})
     assert (refused.status, refused.code) == (400, "invalid_fleet")
     assert "scopes[0]" in refused.message
+    assert home.ask("POST", "/v1/fleet?prune=true", {}).status == 422
     twice = {"scopes": [], "machines": [{"scope": "shop", "name": "x"}]}
     assert home.ask("POST", "/v1/fleet", twice).status == 400
 
@@ -215,6 +216,10 @@ def test_an_event_from_notice_to_end(home: House) -> None:
     assert home.ask("POST", f"{place}/cancel").status == 409
     order = home.get("/v1/orders?state=open")["items"][0]
     assert (order["id"], order["machines"]) == (event["id"], ["shop/web-0"])
+    assert order["maintenance_id"] == event["maintenance_id"]
+    assert home.get(f"/v1/orders?maintenance={event['maintenance_id']}&state=open")["items"] == [order]
+    assert home.get(f"/v1/orders?maintenance={event['maintenance_id']}&state=done")["items"] == []
+    assert home.get("/v1/orders?maintenance=none")["items"] == []
     assert home.post(f"/v1/orders/{order['id']}/start")["state"] == "running"
     done = {"new_hosts": {"shop/web-0": "rack2-b"}, "output": "moved it"}
     assert home.post(f"/v1/orders/{order['id']}/finish", done)["state"] == "done"
@@ -238,7 +243,7 @@ def test_a_failed_order_is_settled_by_an_operator(home: House) -> None:
         event_id = ids.pop(0)
         home.post("/v1/clock/advance", {"seconds": 1})
         home.post(f"/v1/orders/{event_id}/start")
-        failed = home.post(f"/v1/orders/{event_id}/fail", {"reason": "no power"})
+        failed = home.post(f"/v1/orders/{event_id}/fail", {"reason": "no power", "output": "click", "attempt": 1})
         assert (failed["state"], failed["reason"]) == ("failed", "no power")
         shown = home.get(f"/v1/events/{event_id}")
         assert [reason["code"] for reason in shown["waiting_for"]] == ["order-failed"]
@@ -246,8 +251,12 @@ def test_a_failed_order_is_settled_by_an_operator(home: House) -> None:
         if verb == "retry":
             home.post("/v1/clock/advance", {"seconds": 1})
             assert home.post(f"/v1/orders/{event_id}/start")["attempt"] == 2
+            late = home.ask("POST", f"/v1/orders/{event_id}/finish", {"attempt": 1})
+            assert (late.status, "attempt 1 no longer matters" in late.message) == (409, True)
             home.post(f"/v1/orders/{event_id}/finish", {})
-            what = [entry["what"] for entry in home.get(f"/v1/events/{event_id}")["timeline"]]
+            timeline = home.get(f"/v1/events/{event_id}")["timeline"]
+            what = [entry["what"] for entry in timeline]
+            assert any(entry.get("detail") == "no power\nclick" for entry in timeline)
             assert what.count("order taken") == 2
             assert what.count("order failed") == 1
 
@@ -262,6 +271,7 @@ def test_events_are_found_by_every_filter(home: House) -> None:
         query: [event["id"] for event in home.get(f"/v1/events?{query}")["items"]]
         for query in (
             "", "status=Cancelled", "status=Scheduled&status=Started", "scope=shop", "scope=shop&machine=web-0",
+            "machine=shop/web-0",
             "scope=shop&machine=web-1", "type=Redeploy", "type=Redeploy&status=Cancelled",
             "since=2030-01-01T00:00:01Z", "since=2029-12-31T00:00:00Z", "limit=1",
         )
@@ -272,6 +282,7 @@ def test_events_are_found_by_every_filter(home: House) -> None:
         "status=Scheduled&status=Started": [second],
         "scope=shop": [first],
         "scope=shop&machine=web-0": [first],
+        "machine=shop/web-0": [first],
         "scope=shop&machine=web-1": [],
         "type=Redeploy": [second],
         "type=Redeploy&status=Cancelled": [],
@@ -282,18 +293,18 @@ def test_events_are_found_by_every_filter(home: House) -> None:
 
 
 def test_who_saw_an_event_first_is_in_its_timeline(home: House) -> None:
-    """The moment each machine first got a document with it."""
+    """The moment each of its machines first got a document with it; others of the scope are not in it."""
     home.enable("shop")
     event = home.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
     guests = home.guests.guests
-    caller = home.guests.documents.named("shop", "web-1")
-    assert caller is not None
     state = home.guests.documents.views["shop"].state
-    guests.shown(caller, state)
-    guests.shown(caller, state)
+    for name in ("web-0", "web-0", "web-1"):
+        caller = home.guests.documents.named("shop", name)
+        assert caller is not None
+        guests.shown(caller, state)
     home.guests._attendance.write_sightings(guests.take_sightings())
     seen = [entry for entry in home.get(f"/v1/events/{event}")["timeline"] if entry["what"] == "seen"]
-    assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-1"}]
+    assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-0"}]
 
 
 # -- pages

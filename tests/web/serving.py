@@ -14,7 +14,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, Change, EventType, Request, Scope, Snapshot, Targets
 from forewarn.server import GuestSide, Service
 from forewarn.settings import load
-from forewarn.store import Focus, Seen
+from forewarn.store import Focus, Seen, Sighting
 from forewarn.store.memory import MemoryStore
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -59,6 +59,7 @@ class WatchedStore(MemoryStore):
         self.go.set()
         self.applied: list[Change] = []
         self.seen_batches: list[list[Seen]] = []
+        self.sighting_batches: list[list[Sighting]] = []
 
     def snapshot(self, focus: Focus) -> Snapshot:
         self._reach()
@@ -75,6 +76,12 @@ class WatchedStore(MemoryStore):
         batch = list(seen)  # type: ignore[call-overload]
         super().record_seen(batch)
         self.seen_batches.append(batch)
+
+    def record_sightings(self, sightings: object) -> None:
+        self._reach()
+        batch = list(sightings)  # type: ignore[call-overload]
+        super().record_sightings(batch)
+        self.sighting_batches.append(batch)
 
     def snapshot_of(self, scope: str) -> Scope:
         return super().snapshot(Focus(scopes=(scope,))).scopes[scope]

@@ -1,10 +1,12 @@
-"""Last-seen times: noted by every poll, written in batches, never per poll."""
+"""Last-seen times and first sightings: noted by every poll, written in batches, never per poll."""
 
+import threading
 from datetime import timedelta
 
 import pytest
 
 from forewarn import server
+from forewarn.store import Sighting
 from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status, until
 
 
@@ -86,3 +88,55 @@ def test_a_machine_that_left_is_not_written() -> None:
         caller.view = None
         served.side._attendance.write([caller])
         assert served.store.seen_batches == []
+
+
+def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of a scope get the document, again and again: who is in the event is written as having seen it, once."""
+    monkeypatch.setattr(server, "SIGHTINGS_EVERY_S", 60.0)
+    with serving() as served:
+        clients = [served.client(address) for address in (WEB_0, WEB_1)]
+        for client in clients:
+            assert status(client.ask(get())) == 200
+        event_id = served.reboot("shop", "web-0")
+        for client in clients * 3:
+            assert event_id.encode() in client.ask(get())
+    assert served.store.sighting_batches == [[Sighting(event_id, "web-0", START)]]
+
+
+def test_many_sightings_let_others_write_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch at a time, each behind whoever came meanwhile: an approval does not wait for all of them."""
+    monkeypatch.setattr(server, "SIGHTINGS_EVERY_S", 60.0)
+    sightings = [Sighting("X", f"web-{number}", START) for number in range(1_200)]
+    with serving() as served:
+        before: list[int] = []
+        go = threading.Event()
+        served.side._writer.submit(go.wait)
+        served.guests._sightings += sightings
+        served.side._write_sightings()
+        served.side._writer.submit(lambda: before.append(len(served.store.sighting_batches)))
+        go.set()
+        until(lambda: len(served.store.sighting_batches) == 3)
+        assert before == [1]
+        assert [len(batch) for batch in served.store.sighting_batches] == [500, 500, 200]
+        served.guests._sightings += sightings
+    assert [len(batch) for batch in served.store.sighting_batches[3:]] == [500, 500, 200]
+    assert [each for batch in served.store.sighting_batches for each in batch] == sightings * 2
+
+
+def test_an_unknown_error_of_the_store_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it raises, it is said, and the next are written."""
+
+    def fail(_: object) -> None:
+        raise ValueError("on purpose")
+
+    with serving() as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(served.store, "record_seen", fail)
+            assert status(served.client().ask(get())) == 200
+            served.side._write_seen()
+            until(lambda: "on purpose" in caplog.text)
+        assert status(served.client(WEB_1).ask(get())) == 200
+        served.side._write_seen()
+        until(lambda: len(served.store.seen_batches) == 1)

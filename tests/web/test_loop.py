@@ -1,6 +1,7 @@
 """The guests' loop: what is due, in which order, what other threads call, and what survives an error."""
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 
@@ -56,6 +57,50 @@ def test_cancelled_timers_do_not_pile_up(hand: HandClock, monkeypatch: pytest.Mo
     hand.now_s += 30.0
     hand.loop.turn()
     assert seen == [1]
+
+
+def test_a_timer_cancelled_after_its_time_is_not_counted(hand: HandClock) -> None:
+    """Every long poll that times out cancels the timer that ended it: the count of those in the heap stays exact."""
+    fired = [hand.loop.call_later(1.0, lambda: None) for _ in range(3)]
+    itself = hand.loop.call_later(1.0, lambda: itself.cancel())
+    hand.loop.call_later(1.0, lambda: None).cancel()
+    hand.loop.call_later(2.0, lambda: None).cancel()
+    assert hand.loop._cancelled == 2
+    hand.now_s += 1.0
+    hand.loop.turn()
+    for timer in fired:
+        timer.cancel()
+    assert hand.loop._cancelled == len(hand.loop._timers) == 1
+
+
+class Teller:
+    """A watcher that writes down what it is told, or fails, having closed what it watches."""
+
+    def __init__(self, *, fails: bool = False, closes: int = -1) -> None:
+        self.fails, self.closes = fails, closes
+        self.told = 0
+
+    def ready(self, event: int) -> None:
+        self.told += event
+        if self.closes >= 0:
+            os.close(self.closes)
+        if self.fails:
+            raise ValueError("on purpose")
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_watcher_that_fails_is_let_go(hand: HandClock, caplog: pytest.LogCaptureFixture, closes: bool) -> None:
+    """Logged once and not told again, even if it closed what it watches; the others are told."""
+    first, second, third = (os.eventfd(1, os.EFD_CLOEXEC) for _ in range(3))
+    good, bad = Teller(), Teller(fails=True, closes=second if closes else -1)
+    for fd, watcher in ((first, good), (second, bad), (third, good)):
+        hand.loop.watch(fd, watcher)
+    with caplog.at_level(logging.ERROR):
+        assert [hand.loop.turn() for _ in range(3)] == [3, 2, 2]
+    assert (good.told, bad.told) == (6, 1)
+    assert len(caplog.records) == 1
+    for fd in (first, third) if closes else (first, second, third):
+        os.close(fd)
 
 
 def test_what_repeats_goes_on_after_an_error(hand: HandClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,8 @@
 """The sockets themselves: what a guest does not take at once, halves that close, breaks, and too few descriptors."""
 
+import errno
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +11,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from forewarn.web import wire as wires
-from forewarn.web.loop import Loop
-from forewarn.web.wire import Listener, Transport
+from forewarn.web.loop import IN, OUT, Loop
+from forewarn.web.wire import Listener, Transport, Wire
 
 MUCH = b"x" * 20_000_000
 
@@ -25,6 +27,8 @@ class Recorder:
         self.stays = True
         self.goes_on = False
         self.on_data: Callable[[bytes], None] = lambda _: None
+        self.on_pause: Callable[[], None] = lambda: None
+        self.on_resume: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: Transport) -> bool:
         self.transport = transport
@@ -41,9 +45,11 @@ class Recorder:
 
     def pause_writing(self) -> None:
         self.told.append("pause")
+        self.on_pause()
 
     def resume_writing(self) -> None:
         self.told.append("resume")
+        self.on_resume()
 
     def connection_lost(self) -> None:
         self.told.append("lost")
@@ -151,6 +157,38 @@ def test_the_end_of_our_half_comes_after_what_is_kept(pair: Pair) -> None:
     pair.turn_until(lambda: pair.guest.told[-1] == "lost")
 
 
+def test_what_comes_while_the_end_waits_takes_nothing_of_it(pair: Pair) -> None:
+    """Our half ends behind much that is kept, the client talks and reads a little: it gets every byte, and is heard."""
+    client = pair.connect()
+    pair.guest.on_pause = lambda: pair.guest.transport.pause_reading()
+    pair.guest.transport.write(MUCH)
+    pair.guest.transport.write_eof()
+    pair.guest.transport.resume_reading()
+    client.sendall(b"more")
+    got = len(client.recv(1 << 20, socket.MSG_WAITALL))
+    pair.turn_until(lambda: pair.guest.data == b"more")
+    assert got + read_all(pair, client) == len(MUCH)
+    client.setblocking(True)
+    client.sendall(b", late")
+    pair.turn_until(lambda: pair.guest.data == b"more, late")
+    assert pair.guest.told == ["made", "pause"]
+
+
+def test_one_that_is_not_read_is_not_cut_for_what_it_sends(pair: Pair) -> None:
+    """News that were fetched before the pause: only a break ends it."""
+    client = pair.connect()
+    wire = pair.guest.transport
+    assert isinstance(wire, Wire)
+    wire.write(MUCH)
+    wire.pause_reading()
+    client.sendall(b"more")
+    wire.ready(IN | OUT)
+    assert pair.guest.told == ["made", "pause"]
+    assert pair.guest.data == b""
+    wire.ready(OUT | wires.BROKEN)
+    assert pair.guest.told[-1] == "lost"
+
+
 def test_a_guest_that_closes_its_half_may_still_be_answered(pair: Pair) -> None:
     """Its end is told once, does not keep the loop busy, and the answer arrives."""
     client = pair.connect()
@@ -196,6 +234,32 @@ def test_who_may_not_stay_is_closed(pair: Pair) -> None:
     assert pair.guest.told == ["made", "lost"]
 
 
+def answer_the_next(pair: Pair) -> None:
+    """Another client comes, and is served."""
+    pair.guest = Recorder()
+    pair.guest.on_data = lambda _: pair.guest.transport.write(b"fine")
+    with pair.connect() as client:
+        client.sendall(b"x")
+        pair.turn_until(lambda: pair.guest.data == b"x")
+        assert client.recv(10) == b"fine"
+
+
+def test_an_error_while_sending_the_rest_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever cannot go on after a pause is logged and cut; the next is answered."""
+
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    client = pair.connect()
+    pair.guest.on_resume = fail
+    pair.guest.transport.write(MUCH)
+    with caplog.at_level(logging.ERROR):
+        assert read_all(pair, client) == len(MUCH)
+    assert pair.guest.told == ["made", "pause", "resume", "lost"]
+    assert "on purpose" in caplog.text
+    answer_the_next(pair)
+
+
 def test_an_error_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """Logged, this connection ends, the next is answered."""
 
@@ -208,37 +272,75 @@ def test_an_error_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixtu
         client.sendall(b"x")
         pair.turn_until(lambda: pair.guest.told[-1] == "lost")
     assert "on purpose" in caplog.text
+    answer_the_next(pair)
+
+
+def test_what_a_child_keeps_open_is_not_heard_of(pair: Pair) -> None:
+    """A forked process has the socket when we close it: the loop is not kept busy, and its number is another's."""
+    client = pair.connect()
+    assert isinstance(pair.guest.transport, Wire)
+    fd = pair.guest.transport._socket.fileno()
+    pair.call()
+    childs = os.dup(fd)
+    pair.guest.transport.abort()
     pair.guest = Recorder()
-    pair.guest.on_data = lambda _: pair.guest.transport.write(b"fine")
-    with pair.connect() as second:
-        second.sendall(b"x")
-        pair.turn_until(lambda: pair.guest.data == b"x")
-        assert second.recv(10) == b"fine"
+    pair.turn_until(lambda: pair.guest.told == ["made"])
+    pair.open.callback(pair.guest.transport.abort)
+    assert isinstance(pair.guest.transport, Wire)
+    assert pair.guest.transport._socket.fileno() == fd
+    client.sendall(b"to whom?")
+    assert [pair.loop.turn(0.01) for _ in range(3)] == [0, 0, 0]
+    assert pair.guest.told == ["made"]
+    os.close(childs)
 
 
-def test_out_of_descriptors(pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+class Failing:
+    """A listening socket that accepts nobody."""
+
+    def __init__(self, real: socket.socket, number: int) -> None:
+        self.fileno = real.fileno
+        self.number = number
+        self.tried = 0
+
+    def _accept(self) -> tuple[int, object]:
+        self.tried += 1
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_out_of_descriptors(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
     """Who cannot be let in waits at the door: said once, no spinning, and served when there is room again."""
     monkeypatch.setattr(wires, "ACCEPT_AGAIN_S", 0.2)
     real = pair.listener._socket
-
-    class Full:
-        family = real.family
-
-        def fileno(self) -> int:
-            return real.fileno()
-
-        def _accept(self) -> tuple[int, object]:
-            raise OSError(24, "Too many open files")
-
     client = pair.call()
-    with caplog.at_level(logging.ERROR):
-        pair.listener._socket = Full()  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING):
+        pair.listener._socket = Failing(real, number)  # type: ignore[assignment]
         pair.turn_a_while()
         assert len(caplog.records) == 1
-        assert "Too many open files; trying again in 0.2 s" in caplog.text
+        assert f"{os.strerror(number)}; trying again in 0.2 s" in caplog.text
     pair.listener._socket = real
     pair.guest.on_data = lambda _: pair.guest.transport.write(b"at last")
     client.sendall(b"x")
     pair.turn_until(lambda: pair.guest.data == b"x")
     assert client.recv(10) == b"at last"
+    pair.guest.transport.abort()
+
+
+@pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN])
+def test_one_that_left_at_the_door_keeps_nobody_waiting(
+    pair: Pair, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    """An error of one guest ends this turn's accepting; the next turn lets in who waits."""
+    real = pair.listener._socket
+    failing = Failing(real, number)
+    pair.call()
+    pair.listener._socket = failing  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING):
+        pair.turn_until(lambda: failing.tried == 1)
+    assert [record.getMessage() for record in caplog.records] == [f"a guest could not be let in: {os.strerror(number)}"]
+    pair.listener._socket = real
+    pair.loop.turn(1.0)
+    assert pair.guest.told == ["made"]
     pair.guest.transport.abort()

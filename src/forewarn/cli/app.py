@@ -112,6 +112,10 @@ def serve(
         "log_level": log_level,
     }
     loaded = settings.load(flags, os.environ, config)
+    if loaded.token_free:
+        raise InvalidSettings(
+            "token_free: `serve` always asks for tokens: leave it out of the file, and unset FOREWARN_TOKEN_FREE"
+        )
     logs.set_up(loaded.log_level)
     server.serve(loaded, say=lambda line: print(line, flush=True))
 

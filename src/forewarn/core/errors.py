@@ -68,6 +68,10 @@ class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
     status = 405
 
+    def __init__(self, message: str, *, allow: str = "") -> None:
+        super().__init__(message)
+        self.allow = allow
+
 
 class TooSlow(RequestError):
     code = "request_timeout"

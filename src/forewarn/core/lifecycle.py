@@ -39,6 +39,8 @@ from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, after, order_after
 from forewarn.core.waiting import order_failed
 
+MAX_NOTED_OUTPUT = 4_000
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -260,7 +262,9 @@ def _report(draft: Draft, order_id: str, attempt: int | None, outcome: Outcome) 
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
     )
     if not outcome.ok:
-        draft.note("order failed", event=event, detail=outcome.reason)
+        # The order will have another attempt's output one day: the end of this one is kept with the failure.
+        told = [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]
+        draft.note("order failed", event=event, detail="\n".join(text for text in told if text))
         return
     _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)

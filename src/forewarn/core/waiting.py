@@ -3,9 +3,10 @@
 Owns: when an event is ready, when a wave is due, and what may stand in a due wave's way. It changes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
@@ -22,6 +23,9 @@ from forewarn.core.model import (
     Snapshot,
     Status,
 )
+
+# A reason names so many things, and then only how many more there are.
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,28 +45,47 @@ def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiti
 
 
 def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime) -> dict[str, tuple[Waiting, ...]]:
+    """The same for many: what their maintenances have in common is looked at once."""
     draft = Draft(snapshot, now, Actor("nobody"))
-    return {event_id: _reasons(draft, event_id) for event_id in event_ids}
+    common: dict[str, _Common] = {}
+    found = {}
+    for event_id in event_ids:
+        event = draft.events.get(event_id)
+        if event is None:
+            raise NotFound(f"there is no event {event_id}")
+        if event.status in UNSTARTED and event.maintenance_id not in common:
+            common[event.maintenance_id] = _Common(draft, draft.maintenances[event.maintenance_id])
+        found[event_id] = _reasons(draft, event, common.get(event.maintenance_id))
+    return found
 
 
-def _reasons(draft: Draft, event_id: str) -> tuple[Waiting, ...]:
-    event = draft.events.get(event_id)
-    if event is None:
-        raise NotFound(f"there is no event {event_id}")
-    if event.status in ENDED:
-        return ()
+class _Common:
+    """What every event of a maintenance that has not started waits for alike."""
+
+    def __init__(self, draft: Draft, maintenance: Maintenance) -> None:
+        self.wave = current_wave(draft, maintenance)
+        self.ids = {e.id for e in self.wave}
+        self.stopped = _why_stopped(draft, maintenance)
+        self.unready = dict.fromkeys(e.id for e in self.wave if not ready(e, draft.now_in(e.scope)))
+        self.obstacles = in_the_way(draft, maintenance, self.wave)
+        if _before_earliest(draft, maintenance, self.wave):
+            message = "it has a hard earliest start, which no approval brings forward"
+            self.obstacles.insert(0, Waiting(code="earliest", message=message, until=maintenance.earliest))
+
+
+def _reasons(draft: Draft, event: Event, common: _Common | None) -> tuple[Waiting, ...]:
     if event.status is Status.STARTED:
         return (_work(draft, event),)
-    maintenance = draft.maintenances[event.maintenance_id]
-    wave = current_wave(draft, maintenance)
-    reasons = _why_stopped(draft, maintenance)
-    if event not in wave:
-        ahead = tuple(e.id for e in wave)
-        reasons.append(Waiting(code="earlier-wave", message=f"wave {wave[0].wave} has not ended", events=ahead))
+    if common is None or event.status in ENDED:
+        return ()
+    reasons = list(common.stopped)
+    if event.id not in common.ids:
+        ahead = tuple(e.id for e in common.wave[:MAX_NAMED])
+        reasons.append(Waiting(code="earlier-wave", message=f"wave {common.wave[0].wave} has not ended", events=ahead))
     elif event.status is Status.SCHEDULED or event.born_approved:
         reasons += _not_ready(event, draft.now_in(event.scope))
-        reasons += _rest_of_wave(draft, event, wave)
-        reasons += in_the_way(draft, maintenance, wave)
+        reasons += _rest_of_wave(event, common.unready)
+        reasons += common.obstacles
     nobody = Waiting(code="ticker", message="nothing stands in its way: it moves at the ticker's next cycle")
     return tuple(reasons) or (nobody,)
 
@@ -131,33 +154,48 @@ def queue_key(maintenance: Maintenance, wave: Iterable[Event]) -> tuple[datetime
 
 def in_the_way(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """What keeps a due wave from starting: its own machines, another update domain, or a due wave ahead of it."""
-    reasons = []
-    for event in wave:
-        for other in draft.events_in(event.scope):
-            if other.status is Status.STARTED:
-                reasons += _machine_taken(event, other)
-                reasons += _domain_taken(event, other)
+    reasons = list(islice(_taken(draft, wave), MAX_NAMED))
     ahead = _due_wave_ahead(draft, maintenance, wave)
     if ahead:
         message = f"maintenance {ahead[0].maintenance_id} is due in this scope and came first"
-        reasons.append(Waiting(code="queue", message=message, events=tuple(e.id for e in ahead)))
+        reasons.append(Waiting(code="queue", message=message, events=tuple(e.id for e in ahead[:MAX_NAMED])))
     return reasons
 
 
-def _machine_taken(event: Event, other: Event) -> list[Waiting]:
-    shared = tuple(name for name in event.resources if name in other.resources)
-    if not shared:
-        return []
-    message = f"{', '.join(shared)} in {event.scope} is in event {other.id}, which has started"
-    return [Waiting(code="machine", message=message, machines=shared, events=(other.id,))]
+def _taken(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
+    """Machines and update domains that started events hold; each scope is looked through once, whatever the wave's size."""
+    started = {
+        scope: [e for e in draft.events_in(scope) if e.status is Status.STARTED] for scope in {e.scope for e in wave}
+    }
+    holders = {(e.scope, name): e for events in started.values() for e in events for name in e.resources}
+    for event in wave:
+        held = {other.id: other for name in event.resources if (other := holders.get((event.scope, name))) is not None}
+        others = started[event.scope] if event.one_domain_at_a_time else held.values()
+        for other in others:
+            if other.id in held:
+                yield _machine_taken(event, other)
+            if event.one_domain_at_a_time and other.update_domain != event.update_domain:
+                yield _domain_taken(event, other)
 
 
-def _domain_taken(event: Event, other: Event) -> list[Waiting]:
+def _machine_taken(event: Event, other: Event) -> Waiting:
+    names = set(other.resources)
+    shared = tuple(name for name in event.resources if name in names)
+    message = f"{_some(shared)} in {event.scope} is in event {other.id}, which has started"
+    return Waiting(code="machine", message=message, machines=shared, events=(other.id,))
+
+
+def _domain_taken(event: Event, other: Event) -> Waiting:
     """Platform maintenance touches at most one update domain of a scope at a time."""
-    if not event.one_domain_at_a_time or other.update_domain == event.update_domain:
-        return []
     message = f"update domain {other.update_domain} of {event.scope} is under way in event {other.id}"
-    return [Waiting(code="update-domain", message=message, events=(other.id,))]
+    return Waiting(code="update-domain", message=message, events=(other.id,))
+
+
+def _some(names: Sequence[str]) -> str:
+    """All of them, or the first few and how many more."""
+    if len(names) <= MAX_NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
 
 
 def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Event]:
@@ -203,17 +241,13 @@ def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     return reasons
 
 
-def _rest_of_wave(draft: Draft, event: Event, wave: list[Event]) -> list[Waiting]:
-    reasons = []
-    maintenance = draft.maintenances[event.maintenance_id]
-    if _before_earliest(draft, maintenance, wave):
-        message = "it has a hard earliest start, which no approval brings forward"
-        reasons.append(Waiting(code="earliest", message=message, until=maintenance.earliest))
-    others = tuple(e.id for e in wave if e.id != event.id and not ready(e, draft.now_in(e.scope)))
-    if others:
-        message = f"the wave starts together, and {len(others)} other event(s) of it are not ready"
-        reasons.append(Waiting(code="wave", message=message, events=others))
-    return reasons
+def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
+    named = tuple(islice((event_id for event_id in unready if event_id != event.id), MAX_NAMED))
+    if not named:
+        return []
+    count = len(unready) - (event.id in unready)
+    message = f"the wave starts together, and {count} other event(s) of it are not ready"
+    return [Waiting(code="wave", message=message, events=named)]
 
 
 def _not_ready(event: Event, now: datetime) -> list[Waiting]:
@@ -229,7 +263,7 @@ def _missing_approval(event: Event) -> Waiting:
         return Waiting(code="approval", message="an operator has not approved")
     missing = tuple(name for name in event.resources if name not in given)
     if event.approval is ApprovalMode.ALL:
-        return Waiting(code="approval", message=f"not approved by {', '.join(missing)}", machines=missing)
+        return Waiting(code="approval", message=f"not approved by {_some(missing)}", machines=missing)
     return Waiting(code="approval", message=f"no machine of {event.scope} has approved", machines=missing)
 
 

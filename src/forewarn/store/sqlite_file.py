@@ -4,7 +4,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, StoreInUse, StoreUnavailable
@@ -20,6 +20,7 @@ def connect(path: Path) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: forewarn needs {oldest} or later")
+    _make_private(path)
     connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:
@@ -31,6 +32,12 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """A new file is this user's alone, and what SQLite puts beside it takes its mode; SQLite says what is wrong."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
@@ -174,6 +181,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def _plain(path: Path) -> Iterator[sqlite3.Connection]:
     """Without WAL and pragmas: for copies, which take the journal mode of what they copy."""
+    _make_private(path)
     connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
     try:
         yield connection

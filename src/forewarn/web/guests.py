@@ -19,6 +19,7 @@ MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
 MAX_REMEMBERED_BYTES = 1_024
 WAKE_BATCH = 100
+SIGHTINGS_AT_ONCE = 500
 # A machine may use up its requests of a second at once; the rest is what floats lose.
 BURST_S = 1.000_001
 
@@ -117,14 +118,18 @@ class Guests:
             self.to_write.append(caller)
 
     def shown(self, caller: Caller, state: State) -> None:
-        """It has this document in hands: which of its events it sees for the first time is written down."""
+        """It has this document in hands: which of the events it is in it sees for the first time is written down."""
         before = {event.id for event in caller.shown.events} if caller.shown is not None else frozenset()
         caller.shown = state
         at = self.now().at
-        self._sightings += [Sighting(e.id, caller.name, at) for e in state.events if e.id not in before]
+        name = caller.name
+        new = (event for event in state.events if event.id not in before and name in event.resources)
+        self._sightings += [Sighting(event.id, name, at) for event in new]
 
     def take_sightings(self) -> list[Sighting]:
-        taken, self._sightings = self._sightings, []
+        """The oldest, as many as are written at once."""
+        taken = self._sightings[:SIGHTINGS_AT_ONCE]
+        del self._sightings[:SIGHTINGS_AT_ONCE]
         return taken
 
     def take_seen(self) -> list[Caller]:

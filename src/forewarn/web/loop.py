@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
@@ -29,7 +30,7 @@ log = logging.getLogger("forewarn.guest")
 
 
 class Watcher(Protocol):
-    """Whom the loop tells that a descriptor is ready; it must see to its own errors."""
+    """Whom the loop tells that a descriptor is ready; it should see to its own errors, for one that does not is cut."""
 
     def ready(self, event: int, /) -> None: ...
 
@@ -71,15 +72,16 @@ class Loop:
     # -- descriptors
 
     def watch(self, fd: int, watcher: Watcher, interest: int = IN) -> None:
-        self._watchers[fd] = watcher
         self._epoll.register(fd, interest)
+        self._watchers[fd] = watcher
 
     def change(self, fd: int, interest: int) -> None:
         self._epoll.modify(fd, interest)
 
     def forget(self, fd: int) -> None:
-        """For one that is closed next: the kernel then stops watching it by itself."""
-        self._watchers.pop(fd, None)
+        """Before it is closed: a process forked meanwhile may keep it open, and the kernel would go on telling of it."""
+        if self._watchers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
 
     # -- calls
 
@@ -129,6 +131,7 @@ class Loop:
         """Whoever calls from another thread after this is not heard."""
         with self._bell_lock:
             self._closed = True
+            self._watchers.clear()
             self._epoll.close()
             os.close(self._bell)
 
@@ -139,7 +142,11 @@ class Loop:
         for fd, event in events:
             watcher = watchers.get(fd)
             if watcher is not None:
-                watcher.ready(event)
+                try:
+                    watcher.ready(event)
+                except Exception:
+                    log.exception("a descriptor in the guests' loop had to be let go: its watcher failed")
+                    self._let_go(fd, watcher)
         if self._timers:
             self._call_due()
         for _ in range(len(self._soon)):
@@ -151,6 +158,11 @@ class Loop:
         del event
         os.eventfd_read(self._bell)
 
+    def _let_go(self, fd: int, watcher: Watcher) -> None:
+        if self._watchers.get(fd) is watcher:
+            with suppress(OSError):  # closed already
+                self.forget(fd)
+
     def _patience_s(self) -> float:
         if self._soon:
             return 0.0
@@ -159,7 +171,8 @@ class Loop:
     def _call_due(self) -> None:
         now_s = self._clock()
         while self._timers and self._timers[0].at_s <= now_s:
-            what = heapq.heappop(self._timers).what
+            timer = heapq.heappop(self._timers)
+            what, timer.what = timer.what, None  # whoever cancels it now cancels nothing
             if what is None:
                 self._cancelled -= 1
             else:

@@ -1,15 +1,18 @@
 """The operator listener: the API under `/v1`, and what watches over the service.
 
 `/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what guests did. These need
-no token while the listener is on loopback.
+no token while the listener is on loopback. `/healthz` waits for none of the threads that work.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -58,6 +61,15 @@ class GuestMetrics:
             yield CounterMetricFamily(f"forewarn_guest_{name}", text, count)
 
 
+def _in_our_shape(request: Request, error: Exception) -> JSONResponse:
+    """What the framework itself refuses: another method than a page has."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    code = "method_not_allowed" if status == 405 else "error"
+    headers = error.headers if isinstance(error, HTTPException) else None
+    message = f"{request.method} is not for this page: read it with GET"
+    return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
+
+
 def operator_app(
     *,
     ticked_at_s: Callable[[], float | None],
@@ -95,19 +107,24 @@ def operator_app(
         del request
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def endpoint(request: Request) -> Response:
+    def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
             try:
                 if guard is not None:
-                    guard(request.headers, request.client.host if request.client else "")
+                    # In asyncio's own threads: those of the API may all be busy.
+                    await asyncio.to_thread(guard, request.headers, request.client.host if request.client else "")
             except ForewarnError as error:
                 return JSONResponse({"error": {"code": error.code, "message": str(error)}}, error.status)
-            return look(request)
+            return look(request) if look is healthz else await run_in_threadpool(look, request)
 
         return endpoint
 
     watching = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
-    app = Starlette(routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *pages])
+    app = Starlette(
+        routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *pages],
+        exception_handlers={HTTPException: _in_our_shape},
+    )
+    app.router.redirect_slashes = False
     if rest is not None:
         app.router.default = rest
     return app

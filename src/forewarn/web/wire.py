@@ -1,10 +1,12 @@
 """The guests' sockets: accepted, read, written and closed here, with as few calls of the kernel as that takes.
 
-A guest that connects for every poll costs accept, receive, send, watch, receive and close; what it has sent already is
-answered before anything is set up to hear more.
+A guest that connects for every poll costs accept, receive, send, watch, receive, forget and close; what it has sent
+already is answered before anything is set up to hear more.
 """
 
+import errno
 import logging
+import select
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -15,6 +17,9 @@ RECEIVE_BYTES = 8 * 1024
 MAX_ACCEPTED = 32
 ACCEPT_AGAIN_S = 1.0
 NOW = socket.MSG_DONTWAIT
+BROKEN = select.EPOLLHUP | select.EPOLLERR
+# What a machine has too little of now and may have again soon.
+SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 log = logging.getLogger("forewarn.guest")
 
@@ -75,20 +80,20 @@ class Wire:
         self.ready(IN)
         fd = self._socket.fileno()
         if fd >= 0:
-            self._watched = True
             self._loop.watch(fd, self, self._interest)
+            self._watched = True
 
     def ready(self, event: int) -> None:
-        if event != IN and not self._still_readable(event):
-            return
         try:
-            data = self._socket.recv(RECEIVE_BYTES, NOW)
-        except BlockingIOError:
-            return
-        except OSError:
-            self.abort()
-            return
-        try:
+            if event != IN and not self._still_readable(event):
+                return
+            try:
+                data = self._socket.recv(RECEIVE_BYTES, NOW)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.abort()
+                return
             if data:
                 self._guest.data_received(data)
             elif self._guest.eof_received():
@@ -102,10 +107,11 @@ class Wire:
     def _still_readable(self, event: int) -> bool:
         if event & OUT:
             self._flush()
-        if event & ~OUT and not self._interest & IN:
-            self.abort()  # only a connection that broke is reported of one that is not read
-            return False
-        return bool(event & ~OUT)
+        if self._interest & IN:
+            return bool(event & ~OUT)
+        if event & BROKEN:
+            self.abort()  # nobody would read that it ended
+        return False
 
     def write(self, data: bytes) -> None:
         if self._unsent:
@@ -124,12 +130,18 @@ class Wire:
             self._guest.pause_writing()
 
     def _flush(self) -> None:
-        data, self._unsent = self._unsent, b""
-        self._watch(self._interest & ~OUT)
-        if data:
-            self.write(data)
+        """Send what is kept. The guest knows that it must wait, and hears of it again when the last byte is sent."""
+        try:
+            sent = self._socket.send(self._unsent, NOW)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.abort()
+            return
+        self._unsent = self._unsent[sent:]
         if self._unsent:
             return
+        self._watch(self._interest & ~OUT)
         if self._at_the_end is not None:
             self._at_the_end()
         else:
@@ -210,7 +222,7 @@ class Listener:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._rest(error)
+                self._not_let_in(error)
                 return
             accepted = socket.SocketType(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fd)
             guest = new_guest()
@@ -220,8 +232,11 @@ class Listener:
             else:
                 wire.abort()
 
-    def _rest(self, error: OSError) -> None:
-        """No more descriptors, most likely: those who wait are still there in a second, when there may be some again."""
+    def _not_let_in(self, error: OSError) -> None:
+        """Out of descriptors: those who wait are still there in a second. Any other error is of one guest, who is gone."""
+        if error.errno not in SCARCE:
+            log.warning("a guest could not be let in: %s", error.strerror)
+            return
         log.error("a guest could not be let in: %s; trying again in %g s", error.strerror, ACCEPT_AGAIN_S)
         self._loop.change(self._socket.fileno(), 0)
         self._loop.call_later(ACCEPT_AGAIN_S, self._listen_again)

@@ -55,9 +55,13 @@ def secret_text(random_bytes: bytes) -> str:
     return SECRET_PREFIX + base64.urlsafe_b64encode(random_bytes).decode().rstrip("=")
 
 
-def derived_secret(asking: Asking, key: str, request_digest: str) -> str:
-    """The same secret for the same request under the same key, so that it can be shown again without being kept."""
-    return secret_text(hmac.new(asking.secret, f"{key}\n{request_digest}".encode(), hashlib.sha256).digest())
+def sealed(asking: Asking, nonce: str, secret: bytes) -> bytes:
+    """A new token's 32 bytes under a pad that only the caller's own token can make; sealing it again opens it.
+
+    So the answer to a repeated request can be kept for a day without the secret being readable in the store.
+    """
+    pad = hmac.new(asking.secret, f"receipt {nonce}".encode(), hashlib.sha256).digest()
+    return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
 
 
 class Access:
@@ -69,6 +73,12 @@ class Access:
         self._tokens = tokens
         self._environment_digest = digest(environment_token) if environment_token else ""
         self._free = free
+
+    def still_known(self, asking: Asking) -> bool:
+        """Whether whoever asked a while ago could ask again."""
+        if self._free or asking.token_id.startswith("environment "):
+            return True
+        return any(token.id == asking.token_id for token in self._tokens())
 
     def identify(self, headers: Mapping[str, str], peer: str) -> Asking:
         if self._free:
@@ -87,7 +97,8 @@ class Access:
             within = found.scopes if found.role is Role.OWNER else None
             return Asking(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
         if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
-            return Asking("environment", "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
+            token_id = f"environment {wanted[:16]}"
+            return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
         raise Unauthorized(WRONG)
 
 
@@ -95,14 +106,17 @@ def _refuse_foreign(headers: Mapping[str, str]) -> None:
     """By name only loopback is ours: a page elsewhere, or a name that resolves to loopback, is not."""
     for header, host in (
         ("Host", _host(headers.get("host", ""))),
-        ("Origin", _host(urlsplit(headers["origin"]).netloc) if "origin" in headers else "localhost"),
+        ("Origin", _host(headers["origin"].partition("://")[2]) if "origin" in headers else "localhost"),
     ):
         if not _is_loopback(host):
             raise Forbidden(f"{header} {host!r} is not this machine: a service without tokens answers loopback alone")
 
 
 def _host(netloc: str) -> str:
-    return urlsplit(f"//{netloc}").hostname or ""
+    try:
+        return urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:  # such as an open bracket
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

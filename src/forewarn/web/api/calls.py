@@ -14,11 +14,12 @@ from typing import Annotated, Any
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.control import Answered, Control, Once
+from forewarn.control import Control, Once
 from forewarn.core import fleet
 from forewarn.core.errors import Forbidden, Invalid, NotFound, Refused
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
+    ApprovalMode,
     Event,
     EventType,
     MaintenanceStatus,
@@ -43,15 +44,15 @@ from forewarn.store import (
     Store,
 )
 from forewarn.web.api import shapes, views
-from forewarn.web.api.access import Asking, derived_secret, digest, secret_text
+from forewarn.web.api.access import Asking, digest, sealed, secret_text
 from forewarn.web.api.shapes import Said
 
 EVERYBODY = frozenset(Role)
-STAFF = frozenset({Role.VIEWER, Role.OPERATOR})
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 MAX_KEY_CHARS = 255
 MAX_TIMELINE = 500
+MAX_BEGINNING = 50
 MAX_BODY_BYTES = 1024 * 1024
 MAX_FLEET_BYTES = 256 * 1024 * 1024
 JSON, TOML = "application/json", "application/toml"
@@ -112,27 +113,32 @@ class Api:
 
     def told_events(self, ask: Ask, events: Sequence[Event]) -> list[shapes.EventOut]:
         snapshot = self.control.told(events=events)
-        waiting = self.control.waiting(snapshot, [e.id for e in events])
+        waiting = self.control.waiting(snapshot, [e.id for e in events if e.id in snapshot.events])
         telling = views.Telling(snapshot, waiting, ask.who.within)
-        return [telling.event(snapshot.events[e.id]) for e in events]
+        return [telling.event(snapshot.events[e.id]) for e in events if e.id in snapshot.events]
 
     def told_event(self, ask: Ask, event_id: str) -> shapes.EventOut:
         event, order = self.control.event(event_id)
         snapshot = self.control.told(events=[event])
+        if event_id not in snapshot.events:
+            raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
+        if len(entries) == MAX_TIMELINE:  # how it began is told in any case
+            first = self.store.audit(AuditQuery(event_id=event_id, after=0, limit=MAX_BEGINNING))
+            entries += [entry for entry in reversed(first) if entry.id < entries[-1].id]
         timeline = views.long_timeline(entries, order, self.store.first_seen(event_id))
         waiting = self.control.waiting(snapshot, [event_id])
         return views.Telling(snapshot, waiting, ask.who.within).event(snapshot.events[event_id], timeline)
 
     def told_maintenance(
-        self, ask: Ask, maintenance_id: str, snapshot: Snapshot | None = None
+        self, ask: Ask, maintenance_id: str, snapshot: Snapshot | None = None, *, why: bool = True
     ) -> shapes.MaintenanceOut:
         snapshot = snapshot or self.control.told(maintenances=[maintenance_id])
         maintenance = snapshot.maintenances.get(maintenance_id)
         events = [e for e in snapshot.events.values() if e.maintenance_id == maintenance_id]
         if maintenance is None or not any(ask.who.sees(e.scope) for e in events):
             raise NotFound(f"there is no maintenance {maintenance_id}")
-        waiting = self.control.waiting(snapshot, [e.id for e in events])
+        waiting = self.control.waiting(snapshot, [e.id for e in events]) if why else {}
         return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance)
 
     def targets(self, said: shapes.TargetsIn) -> Targets:
@@ -165,6 +171,10 @@ class Paged(Said):
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
     cursor: str = ""
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def _page(items: Iterable[Any], next_cursor: str | None) -> Answer:
@@ -365,7 +375,7 @@ def post_maintenance(api: Api, ask: Ask) -> Answer:
     )
     if ask.query.dry_run:
         maintenance_id, snapshot = api.control.plan(request, ask.who.actor)
-        return _ok(views.as_plan(api.told_maintenance(ask, maintenance_id, snapshot)))
+        return _ok(views.as_plan(api.told_maintenance(ask, maintenance_id, snapshot, why=False)))
     told: list[bytes] = []
 
     def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
@@ -388,7 +398,7 @@ def list_maintenances(api: Api, ask: Ask) -> Answer:
         MaintenanceQuery(
             statuses=query.status or tuple(MaintenanceStatus),
             within=ask.who.within,
-            before=_after(query.cursor, tuple[datetime, str]),
+            before=_after(query.cursor, tuple[Moment, str]),
             limit=limit + 1,
         )
     )
@@ -424,11 +434,14 @@ class EventsQuery(Paged):
 
 def list_events(api: Api, ask: Ask) -> Answer:
     query = ask.query
-    before = _after(query.cursor, tuple[int])
+    before = _after(query.cursor, tuple[Number])
+    scope, machine = query.scope, query.machine
+    if "/" in machine and not scope:
+        scope, _, machine = machine.partition("/")
     page = api.store.events(
         EventQuery(
-            scope=query.scope,
-            machine=query.machine,
+            scope=scope,
+            machine=machine,
             maintenance_id=query.maintenance,
             statuses=query.status or tuple(Status),
             types=query.type or tuple(EventType),
@@ -448,6 +461,8 @@ def get_event(api: Api, ask: Ask) -> Answer:
 
 def approve_event(api: Api, ask: Ask) -> Answer:
     event = api.event(ask)
+    if ask.who.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
+        raise Forbidden(f"event {event.id} is approved by operators alone: its scope has approval = operator")
     api.control.approve_event(event.id, ask.who.actor)
     return _ok(api.told_event(ask, event.id))
 
@@ -473,18 +488,21 @@ def _settle(verb: Verb) -> Callable[[Api, Ask], Answer]:
 
 
 class OrdersQuery(Paged):
-    """Which orders."""
+    """Which orders; with a maintenance, all of its own that are in these states."""
 
     state: tuple[OrderState, ...] = ()
+    maintenance: str = ""
 
 
 def list_orders(api: Api, ask: Ask) -> Answer:
     query, limit = ask.query, ask.query.limit
+    if query.maintenance:
+        return _orders_of(api, ask)
     found = api.store.orders_page(
         OrderQuery(
             states=query.state or tuple(OrderState),
             within=ask.who.within,
-            before=_after(query.cursor, tuple[datetime, str]),
+            before=_after(query.cursor, tuple[Moment, str]),
             limit=limit + 1,
         )
     )
@@ -492,6 +510,19 @@ def list_orders(api: Api, ask: Ask) -> Answer:
     events = api.store.snapshot(Focus(events=tuple(o.id for o in page), whole=False, shown=True)).events
     told = [views.order_out(o, events[o.id]) for o in page if o.id in events]
     return _page(told, _cursor(last.issued, last.id) if last else None)
+
+
+def _orders_of(api: Api, ask: Ask) -> Answer:
+    """At most as many as a maintenance has events, in their order: one page."""
+    snapshot = api.control.told(maintenances=[ask.query.maintenance])
+    wanted = ask.query.state or tuple(OrderState)
+    told = [
+        views.order_out(order, event)
+        for event in sorted(snapshot.events.values(), key=lambda e: e.position)
+        if event.maintenance_id == ask.query.maintenance and ask.who.sees(event.scope)
+        if (order := snapshot.orders.get(event.id)) is not None and order.state in wanted
+    ]
+    return _page(told, None)
 
 
 def start_order(api: Api, ask: Ask) -> Answer:
@@ -509,7 +540,7 @@ def fail_order(api: Api, ask: Ask) -> Answer:
 
 
 def _report(api: Api, ask: Ask, outcome: Outcome) -> Answer:
-    api.control.report_order(ask.path["id"], outcome, ask.who.actor)
+    api.control.report_order(ask.path["id"], outcome, ask.who.actor, attempt=ask.body.attempt)
     return _ok(_order_out(api, ask.path["id"]))
 
 
@@ -533,7 +564,7 @@ class AuditsQuery(Paged):
 
 def list_audit(api: Api, ask: Ask) -> Answer:
     query, limit = ask.query, ask.query.limit
-    before = _after(query.cursor, tuple[int])
+    before = _after(query.cursor, tuple[Number])
     found = api.store.audit(
         AuditQuery(
             scope=query.scope,
@@ -545,41 +576,54 @@ def list_audit(api: Api, ask: Ask) -> Answer:
         )
     )
     page, last = _more(found, limit)
-    return _page(map(views.audit_out, page), _cursor(last.id) if last else None)
+    told = [views.audit_out(entry, ask.who.within) for entry in page]
+    return _page(told, _cursor(last.id) if last else None)
 
 
 def list_tokens(api: Api, ask: Ask) -> Answer:
     limit = ask.query.limit
-    after = _after(ask.query.cursor, tuple[datetime, str])
+    after = _after(ask.query.cursor, tuple[Moment, str])
     found = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
     page, last = _more(found[: limit + 1], limit)
     return _page(map(views.token_out, page), _cursor(last.created, last.id) if last else None)
 
 
 def post_token(api: Api, ask: Ask) -> Answer:
-    """The secret of one made under a key is computed again when the key comes again: it is kept nowhere."""
+    """Under a key the secret is kept for a day, sealed with the caller's own token, to be told again."""
     said: shapes.TokenIn = ask.body
     scopes = tuple(sorted(set(said.scopes)))
     for missing in set(scopes) - api.store.snapshot(Focus(scopes=scopes, whole=False, shown=True)).scopes.keys():
         raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
-    keyed = ask.key and ask.who.secret
-    secret = derived_secret(ask.who, ask.key, ask.digest) if keyed else secret_text(api.random())
+    secret = api.random()
     token = Token(
         id=api.new_id(),
         name=said.name,
         role=said.role,
         scopes=scopes,
-        digest=digest(secret),
+        digest=digest(secret_text(secret)),
         created=api.clock.now(),
         created_by=ask.who.name,
     )
     told = views.token_out(token)
-    once = ask.once if keyed else None
-    try:
-        api.control.add_token(token, ask.who.actor, once=once, answer=(201, msgspec.json.encode(told).decode()))
-    except Answered as before:
-        told = msgspec.json.decode(before.receipt.body, type=shapes.TokenOut)
-    return _ok(shapes.NewToken(**msgspec.structs.asdict(told), token=secret), 201)
+    kept = SealedToken(told=told, sealed=sealed(ask.who, token.id, secret))
+    api.control.add_token(token, ask.who.actor, once=ask.once, answer=(201, msgspec.json.encode(kept).decode()))
+    return _new_token(told, secret)
+
+
+class SealedToken(msgspec.Struct):
+    """What is kept of the answer to a request for a token."""
+
+    told: shapes.TokenOut
+    sealed: bytes
+
+
+def _new_token(told: shapes.TokenOut, secret: bytes) -> Answer:
+    return _ok(shapes.NewToken(**msgspec.structs.asdict(told), token=secret_text(secret)), 201)
+
+
+def repeat_token(ask: Ask, body: str) -> Answer:
+    kept = msgspec.json.decode(body, type=SealedToken)
+    return _new_token(kept.told, sealed(ask.who, kept.told.id, kept.sealed))
 
 
 def delete_token(api: Api, ask: Ask) -> Answer:
@@ -620,13 +664,25 @@ class Call:
     status: Collection[int] = (200,)
     takes: Any = None
     takes_nothing_too: bool = False
+    repeat: Callable[[Ask, str], Answer] | None = None  # how a kept answer is told again, where not as it is
     query: type[Said] = Nothing
     creates: bool = False
     max_bytes: int = MAX_BODY_BYTES
 
     @property
     def name(self) -> str:
-        return self.do.__name__ if self.do.__name__ != "call" else self.path.rpartition("/")[2]
+        """Unique: the method and the path."""
+        return "-".join([self.method.lower(), *(part.strip("{}") for part in self.path.split("/")[2:])])
+
+    @property
+    def errors(self) -> list[int]:
+        """What may go wrong with it."""
+        statuses = {401, 403, 503}
+        if self.query is not Nothing or self.creates or self.takes is not None or self.method == "POST":
+            statuses |= {400, 422}
+        if self.method != "GET":
+            statuses |= {404, 408, 409, 413}
+        return sorted(statuses | ({400, 404} if "{" in self.path else set()))
 
 
 def _get(path: str, do: Callable[[Api, Ask], Answer], tells: Any, summary: str, **more: Any) -> Call:
@@ -713,7 +769,7 @@ CALLS: tuple[Call, ...] = (
     ),
     _post(
         "/v1/tokens", post_token, shapes.NewToken, "Make a token; its secret is shown this once.",
-        takes=shapes.TokenIn, status=(201,), creates=True,
+        takes=shapes.TokenIn, status=(201,), creates=True, repeat=repeat_token,
     ),
     Call(
         method="DELETE", path="/v1/tokens/{id}", do=delete_token, roles=OPERATORS, status=(204,), summary="Revoke a token."

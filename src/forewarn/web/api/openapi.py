@@ -54,17 +54,15 @@ def openapi(calls: Iterable[Call]) -> dict[str, Any]:
 def _operation(call: Call, schemas: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
     parts = [part for part in call.path.split("/")[2:] if not part.startswith("{")]
     operation: dict[str, Any] = {
-        "operationId": "-".join([call.method.lower(), *parts]),
+        "operationId": call.name,
         "summary": call.summary,
         "description": f"Roles: {', '.join(sorted(call.roles))}.",
         "tags": [parts[0]],
         "parameters": [*_path_parameters(call), *_query_parameters(call, components), *_key_parameter(call)],
         "responses": {str(status): _response(call, status, schemas) for status in call.status},
     }
-    operation["responses"]["default"] = {
-        "description": "What was wrong",
-        "content": {JSON: {"schema": schemas[shapes.Error]}},
-    }
+    error = {"content": {JSON: {"schema": schemas[shapes.Error]}}}
+    operation["responses"] |= {str(code): {"description": HTTPStatus(code).phrase, **error} for code in call.errors}
     if call.takes is not None:
         content: dict[str, Any] = {JSON: {"schema": schemas[call.takes]}}
         if call.takes is shapes.Fleet:

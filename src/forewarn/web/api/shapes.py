@@ -32,6 +32,13 @@ Text = Annotated[str, msgspec.Meta(max_length=1_024)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2_592_000)]
 Domain = Annotated[int, msgspec.Meta(ge=0, le=999)]
 
+Attempt = Annotated[
+    Annotated[int, msgspec.Meta(ge=1)] | None,
+    msgspec.Meta(
+        description="the attempt this is about, as told when it was taken: a report of an earlier one is refused"
+    ),
+]
+
 T = TypeVar("T")
 
 
@@ -84,8 +91,8 @@ class FleetMachine(MachineIn, kw_only=True):
 class Fleet(Said):
     """A whole fleet."""
 
-    scopes: list[FleetScope] = []
-    machines: list[FleetMachine] = []
+    scopes: list[FleetScope]
+    machines: list[FleetMachine]
 
 
 class TargetsIn(Said):
@@ -115,6 +122,7 @@ class FinishIn(Said):
     """What became of the machines of a finished order: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
 
     new_hosts: dict[MachineName, Name] = {}
+    attempt: Attempt = None
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
@@ -122,6 +130,7 @@ class FailIn(Said):
     """Why an order failed."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
+    attempt: Attempt = None
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
@@ -294,6 +303,7 @@ class OrderOut(Told):
     """The work of one started event; it bears the event's id."""
 
     id: str
+    maintenance_id: str
     state: OrderState
     scope: str
     type: EventType

@@ -4,7 +4,7 @@ A bell of this process wakes the streams at once; what other processes saved is 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import msgspec
@@ -13,8 +13,10 @@ from starlette.concurrency import run_in_threadpool
 from forewarn.core.errors import ServiceError, TooManyStreams
 from forewarn.store import AuditQuery, Store
 from forewarn.web.api import views
+from forewarn.web.api.access import Asking
 
 MAX_STREAMS = 100
+MAX_OF_ONE_TOKEN = 20
 BATCH = 200
 LOOK_EVERY_S = 1.0
 KEEP_ALIVE_EVERY_S = 15.0
@@ -24,7 +26,7 @@ class Streams:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._bells: set[asyncio.Event] = set()
+        self._bells: dict[asyncio.Event, str] = {}
 
     def ring(self) -> None:
         """Something was saved; from any thread."""
@@ -36,39 +38,51 @@ class Streams:
         for bell in self._bells:
             bell.set()
 
-    async def open(self, within: tuple[str, ...] | None, last: int | None) -> AsyncIterator[bytes]:
-        """From after `last`, or from now on."""
-        if len(self._bells) >= MAX_STREAMS:
-            raise TooManyStreams(f"{MAX_STREAMS} streams are open already: close one, or ask again later")
+    async def open(
+        self, who: Asking, last: int | None, still_known: Callable[[], bool]
+    ) -> tuple[AsyncIterator[bytes], Callable[[], None]]:
+        """From after `last`, or from now on, for as long as whoever asked is still known; and how its place is given up."""
+        if len(self._bells) >= MAX_STREAMS or list(self._bells.values()).count(who.token_id) >= MAX_OF_ONE_TOKEN:
+            raise TooManyStreams(
+                f"{MAX_STREAMS} streams are open, or {MAX_OF_ONE_TOKEN} with this token: close one, or ask again later"
+            )
         self._loop = asyncio.get_running_loop()
-        if last is None:
-            newest = await run_in_threadpool(self._store.audit, AuditQuery(limit=1))
-            last = newest[0].id if newest else 0
-        return self._lines(within, last)
-
-    async def _lines(self, within: tuple[str, ...] | None, last: int) -> AsyncIterator[bytes]:
         bell = asyncio.Event()
-        self._bells.add(bell)
-        silent_s = 0.0
+        self._bells[bell] = who.token_id
         try:
-            yield b": every change from here on\n\n"
-            while True:
-                bell.clear()
-                try:
-                    query = AuditQuery(within=within, after=last, limit=BATCH)
-                    entries = await run_in_threadpool(self._store.audit, query)
-                except ServiceError:
-                    entries = []  # the store is away: nothing changes meanwhile
-                for entry in entries:
-                    last = entry.id
-                    data = msgspec.json.encode(views.audit_out(entry))
-                    yield b"id: %d\nevent: change\ndata: %b\n\n" % (last, data)
-                silent_s = 0.0 if entries else silent_s + LOOK_EVERY_S
-                if silent_s >= KEEP_ALIVE_EVERY_S:
-                    silent_s = 0.0
-                    yield b": keep-alive\n\n"
-                if len(entries) < BATCH:
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(bell.wait(), LOOK_EVERY_S)
-        finally:
-            self._bells.discard(bell)
+            if last is None:
+                newest = await run_in_threadpool(self._store.audit, AuditQuery(limit=1))
+                last = newest[0].id if newest else 0
+        except BaseException:
+            self._forget(bell)
+            raise
+        return self._lines(bell, who.within, last, still_known), lambda: self._forget(bell)
+
+    def _forget(self, bell: asyncio.Event) -> None:
+        self._bells.pop(bell, None)
+
+    async def _lines(
+        self, bell: asyncio.Event, within: tuple[str, ...] | None, last: int, still_known: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        silent_s = 0.0
+        yield b": every change from here on\n\n"
+        while True:
+            bell.clear()
+            try:
+                if not await run_in_threadpool(still_known):
+                    return
+                query = AuditQuery(within=within, after=last, limit=BATCH)
+                entries = await run_in_threadpool(self._store.audit, query)
+            except ServiceError:
+                entries = []  # the store is away: nothing changes meanwhile
+            for entry in entries:
+                last = entry.id
+                data = msgspec.json.encode(views.audit_out(entry, within))
+                yield b"id: %d\nevent: change\ndata: %b\n\n" % (last, data)
+            silent_s = 0.0 if entries else silent_s + LOOK_EVERY_S
+            if silent_s >= KEEP_ALIVE_EVERY_S:
+                silent_s = 0.0
+                yield b": keep-alive\n\n"
+            if len(entries) < BATCH:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(bell.wait(), LOOK_EVERY_S)

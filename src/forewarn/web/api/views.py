@@ -120,6 +120,10 @@ class Telling:
         self._snapshot = snapshot
         self._waiting = waiting
         self._within = within
+        self._waves: dict[tuple[str, int], list[Event]] = {}
+        for event in snapshot.events.values():
+            if event.status not in ENDED:
+                self._waves.setdefault((event.maintenance_id, event.wave), []).append(event)
         self._notice_s: dict[tuple[str, int], int | None] = {}
 
     def event(self, event: Event, timeline: list[shapes.TimelineEntry] | None = None) -> shapes.EventOut:
@@ -167,12 +171,7 @@ class Telling:
             return None
         wave = (event.maintenance_id, event.wave)
         if wave not in self._notice_s:
-            found = [
-                e
-                for e in self._snapshot.events.values()
-                if (e.maintenance_id, e.wave) == wave and e.status not in ENDED
-            ]
-            self._notice_s[wave] = self._due_notice(found)
+            self._notice_s[wave] = self._due_notice(self._waves.get(wave, ()))
         return self._notice_s[wave]
 
     def _due_notice(self, wave: Iterable[Event]) -> int | None:
@@ -269,6 +268,7 @@ def _result(order: Order) -> str:
 def order_out(order: Order, event: Event) -> shapes.OrderOut:
     return shapes.OrderOut(
         id=order.id,
+        maintenance_id=event.maintenance_id,
         state=order.state,
         scope=event.scope,
         type=event.type,
@@ -284,13 +284,14 @@ def order_out(order: Order, event: Event) -> shapes.OrderOut:
     )
 
 
-def audit_out(entry: AuditEntry) -> shapes.AuditOut:
+def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> shapes.AuditOut:
+    """From where others came is not an owner's business."""
     return shapes.AuditOut(
         id=entry.id,
         at=entry.at,
         who=entry.who,
         action=entry.action,
-        origin=entry.origin,
+        origin=entry.origin if within is None else "",
         scope=entry.scope,
         maintenance_id=entry.maintenance_id,
         event_id=entry.event_id,
