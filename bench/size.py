@@ -18,6 +18,9 @@ class Size:
     transition_rounds: int
     transition_scopes: int
     bare_commits: int
+    agent_changes: int
+    agent_idle_s: float
+    agent_settle_s: float
     pasts: tuple[Past, Past]
     list_rounds: int
 
@@ -32,6 +35,9 @@ FULL = Size(
     transition_rounds=7,
     transition_scopes=100,
     bare_commits=50,
+    agent_changes=100,
+    agent_idle_s=30.0,
+    agent_settle_s=3.0,
     pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
     list_rounds=15,
 )
@@ -45,6 +51,9 @@ TOY = Size(
     transition_rounds=1,
     transition_scopes=5,
     bare_commits=2,
+    agent_changes=2,
+    agent_idle_s=0.5,
+    agent_settle_s=0.5,
     pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
     list_rounds=1,
 )

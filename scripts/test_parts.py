@@ -32,12 +32,13 @@ PARTS: dict[str, list[str]] = {
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],
     "isolation": [*PYTEST, "tests/isolation"],
+    "guest": [*PYTEST, "tests/guest"],
     "api": [*PYTEST, "tests/api"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "crash")
+LONG = ("properties", "web", "guest", "crash")
 
 
 def main() -> int:

@@ -17,7 +17,14 @@ from forewarn.core.model import NAME
 PREFIX = "FOREWARN_"
 # Variables of the same family that other programs of ours read.
 NOT_SETTINGS = frozenset(
-    {"FOREWARN_CONFIG", "FOREWARN_TOKEN", "FOREWARN_SERVER", "FOREWARN_CA_FILE", "FOREWARN_ENDPOINT"}
+    {
+        "FOREWARN_CONFIG",
+        "FOREWARN_TOKEN",
+        "FOREWARN_SERVER",
+        "FOREWARN_CA_FILE",
+        "FOREWARN_ENDPOINT",
+        "FOREWARN_AGENT_CONFIG",
+    }
 )
 # What the command executor tells a command, which may well call `forewarn` itself.
 COMMAND_VARIABLES = frozenset(
@@ -25,6 +32,8 @@ COMMAND_VARIABLES = frozenset(
     for name in (
         "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
         "RESOURCES", "HOSTS", "DURATION_S",
+        # and what the agent tells a step's
+        "STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S",
     )
 )  # fmt: skip
 MAX_CONFIG_BYTES = 1024 * 1024

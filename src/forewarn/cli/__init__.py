@@ -4,6 +4,10 @@ import sys
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["agent"]:  # the agent is part of the base install
+        from forewarn.guest.main import main as agent
+
+        agent(sys.argv[2:])
     try:
         import rich
         import typer

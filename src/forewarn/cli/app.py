@@ -120,6 +120,11 @@ def serve(
     server.serve(loaded, say=lambda line: print(line, flush=True))
 
 
+@app.command()
+def agent() -> None:
+    """The agent of this machine, the same as `forewarn-agent`."""
+
+
 def run() -> None:
     """Errors of ours end with one line that says what to do; wrong usage with 2, nobody there with 3, the rest with 1."""
     for stream in (sys.stdout, sys.stderr):

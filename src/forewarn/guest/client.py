@@ -1,0 +1,291 @@
+"""The SDK: `Client` reads the document, approves, watches for changes and knows this machine's own name.
+
+Owns the conversation: which time-out a request gets, when it is repeated, how often the endpoint is asked and where it is.
+Time and transport are arguments. Asking goes on through 404, 410, 429, 5xx, cut answers and silence; a failure is logged
+when it first comes and when it changes, not each time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from email.utils import formatdate
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+
+from forewarn.guest.clock import Time
+from forewarn.guest.discovery import find_endpoint
+from forewarn.guest.document import Document, Event, parse_document, parse_moment
+from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
+from forewarn.guest.names import Me
+from forewarn.guest.transport import Answer, Transport
+
+NEWEST_VERSION = "2020-07-01"
+INSTANCE_VERSION = "2017-08-01"
+PATH = "/metadata/scheduledevents"
+
+# "The first call may take up to two minutes": until one has been answered, each may.
+FIRST_ANSWER_TIMEOUT_S = 130.0
+ANSWER_TIMEOUT_S = 15.0
+INSTANCE_TIMEOUT_S = 5.0
+LONG_POLL_S = 60
+POLL_EVERY_S = 1.0
+# However eagerly the endpoint answers: fewer requests than the five a second a machine may send.
+MIN_BETWEEN_S = 0.25
+BACKOFF_S = (1.0, 2.0, 4.0, 5.0)
+MAX_RETRY_AFTER_S = 60.0
+REDISCOVER_AFTER = 3
+DOCUMENT_PATIENCE_S = 300.0
+MAX_IDS = 100
+
+log = logging.getLogger("forewarn.guest")
+
+
+class Client:
+    """One machine's conversation with its endpoint. Not for use by several threads at once."""
+
+    def __init__(
+        self,
+        endpoint: str = "",
+        *,
+        api_version: str = NEWEST_VERSION,
+        name: str = "",
+        source_address: str = "",
+        poll_every_s: float = POLL_EVERY_S,
+        transport: Optional[Transport] = None,
+        time: Optional[Time] = None,
+        find: Optional[Callable[[], str]] = None,
+    ) -> None:
+        self.time = time or Time()
+        self.failures = Failures(self.time)
+        self._find = find or (lambda: find_endpoint(endpoint, os.environ))
+        self._endpoint = ""
+        self._version = api_version
+        self._name = name
+        self._poll_every_s = max(MIN_BETWEEN_S, poll_every_s)
+        self._transport = transport or Transport(source_address=source_address, time=self.time)
+        self._last: Optional[Document] = None
+        self._answered = False
+        self._unreachable = 0
+        self._due_s = float("-inf")
+        # Whether the last answer came as soon as the document changed, and not at the next poll.
+        self.long_polls = False
+
+    @property
+    def endpoint(self) -> str:
+        """Where we ask; looked for at the first request, and anew after three failed connections."""
+        if not self._endpoint:
+            self._endpoint = self._find()
+        return self._endpoint
+
+    # -- reading
+
+    def document(self, patience_s: float = DOCUMENT_PATIENCE_S) -> Document:
+        """The present document; asks again for up to `patience_s`, then raises what went wrong last."""
+        give_up_s = self.time.monotonic() + patience_s
+        while True:
+            try:
+                return self.poll()
+            except EndpointError as error:
+                pause_s = self.failures.failed(error)
+                if self.time.monotonic() + pause_s > give_up_s:
+                    raise
+                self.time.sleep(pause_s)
+
+    def watch(self) -> Iterator[Document]:
+        """The document, and then each change of it, for ever; by long poll where the endpoint offers it."""
+        shown: Optional[Document] = None
+        while True:
+            document = self.next()
+            if document is not None and document.differs(shown):
+                shown = document
+                yield document
+
+    def next(self, wait_s: float = LONG_POLL_S, timeout_s: float = 0.0) -> Optional[Document]:
+        """Sleep until a request is due, ask once, and wait up to about `wait_s` for a change where that is offered.
+
+        The document, changed or not; None after a failure, which is logged and delays the next request.
+        """
+        sleep_s = self.due_in_s()
+        if sleep_s > wait_s:
+            self.time.sleep(wait_s)
+            return None
+        self.time.sleep(sleep_s)
+        sent_s = self.time.monotonic()
+        before = self._last
+        try:
+            document = self.poll(wait_s - sleep_s, timeout_s)
+        except (EndpointError, Refused) as error:
+            self._due_s = self.time.monotonic() + self.failures.failed(error)
+            return None
+        # With a new tag in hand a request may wait at the endpoint instead of here.
+        changed = bool(document.etag) and document.differs(before)
+        self._due_s = sent_s + (MIN_BETWEEN_S if changed else self._poll_every_s)
+        return document
+
+    def due_in_s(self) -> float:
+        """How long until the next request may go out."""
+        return max(0.0, self._due_s - self.time.monotonic())
+
+    def poll(self, wait_s: float = 0.0, timeout_s: float = 0.0) -> Document:
+        """One request. 304 is the document we have, confirmed."""
+        headers: Dict[str, str] = {}
+        waits = 0
+        if self._last is not None and self._last.etag:
+            headers["If-None-Match"] = self._last.etag
+            waits = int(min(wait_s, LONG_POLL_S))
+            if waits >= 1:
+                headers["Prefer"] = f"wait={waits}"
+        patience_s = ANSWER_TIMEOUT_S if self._answered else FIRST_ANSWER_TIMEOUT_S
+        try:
+            answer = self._request("GET", PATH, headers=headers, timeout_s=timeout_s or patience_s + waits)
+            document = self._read(answer)
+        except NoAnswer:
+            # Perhaps it is being enabled anew; then this is a first call again. A glance that was cut off says nothing.
+            self._answered = self._answered and bool(timeout_s)
+            raise
+        except BadDocument:
+            self._last = None
+            raise
+        self._last = document
+        self._answered = True
+        self.long_polls = "preference-applied" in answer.headers
+        self.failures.worked()
+        return document
+
+    def _read(self, answer: Answer) -> Document:
+        # An endpoint that does not tell the time has, as far as we know, ours.
+        date = answer.headers.get("date") or formatdate(self.time.wall(), usegmt=True)
+        now_s = self.time.monotonic()
+        if answer.status == 304 and self._last is not None:
+            return self._last.confirmed(parse_moment(date), now_s)
+        if answer.status != 200:
+            raise BadDocument(f"{answer.status} instead of a document")
+        return parse_document(answer.body, etag=answer.headers.get("etag", ""), date=date, received_s=now_s)
+
+    # -- approving
+
+    def approve(self, *events: Union[Event, str]) -> None:
+        """Say go for these events; repeating it is safe. Raises Refused when an id is not this scope's."""
+        ids = list(dict.fromkeys(each.id if isinstance(each, Event) else each.upper() for each in events))
+        for first in range(0, len(ids), MAX_IDS):
+            self._approve(ids[first : first + MAX_IDS])
+
+    def _approve(self, ids: List[str]) -> None:
+        body = json.dumps({"StartRequests": [{"EventId": each} for each in ids]}).encode()
+        headers = {"Content-Type": "application/json"}
+        self._request("POST", PATH, headers=headers, body=body, timeout_s=ANSWER_TIMEOUT_S)
+
+    # -- who we are
+
+    def me(self) -> Me:
+        """This machine: as configured, as `/metadata/instance` has it, else by its host name."""
+        if self._name:
+            return Me(self._name, "configured")
+        try:
+            answer = self._request(
+                "GET", "/metadata/instance/compute", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S
+            )
+            compute = json.loads(answer.body.decode("utf-8-sig"))
+            name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
+        except (EndpointError, Refused, ValueError, AttributeError) as error:
+            log.debug("the endpoint does not tell our name (%s): the host name stands in", error)
+            name = scale_set = None
+        if isinstance(name, str) and name:
+            return Me(name, "instance", scale_set if isinstance(scale_set, str) else "")
+        return Me(socket.gethostname().partition(".")[0], "hostname")
+
+    def versions(self) -> None:
+        """Ask for something that enables nothing: whether anybody answers."""
+        self._request("GET", "/metadata/versions", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
+
+    # -- one request
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Optional[Mapping[str, str]] = None,
+        body: bytes = b"",
+        version: str = "",
+        timeout_s: float,
+    ) -> Answer:
+        try:
+            answer = self._transport.request(
+                method,
+                self.endpoint,
+                f"{path}?api-version={version or self._version}",
+                headers={"Metadata": "true", **(headers or {})},
+                body=body,
+                timeout_s=timeout_s,
+            )
+        except Unreachable:
+            self._unreachable += 1
+            if self._unreachable % REDISCOVER_AFTER == 0:
+                self._endpoint = ""
+            raise
+        except EndpointError:  # slow or cut, but there
+            self._unreachable = 0
+            raise
+        self._unreachable = 0
+        return _accepted(answer)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _accepted(answer: Answer) -> Answer:
+    status = answer.status
+    if status in (200, 304):
+        return answer
+    if status in (404, 410, 429) or status >= 500:
+        raise NotReady(status, _error_text(answer.body), _retry_after_s(answer.headers))
+    raise Refused(status, _error_text(answer.body))
+
+
+def _error_text(body: bytes) -> str:
+    """What the endpoint said was wrong, at most a line of it."""
+    try:
+        said: Any = json.loads(body.decode("utf-8", "replace"))
+        said = said.get("error", "") if isinstance(said, dict) else ""
+    except ValueError:
+        said = body.decode("utf-8", "replace")
+    return " ".join(str(said).split())[:200] or "no reason given"
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    text = headers.get("retry-after", "").strip()
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isdecimal() and text.isascii() else 0.0
+
+
+class Failures:
+    """Failures in a row: how long to pause, and what is worth a line in the log."""
+
+    def __init__(self, time: Time) -> None:
+        self._time = time
+        self.count = 0
+        self.total = 0
+        self.last = ""
+        self._kind = ""
+        self._since_s = 0.0
+
+    def failed(self, error: Union[EndpointError, Refused]) -> float:
+        """Seconds to pause before the next try."""
+        kind = error.kind if isinstance(error, EndpointError) else f"{type(error).__name__} {error.status}"
+        if not self.count:
+            self._since_s = self._time.monotonic()
+        if kind != self._kind:
+            log.warning("the endpoint does not give a document: %s", error)
+        self._kind, self.last = kind, str(error)
+        pause_s = BACKOFF_S[min(self.count, len(BACKOFF_S) - 1)]
+        self.count += 1
+        self.total += 1
+        return max(pause_s, error.retry_after_s) if isinstance(error, NotReady) else pause_s
+
+    def worked(self) -> None:
+        if self.count:
+            seconds = self._time.monotonic() - self._since_s
+            log.warning("the endpoint answers again, after %d failure(s) in %.0f s", self.count, seconds)
+        self.count, self._kind, self.last = 0, "", ""

@@ -1,0 +1,185 @@
+"""The configuration file: agent.toml into a frozen Config, or ConfigError saying where the wrong thing stands.
+
+A file that others may write is refused: it names programs the agent runs. Secrets stand in files of their own (`*_file`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from forewarn.guest.clock import BOOT_ID_FILE
+from forewarn.guest.discovery import normal_endpoint
+from forewarn.guest.errors import ConfigError
+from forewarn.guest.handlers import HANDLERS
+from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
+from forewarn.guest.reading import flag, keys_of, one_of, others_may_write, seconds, text, words
+
+MAX_BYTES = 1024 * 1024
+MAX_STEPS = 100
+TOP = (
+    "approve", "reserve", "rules", "steps", "health", "endpoint", "api_version", "name", "source_address", "poll", "state_dir",
+    "metrics_file", "boot_id_file", "log_level",
+)  # fmt: skip
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True)
+class Config:
+    plan: Plan
+    state_dir: Path
+    endpoint: str = ""
+    api_version: str = "2020-07-01"
+    name: str = ""
+    source_address: str = ""
+    poll_every_s: float = 1.0
+    metrics_file: Optional[Path] = None
+    boot_id_file: str = BOOT_ID_FILE
+    log_level: str = "info"
+
+
+def load(path: Path, environment: Mapping[str, str]) -> Config:
+    """Read the file, having made sure that nobody else can write it."""
+    try:
+        complaint = others_may_write(path)
+        if complaint:
+            raise ConfigError(f"{path} is refused: it names programs to run, and {complaint}")
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: this is no configuration file")
+        data = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; `forewarn-agent init` writes one") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: this is not UTF-8") from None
+    try:
+        return parse(_toml(data), environment)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _toml(data: str) -> Dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # below 3.11 the single file brings one along
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        return tomllib.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"this is not TOML: {error}") from None
+
+
+def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
+    keys_of(table, TOP, "agent.toml")
+    plan = Plan(
+        approve=one_of(table.get("approve", "when-ready"), APPROVE_WHEN, "approve"),
+        reserve_s=seconds(table.get("reserve", "30s"), "reserve"),
+        rules=tuple(_rule(each, f"rules[{n}]") for n, each in enumerate(_tables(table, "rules"))),
+        steps=_steps(_tables(table, "steps")),
+        health=_health(table["health"]) if "health" in table else None,
+    )
+    version = text(table.get("api_version", "2020-07-01"), "api_version")
+    if not _VERSION.fullmatch(version):
+        raise ConfigError(f"api_version: {version!r} is no version: write it like 2020-07-01")
+    metrics = table.get("metrics_file")
+    return Config(
+        plan=plan,
+        state_dir=_path(table["state_dir"], "state_dir") if "state_dir" in table else default_state_dir(environment),
+        endpoint=normal_endpoint(text(table["endpoint"], "endpoint")) if "endpoint" in table else "",
+        api_version=version,
+        name=text(table["name"], "name") if "name" in table else "",
+        source_address=text(table["source_address"], "source_address") if "source_address" in table else "",
+        poll_every_s=max(1.0, seconds(table.get("poll", "1s"), "poll")),
+        metrics_file=_path(metrics, "metrics_file") if metrics is not None else None,
+        boot_id_file=text(table.get("boot_id_file", BOOT_ID_FILE), "boot_id_file"),
+        log_level=one_of(table.get("log_level", "info"), LOG_LEVELS, "log_level"),
+    )
+
+
+def default_state_dir(environment: Mapping[str, str]) -> Path:
+    """systemd's, root's, the user's; %ProgramData% where that is the custom."""
+    if environment.get("STATE_DIRECTORY"):
+        return Path(environment["STATE_DIRECTORY"].partition(":")[0])
+    if os.name != "posix":
+        return Path(environment.get("PROGRAMDATA", "C:\\ProgramData")) / "forewarn-agent"
+    if os.geteuid() == 0:
+        return Path("/var/lib/forewarn-agent")
+    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn-agent"
+
+
+def _path(value: Any, where: str) -> Path:
+    return Path(text(value, where)).expanduser()
+
+
+def _tables(table: Mapping[str, Any], key: str) -> List[Any]:
+    value = table.get(key, [])
+    if not isinstance(value, list):
+        raise ConfigError(f"{key}: write each as a table of its own, under [[{key}]]")
+    return value
+
+
+def _when(value: Any, where: str) -> When:
+    keys_of(value, ("type", "source", "max_duration"), where)
+    return When(
+        types=_some(value.get("type", ()), f"{where}.type"),
+        sources=_some(value.get("source", ()), f"{where}.source"),
+        max_duration_s=seconds(value["max_duration"], f"{where}.max_duration") if "max_duration" in value else None,
+    )
+
+
+def _some(value: Any, where: str) -> Tuple[str, ...]:
+    return () if value == () else words([value] if isinstance(value, str) else value, where)
+
+
+def _rule(value: Any, where: str) -> Rule:
+    keys_of(value, ("when", "do"), where)
+    if "do" not in value:
+        raise ConfigError(f"{where}: do is missing: use one of {', '.join(DO)}")
+    return Rule(_when(value.get("when", {}), f"{where}.when"), one_of(value["do"], DO, f"{where}.do"))
+
+
+def _steps(values: List[Any]) -> Tuple[Step, ...]:
+    if len(values) > MAX_STEPS:
+        raise ConfigError(f"steps: more than {MAX_STEPS}")
+    steps = tuple(_step(each, f"steps[{n}]") for n, each in enumerate(values))
+    names = [step.name for step in steps]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"steps: two are named {name!r}: the journal could not tell them apart")
+    return steps
+
+
+def _step(value: Any, where: str) -> Step:
+    keys_of(value, ("name", "when", "timeout", "required", "repeatable", *HANDLERS), where)
+    name = text(value.get("name"), f"{where}.name")
+    where = f'{where} "{name}"'
+    kinds = [kind for kind in HANDLERS if kind in value]
+    if len(kinds) != 1:
+        raise ConfigError(f"{where}: write exactly one of {', '.join(HANDLERS)}")
+    (kind,) = kinds
+    timeout_s = seconds(value.get("timeout", "1m"), f"{where}.timeout")
+    if timeout_s < 1:
+        raise ConfigError(f"{where}.timeout: a step needs some time: write at least 1s")
+    table = value[kind]
+    keys_of(table, table if isinstance(table, Mapping) else (), f"{where}.{kind}")
+    step = Step(
+        name=name,
+        handler=kind,
+        spec=HANDLERS[kind].parse(table, f"{where}.{kind}"),
+        when=_when(value.get("when", {}), f"{where}.when"),
+        timeout_s=timeout_s,
+        required=flag(value.get("required", False), f"{where}.required"),
+        repeatable=flag(value.get("repeatable", True), f"{where}.repeatable"),
+    )
+    if step.tells and step.required:
+        raise ConfigError(f"{where}.required: a message that is not delivered must not keep a machine from approving")
+    return step
+
+
+def _health(value: Any) -> Health:
+    keys_of(value, ("command", "timeout"), "health")
+    timeout_s = seconds(value.get("timeout", "1m"), "health.timeout")
+    return Health(words(value.get("command"), "health.command"), max(1.0, timeout_s))

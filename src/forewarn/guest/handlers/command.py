@@ -1,0 +1,46 @@
+"""`command`: programs of your own, with the event as JSON on stdin and in FOREWARN_* variables; 0 is success."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+
+from forewarn.guest.errors import ConfigError
+from forewarn.guest.reading import keys_of, words
+from forewarn.guest.steps import Run
+
+
+class Spec(NamedTuple):
+    prepare: Tuple[str, ...] = ()
+    verify: Tuple[str, ...] = ()
+    recover: Tuple[str, ...] = ()
+
+
+def parse(table: Mapping[str, Any], where: str) -> Spec:
+    keys_of(table, Spec._fields, where)
+    spec = Spec(**{key: words(value, f"{where}.{key}") for key, value in table.items()})
+    if not spec.prepare and not spec.recover:
+        raise ConfigError(f"{where}: it does nothing: write `prepare`, `recover`, or both")
+    return spec
+
+
+def check(spec: Spec) -> List[str]:
+    return [complaint for argv in spec if argv for complaint in missing_program(argv)]
+
+
+def missing_program(argv: Tuple[str, ...]) -> List[str]:
+    return [] if shutil.which(argv[0]) else [f"{argv[0]} is no program here"]
+
+
+def prepare(spec: Spec, run: Run) -> None:
+    if spec.prepare:
+        run.command(spec.prepare)
+
+
+def verify(spec: Spec, run: Run) -> Optional[bool]:
+    return run.command(spec.verify, checked=False) == 0 if spec.verify else None
+
+
+def recover(spec: Spec, run: Run) -> None:
+    if spec.recover:
+        run.command(spec.recover)

@@ -1,0 +1,69 @@
+"""`log`: each event and change as one structured line, in a file or in the system's log."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, List, Mapping, NamedTuple, Optional
+
+from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.reading import keys_of, text
+from forewarn.guest.steps import Run
+
+
+class Spec(NamedTuple):
+    file: str = ""
+    syslog: str = ""
+
+
+def parse(table: Mapping[str, Any], where: str) -> Spec:
+    keys_of(table, Spec._fields, where)
+    spec = Spec(**{key: text(value, f"{where}.{key}") for key, value in table.items()})
+    if bool(spec.file) == bool(spec.syslog):
+        raise ConfigError(f'{where}: write either `file = "/var/log/…"` or `syslog = "daemon"`')
+    return spec
+
+
+def check(spec: Spec) -> List[str]:
+    if spec.file:
+        folder = Path(spec.file).parent
+        return [] if os.access(folder, os.W_OK) else [f"{folder} cannot be written to"]
+    return [] if _facility(spec) is not None else [f"there is no syslog here, or no facility {spec.syslog!r}"]
+
+
+def tell(spec: Spec, run: Run) -> None:
+    line = json.dumps({"change": run.change, "event": run.event}, ensure_ascii=False, separators=(",", ":"))
+    facility = _facility(spec)
+    if spec.file:
+        try:
+            with Path(spec.file).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise StepFailed(f"{spec.file} cannot be written: {error.strerror}") from None
+    elif facility is not None:
+        import syslog
+
+        syslog.openlog("forewarn-agent", 0, facility)
+        syslog.syslog(syslog.LOG_NOTICE, line)
+
+
+def _facility(spec: Spec) -> Optional[int]:
+    try:
+        import syslog
+    except ImportError:
+        return None
+    return getattr(syslog, f"LOG_{spec.syslog.upper()}", None)
+
+
+def prepare(spec: Spec, run: Run) -> None:
+    del spec, run
+
+
+def verify(spec: Spec, run: Run) -> Optional[bool]:
+    del spec, run
+    return None
+
+
+def recover(spec: Spec, run: Run) -> None:
+    del spec, run

@@ -1,0 +1,97 @@
+"""`notify`: a webhook told of each event and change, once, also across restarts; in Slack's shape unless told otherwise.
+
+The address is a secret and stands in a file of its own (`url_file`). It is in no message, log, journal or status. A message that
+was under way when the agent was killed is sent again with the same Idempotency-Key.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any, List, Mapping, NamedTuple, Optional
+from urllib.parse import urlsplit
+
+from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.reading import keys_of, readable_secret, text
+from forewarn.guest.steps import Run
+
+TIMEOUT_S = 5.0
+SHAPES = ("slack", "event")
+
+
+class Spec(NamedTuple):
+    url_file: str
+    shape: str = "slack"
+
+
+def parse(table: Mapping[str, Any], where: str) -> Spec:
+    keys_of(table, Spec._fields, where)
+    if "url_file" not in table:
+        raise ConfigError(f"{where}: url_file is missing: the address is a secret and stands in a file of its own")
+    spec = Spec(**{key: text(value, f"{where}.{key}") for key, value in table.items()})
+    if spec.shape not in SHAPES:
+        raise ConfigError(f"{where}.shape: {spec.shape!r} is unknown: use one of {', '.join(SHAPES)}")
+    return spec
+
+
+def check(spec: Spec) -> List[str]:
+    complaint = readable_secret(spec.url_file)
+    if complaint:
+        return [complaint]
+    return [] if _url(spec) else [f"{spec.url_file} holds no http:// or https:// address"]
+
+
+def tell(spec: Spec, run: Run) -> None:
+    complaint = readable_secret(spec.url_file)
+    url = "" if complaint else _url(spec)
+    if not url:
+        raise StepFailed(complaint or f"{spec.url_file} holds no address")
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection = kind(parts.hostname or "", parts.port, timeout=max(0.1, min(TIMEOUT_S, run.left_s())))
+        try:
+            connection.request("POST", path, json.dumps(_message(spec, run)).encode(), headers)
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise StepFailed(f"the webhook cannot be reached: {type(error).__name__}") from None
+    if status >= 300:
+        raise StepFailed(f"the webhook answered {status}")
+
+
+def _message(spec: Spec, run: Run) -> Mapping[str, Any]:
+    event = run.event
+    if spec.shape == "event":
+        return {"change": run.change, "event": event}
+    start = f", not before {event['NotBefore']}" if event.get("NotBefore") else ""
+    why = f": {event['Description']}" if event.get("Description") else ""
+    machines = ", ".join(event.get("Resources", ()))
+    return {"text": f"{event.get('EventType')} of {machines} {run.change}{start}{why} ({event.get('EventId')})"}
+
+
+def _url(spec: Spec) -> str:
+    try:
+        url = Path(spec.url_file).read_text("utf-8").strip()
+        parts = urlsplit(url)
+    except (OSError, ValueError):
+        return ""
+    return url if parts.scheme in ("http", "https") and parts.hostname else ""
+
+
+def prepare(spec: Spec, run: Run) -> None:
+    del spec, run
+
+
+def verify(spec: Spec, run: Run) -> Optional[bool]:
+    del spec, run
+    return None
+
+
+def recover(spec: Spec, run: Run) -> None:
+    del spec, run

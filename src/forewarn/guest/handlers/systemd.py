@@ -1,0 +1,59 @@
+"""`systemd`: a unit, stopped and confirmed inactive, started and confirmed active."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+
+from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.reading import flag, keys_of, words
+from forewarn.guest.steps import POLL_S, Run
+
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
+# What `systemctl is-active` says with: 0 active, 3 inactive or failed, 4 no such unit.
+_ACTIVE, _INACTIVE = 0, 3
+
+
+class Spec(NamedTuple):
+    units: Tuple[str, ...]
+    user: bool = False
+
+
+def parse(table: Mapping[str, Any], where: str) -> Spec:
+    keys_of(table, ("unit", "units", "user"), where)
+    units = words(table.get("units", [table.get("unit", "")]), f"{where}.unit")
+    for unit in units:
+        if not _UNIT.fullmatch(unit) or unit.startswith("-"):
+            raise ConfigError(f"{where}.unit: {unit!r} is no unit: write it like worker.service")
+    return Spec(units, flag(table.get("user", False), f"{where}.user"))
+
+
+def check(spec: Spec) -> List[str]:
+    del spec
+    return [] if shutil.which("systemctl") else ["systemctl is not here"]
+
+
+def prepare(spec: Spec, run: Run) -> None:
+    run.command(_systemctl(spec, "stop", *spec.units))
+
+
+def verify(spec: Spec, run: Run) -> Optional[bool]:
+    codes = [run.command(_systemctl(spec, "is-active", "--quiet", unit), checked=False) for unit in spec.units]
+    if any(code == _ACTIVE for code in codes):
+        return False
+    return True if all(code == _INACTIVE for code in codes) else None
+
+
+def recover(spec: Spec, run: Run) -> None:
+    units = tuple(reversed(spec.units))
+    run.command(_systemctl(spec, "start", *units))
+    for unit in units:
+        while run.command(_systemctl(spec, "is-active", "--quiet", unit), checked=False) != _ACTIVE:
+            if run.command(_systemctl(spec, "is-failed", "--quiet", unit), checked=False) == 0:
+                raise StepFailed(f"{unit} has failed")
+            run.pause(POLL_S)
+
+
+def _systemctl(spec: Spec, *words_: str) -> Tuple[str, ...]:
+    return ("systemctl", *(("--user",) if spec.user else ()), *words_)

@@ -1,0 +1,87 @@
+"""How values of a configuration file are read: each reader takes the value and where it stands, or raises ConfigError."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Iterable, Mapping, Tuple
+
+from forewarn.guest.errors import ConfigError
+
+MAX_DURATION_S = 7 * 86_400
+_DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def keys_of(table: Any, known: Iterable[str], where: str) -> None:
+    """An unknown key is an error: it is a known one misspelt."""
+    names = list(known)
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: write a table with {', '.join(names)}")
+    for key in table:
+        if key not in names:
+            raise ConfigError(f"{where}.{key}: unknown key; the keys here are {', '.join(names)}")
+
+
+def text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{where}: write a text")
+    return value
+
+
+def flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: {value!r} is neither true nor false")
+    return value
+
+
+def words(value: Any, where: str) -> Tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise ConfigError(f'{where}: write a list of words, like ["systemctl", "stop", "worker"]')
+    return tuple(value)
+
+
+def one_of(value: Any, choices: Tuple[str, ...], where: str) -> str:
+    if value not in choices:
+        raise ConfigError(f"{where}: {value!r} is unknown: use one of {', '.join(choices)}")
+    return str(value)
+
+
+def seconds(value: Any, where: str) -> float:
+    """A number and a unit; `0` alone needs none."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0.0
+    if found is None:
+        raise ConfigError(f'{where}: {value!r} is not a duration: write a number and a unit, like "90s" or "15m"')
+    duration_s = int(found[1]) * _SECONDS[found[2]]
+    if duration_s > MAX_DURATION_S:
+        raise ConfigError(f"{where}: {value!r} is longer than a week")
+    return float(duration_s)
+
+
+def others_may_write(path: Path) -> str:
+    """ "" or who else than we and root may change this file, or put another in its place."""
+    if os.name != "posix":
+        return ""
+    for each in (path, path.resolve().parent):
+        found = each.stat()
+        if found.st_uid not in (0, os.geteuid()):
+            return f"{each} belongs to somebody else: chown it"
+        # A sticky folder like /tmp lets nobody replace another's file.
+        if found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+            return f"others may write {each}: chmod go-w it"
+    return ""
+
+
+def readable_secret(name: str) -> str:
+    """ "" or what is wrong with a file that holds a secret."""
+    try:
+        found = Path(name).stat()
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    if os.name == "posix" and found.st_mode & 0o077:
+        return f"others may read {name}, which holds a secret: chmod 600 it"
+    return "" if os.access(name, os.R_OK) else f"{name} cannot be read"

@@ -1,0 +1,161 @@
+"""What the agent shows of itself: a status file for people and a Prometheus textfile, derived from its state."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from forewarn.guest.agent import Agent
+from forewarn.guest.clock import shown
+from forewarn.guest.decide import budget_left_s, why_not_approved
+from forewarn.guest.names import Me
+from forewarn.guest.state import EventState, State
+
+NAME = "status.json"
+
+
+def describe(agent: Agent) -> Dict[str, Any]:
+    """The agent's state for people: what it is doing, what remains of the budget, why it has not approved."""
+    wall_s = agent.time.wall()
+    return {
+        "at": shown(wall_s),
+        "pid": os.getpid(),
+        "machine": agent.me.name if agent.me is not None else "",
+        "endpoint": agent.client.endpoint,
+        "failing": agent.client.failures.last,
+        "doing": agent.doing,
+        "dry_run": agent.dry,
+        "in_service": not agent.state.out_of_service,
+        "health": agent.state.last_health,
+        "events": [_event(agent, known, wall_s) for known in agent.state.events.values()],
+        "steps": [_step(agent.state, step.name) for step in agent.plan.steps if not step.tells],
+    }
+
+
+def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
+    event, view = known.event, agent.view()
+    left_s, budget_s = view.left_s(event), budget_left_s(known, view)
+    why = why_not_approved(agent.plan, agent.me or Me(""), agent.state, known)
+    if not why:
+        why = f"the endpoint refused it: {known.refused}" if known.refused else "it is about to be"
+    return {
+        "id": event.id,
+        "type": event.type,
+        "status": "over" if known.over else event.status,
+        "do": known.do,
+        "not_before": event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if event.not_before else "",
+        # On this machine's own clock, so that whoever reads it later can tell what is left then.
+        "starts_at": _at(wall_s, left_s),
+        "budget_ends_at": _at(wall_s, budget_s),
+        "approved": known.approved,
+        "why_not_approved": "" if known.approved else why,
+        "over": known.over,
+        "missed_notice": known.missed,
+    }
+
+
+def _at(wall_s: float, in_s: Optional[float]) -> Optional[float]:
+    return None if in_s is None else round(wall_s + in_s, 1)
+
+
+def _step(state: State, name: str) -> Dict[str, Any]:
+    remembered = state.steps.get(name)
+    if remembered is None:
+        return {"name": name, "state": "idle", "reason": ""}
+    reason = next((why for ok, why in remembered.outcomes.values() if not ok), "")
+    if remembered.under_way:
+        shown_state = f"{remembered.under_way} under way"
+    elif remembered.held:
+        shown_state, reason = "prepared", ""
+    elif remembered.doubtful:
+        shown_state = "prepared before the reboot"
+    else:
+        shown_state = ("failed" if remembered.dirty else "skipped") if reason else "idle"
+    return {"name": name, "state": shown_state, "reason": reason}
+
+
+def lines(status: Mapping[str, Any], now_s: float, running: bool) -> List[str]:
+    """For a terminal."""
+    told = [
+        f"agent      {'running, pid ' + str(status['pid']) if running else 'NOT RUNNING'}"
+        + (" (dry run)" if status["dry_run"] else ""),
+        f"machine    {status['machine'] or 'not known yet'}, asking {status['endpoint']}",
+        f"service    {'in service' if status['in_service'] else 'OUT OF SERVICE'}"
+        + (f": not healthy: {status['health']}" if status["health"] else ""),
+    ]
+    if status["failing"]:
+        told.append(f"endpoint   does not answer: {status['failing']}")
+    told.append(f"doing      {status['doing'] or 'waiting'}")
+    for event in status["events"]:
+        told.append(f"event      {event['type']} {event['id']} {event['status']}: {event['do']}{_left(event, now_s)}")
+        told.append(
+            "           approved"
+            if event["approved"]
+            else f"           not approved: {event['why_not_approved']}"
+            + (" (there was no notice)" if event["missed_notice"] else "")
+        )
+    told += [
+        f"step       {step['name']}: {step['state']}" + (f": {step['reason']}" if step["reason"] else "")
+        for step in status["steps"]
+    ]
+    return told
+
+
+def _left(event: Mapping[str, Any], now_s: float) -> str:
+    if event["status"] != "Scheduled" or event["starts_at"] is None:
+        return ""
+    start_s, budget_s = (max(0.0, event[key] - now_s) for key in ("starts_at", "budget_ends_at"))
+    return f"; starts in {start_s:.0f} s or later, {budget_s:.0f} s of the budget remain"
+
+
+def metrics(state: State, failures: int) -> str:
+    """In Prometheus' text format, for the node exporter's textfile collector."""
+    tally = state.tally
+    told = [
+        ("events_total", "counter", "Events that meant this machine.", tally.events),
+        ("approvals_total", "counter", "Events this machine approved.", tally.approvals),
+        ("missed_notices_total", "counter", "Events first seen when they had started.", tally.missed_notices),
+        ("recoveries_total", "counter", "Times the machine went back into service.", tally.recoveries),
+        ("health_failures_total", "counter", "Failed health checks after an event.", tally.health_failures),
+        ("step_failures_total", "counter", "Steps that failed to prepare or to be undone.", tally.step_failures),
+        ("endpoint_failures_total", "counter", "Requests the endpoint did not answer as it should.", failures),
+        ("in_service", "gauge", "Whether the machine is in service.", int(not state.out_of_service)),
+        (
+            "detection_delay_seconds",
+            "gauge",
+            "How long the last event may have gone unseen, at most; 0 by long poll.",
+            tally.detection_delay_s,
+        ),
+        ("lead_time_seconds", "gauge", "Time that was left to NotBefore at the last approval.", tally.lead_time_s),
+    ]
+    out: List[str] = []
+    for name, kind, text, value in told:
+        out += [
+            f"# HELP forewarn_agent_{name} {text}",
+            f"# TYPE forewarn_agent_{name} {kind}",
+            f"forewarn_agent_{name} {value:g}",
+        ]
+    out += ["# HELP forewarn_agent_step_seconds How long a step took last.", "# TYPE forewarn_agent_step_seconds gauge"]
+    for (step, phase), seconds in sorted(tally.step_s.items()):
+        out.append(f'forewarn_agent_step_seconds{{step="{_label(step)}",phase="{phase}"}} {seconds:g}')
+    return "\n".join(out) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def write_whole(path: Path, text: str, mode: int) -> None:
+    """All of it or nothing, whoever reads meanwhile."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def write(agent: Agent, folder: Path, metrics_file: Optional[Path]) -> None:
+    write_whole(folder / NAME, json.dumps(describe(agent), ensure_ascii=False) + "\n", 0o600)
+    if metrics_file is not None:
+        write_whole(metrics_file, metrics(agent.state, agent.client.failures.total), 0o644)

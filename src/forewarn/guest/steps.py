@@ -1,0 +1,206 @@
+"""Carrying out one phase of one step: its time, its variables, its programs.
+
+A program is started held back: it waits for a line on its stdin until its pid is in the journal, and ends by itself when the
+agent dies before that. So a program that outlives the agent is always known to the next one, which waits for it instead of
+starting a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+
+from forewarn.guest.clock import Time
+from forewarn.guest.errors import OutOfTime, StepFailed
+
+# While a program runs the endpoint is still asked: a more urgent event may come.
+GLANCE_S = 1.0
+# Between asking a program to end and ending it.
+GRACE_S = 2.0
+POLL_S = 0.05
+_GATE = 'read -r go || exit 125; exec "$@"'
+
+
+class Run:
+    """What a handler may use: the event, the time it has, and a way to run programs and to pause."""
+
+    def __init__(
+        self,
+        *,
+        step: str,
+        phase: str,
+        event: Mapping[str, Any],
+        share_s: float,
+        time: Time,
+        limit_s: Callable[[], Optional[float]] = lambda: None,
+        glance: Callable[[], None] = lambda: None,
+        note_child: Callable[[int, int], None] = lambda _pid, _ticks: None,
+    ) -> None:
+        self.step, self.phase, self.event = step, phase, event
+        self.change = ""
+        self._time = time
+        self._deadline_s = time.monotonic() + share_s
+        self._limit_s = limit_s
+        self._glance = glance
+        self._note_child = note_child
+
+    def left_s(self) -> float:
+        """Until the share ends, or until a more urgent event's budget does."""
+        left_s = self._deadline_s - self._time.monotonic()
+        limit_s = self._limit_s()
+        return left_s if limit_s is None else min(left_s, limit_s)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, or raise OutOfTime."""
+        left_s = self.left_s()
+        if left_s <= 0:
+            raise OutOfTime("its time was over")
+        self._time.sleep(min(seconds, left_s))
+        self._glance()
+
+    def command(self, argv: Sequence[str], *, checked: bool = True) -> int:
+        """Run it to its end with the event on stdin; its exit code. Raises StepFailed, or OutOfTime after ending it."""
+        code = self._awaited(self._spawn(argv), argv)
+        if code in (126, 127):
+            raise StepFailed(f"{_named(argv)} cannot be run")
+        if checked and code != 0:
+            raise StepFailed(
+                f"{_named(argv)} ended with {code}" if code > 0 else f"{_named(argv)} died of signal {-code}"
+            )
+        return code
+
+    def _awaited(self, child: subprocess.Popen[bytes], argv: Sequence[str]) -> int:
+        """Its exit code; meanwhile the endpoint is looked at now and then."""
+        with _ending(child) as ended_within:
+            while True:
+                left_s = self.left_s()
+                if left_s <= 0:
+                    end_group(child.pid, self._time, reap=child)
+                    raise OutOfTime(f"{_named(argv)} did not end in time and was ended")
+                code = ended_within(min(left_s, GLANCE_S))
+                if code is not None:
+                    return code
+                self._glance()
+
+    def check(self, argv: Sequence[str]) -> None:
+        """Run it; anything but 0 is a failure."""
+        self.command(argv)
+
+    def _spawn(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        held_back = os.name == "posix"
+        try:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", _GATE, "sh", *argv] if held_back else list(argv),
+                stdin=subprocess.PIPE,
+                env={**os.environ, **self.variables()},
+                start_new_session=held_back,
+            )
+        except OSError as error:
+            raise StepFailed(f"{_named(argv)} cannot be run: {error.strerror}") from None
+        self._note_child(child.pid, start_ticks(child.pid))
+        go = b"go\n" if held_back else b""
+        # Broken when it does not read its stdin or is gone already: then its exit code tells.
+        with contextlib.suppress(OSError), child.stdin or contextlib.nullcontext() as stdin:
+            if stdin is not None:
+                stdin.write(go + json.dumps(self.event).encode() + b"\n")
+        return child
+
+    def variables(self) -> Dict[str, str]:
+        event = self.event
+        return {
+            "FOREWARN_STEP": self.step,
+            "FOREWARN_PHASE": self.phase,
+            "FOREWARN_EVENT_ID": str(event.get("EventId", "")),
+            "FOREWARN_EVENT_TYPE": str(event.get("EventType", "")),
+            "FOREWARN_EVENT_STATUS": str(event.get("EventStatus", "")),
+            "FOREWARN_EVENT_SOURCE": str(event.get("EventSource", "")),
+            "FOREWARN_RESOURCES": " ".join(event.get("Resources", ())),
+            "FOREWARN_NOT_BEFORE": str(event.get("NotBefore", "")),
+            "FOREWARN_DURATION_S": str(event.get("DurationInSeconds", -1)),
+            "FOREWARN_TIME_LEFT_S": str(max(0, int(self.left_s()))),
+        }
+
+
+def _named(argv: Sequence[str]) -> str:
+    """The program alone: an argument may be a secret."""
+    return Path(argv[0]).name
+
+
+@contextlib.contextmanager
+def _ending(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], Optional[int]]]:
+    """A way to wait for its end: without waking up meanwhile, where the system has one."""
+    try:
+        watched = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):
+        yield lambda seconds: _polled(child, seconds)
+        return
+    try:
+        yield lambda seconds: child.poll() if select.select([watched], [], [], seconds)[0] else None
+    finally:
+        os.close(watched)
+
+
+def _polled(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def end_group(pid: int, time: Time, *, reap: Optional[subprocess.Popen[bytes]] = None) -> None:
+    """Ask the program and all it started to end; after a grace, end them."""
+    for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+        _signal_group(pid, number)
+        give_up_s = time.monotonic() + GRACE_S
+        while time.monotonic() < give_up_s:
+            if reap.poll() is not None if reap is not None else not alive(pid):
+                _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))  # what it left behind
+                return
+            time.sleep(POLL_S)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        if os.name == "posix":
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def start_ticks(pid: int) -> int:
+    """When the process began, in the kernel's ticks: with the pid it names one process for ever. 0: not known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        return 0 if fields[0] in ("Z", "X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process and it is no zombie."""
+    if Path("/proc/self").exists():
+        return start_ticks(pid) != 0
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:
+    """Wait for a program that an agent before us started; end it when the time for it is over."""
+    pid, ticks = child
+    try:
+        while pid and ticks and start_ticks(pid) == ticks:
+            run.pause(POLL_S)
+    except OutOfTime:
+        end_group(pid, time)
+        raise

@@ -1,0 +1,62 @@
+"""What `forewarn-agent init` writes: a complete agent.toml, every key explained."""
+
+from __future__ import annotations
+
+TEMPLATE = """\
+# forewarn-agent: what this machine does about events that mean it. docs/agent.md explains everything here.
+# Nobody but the agent's user and root may be able to write this file.
+
+approve = "when-ready"            # when-ready | first-in-resources | never
+reserve = "30s"                   # kept free before NotBefore; never more than a quarter of the notice
+
+# endpoint = "http://169.254.169.254"   # found by itself: this, or DHCP option 245
+# api_version = "2020-07-01"      # an older one for an older service
+# name = "web-0"                  # told by the endpoint, else the host name
+# source_address = "10.0.0.4"     # for machines with several addresses
+# poll = "1s"                     # where the endpoint offers no long poll
+# state_dir = "/var/lib/forewarn-agent"
+# metrics_file = "/var/lib/prometheus/node-exporter/forewarn-agent.prom"
+# boot_id_file = "/proc/sys/kernel/random/boot_id"   # what changes with every boot
+# log_level = "info"              # debug | info | warning | error
+
+# Rules: the first that matches says what to do with an event; without one, prepare.
+[[rules]]
+when = { type = ["Freeze"], max_duration = "9s" }   # also: source = ["Platform"]
+do = "approve"                    # approve | prepare | prepare-only | ignore
+
+# Steps: done in this order before the event, undone in reverse after it.
+# [[steps]]
+# name = "stop the worker"
+# when = { type = ["Reboot", "Redeploy"] }
+# timeout = "2m"                  # its time is never more, and less when the notice is short
+# required = true                 # failing means: do not approve
+# repeatable = true               # false: never done again after it was interrupted
+# command = { prepare = ["/usr/local/bin/drain"], verify = ["/usr/local/bin/is-drained"], recover = ["/usr/local/bin/undrain"] }
+
+# [[steps]]
+# name = "stop the cache"
+# systemd = { unit = "cache.service" }      # or units = ["a.service", "b.service"]; user = true for a user's own
+
+# [[steps]]
+# name = "stop the importer"
+# [steps.process]
+# pid_file = "/run/importer.pid"
+# signal = "TERM"
+# kill_after = "20s"              # 0, the default: it is never killed, the step fails instead
+# start = ["/usr/local/bin/importer"]
+# foreground = true               # it writes no pid file: the agent does
+# up_for = "1s"                   # it must live so long to count as up
+# match = "importer"              # must occur in its command line: an old pid file may name somebody else
+
+# [[steps]]
+# name = "write it down"
+# log = { file = "/var/log/forewarn-events.jsonl" }      # or syslog = "daemon"
+
+# [[steps]]
+# name = "tell the team"
+# notify = { url_file = "/etc/forewarn/webhook", shape = "slack" }   # or shape = "event"
+
+# [health]                        # must be green before the machine goes back into service
+# command = ["curl", "-fsS", "http://127.0.0.1:8080/healthz"]
+# timeout = "1m"
+"""

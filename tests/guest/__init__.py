@@ -1,0 +1,1 @@
+"""The guest side: the SDK, the agent and the single file."""

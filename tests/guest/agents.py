@@ -1,0 +1,79 @@
+"""An agent for a test: a plan from TOML, real programs as steps, an endpoint and a clock at our seams."""
+
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+from forewarn.guest.agent import Agent
+from forewarn.guest.client import Client
+from forewarn.guest.config import parse
+from forewarn.guest.journal import Journal
+from forewarn.guest.state import EventState
+from tests.guest.talking import E1, Endpoint, MovedTime
+
+
+def noted(folder: Path, text: str) -> list[str]:
+    """A program that writes a line into `did`."""
+    return ["/bin/sh", "-c", f"echo {text} >> {folder}/did"]
+
+
+def step(folder: Path, name: str, *, more: str = "", prepare: str = "", recover: str = "") -> str:
+    """A step that writes down what it does; `prepare` and `recover` are shell to run before that."""
+    lines = [
+        "[[steps]]",
+        f'name = "{name}"',
+        more,
+        "[steps.command]",
+        f"prepare = ['/bin/sh', '-c', '{prepare or 'true'} && echo prepare {name} >> {folder}/did']",
+        f"recover = ['/bin/sh', '-c', '{recover or 'true'} && echo recover {name} >> {folder}/did']",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class Lived:
+    """An agent on a moved clock, and what it did."""
+
+    def __init__(self, folder: Path, toml: str, *, endpoint: Endpoint | None = None, boot: str = "boot-1") -> None:
+        self.folder, self.toml = folder, toml
+        self.endpoint = endpoint or Endpoint(MovedTime())
+        self.clock = self.endpoint.time
+        self.begin(boot)
+
+    def begin(self, boot: str = "boot-1", *, dry: bool = False) -> None:
+        """A new agent on the same journal."""
+        config = parse(tomllib.loads(self.toml), dict(os.environ))
+        self.client = Client("10.0.0.1", transport=self.endpoint.transport, time=self.clock)
+        self.journal = Journal(self.folder / "state", self.clock)
+        self.agent = Agent(config.plan, self.client, self.journal, boot=boot, time=self.clock, dry=dry)
+        self.wait_s: float | None = None
+
+    def again(self, boot: str = "boot-1") -> None:
+        """As after a kill: nothing but the journal is left."""
+        self.journal.close()
+        self.begin(boot)
+
+    def live(self, until: Callable[[], bool] = lambda: False, *, for_s: float = 5.0) -> None:
+        """Go on until it is true, or for so long on the moved clock."""
+        end_s = self.clock.now_s + for_s
+        while not until() and self.clock.now_s < end_s:
+            left_s = end_s - self.clock.now_s
+            self.agent.look(left_s if self.wait_s is None else min(self.wait_s, left_s))
+            self.wait_s = self.agent.turn()
+
+    @property
+    def did(self) -> list[str]:
+        path = self.folder / "did"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def kinds(self) -> list[str]:
+        from forewarn.guest.journal import read
+
+        return [str(record["kind"]) for record in read(self.folder / "state" / "journal.jsonl")[0]]
+
+    def known(self, event_id: str = E1) -> EventState:
+        return self.agent.state.events[event_id]
+
+    def in_service(self) -> bool:
+        return not self.agent.state.out_of_service

@@ -1,0 +1,154 @@
+"""An agent that is killed at a boundary of its journal: `python -m tests.guest.dying` reads `FOLDER BOUNDARY` lines.
+
+For each line it forks a real process that lives on FOLDER until it has nothing left to do (exit code 0) or until it reaches the
+boundary, where SIGKILL ends it. A boundary lies before each record, in the middle of its line, and behind it. The endpoint is a
+file, so that it outlives the agent; sleeping costs nothing. The answer is a line with the exit status and the boundaries passed.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+from forewarn.guest.agent import Agent
+from forewarn.guest.client import Client
+from forewarn.guest.clock import Time
+from forewarn.guest.config import parse
+from forewarn.guest.journal import Journal
+from forewarn.guest.transport import Answer, Transport
+from tests.guest.talking import document, event
+
+STARTED_FOR = 2
+PLAN = """
+[[steps]]
+name = "verified"
+required = true
+[steps.command]
+prepare = ["/bin/sh", "-c", "echo prepare verified >> did; touch flag"]
+verify = ["test", "-e", "flag"]
+recover = ["/bin/sh", "-c", "echo recover verified >> did; rm -f flag"]
+[[steps]]
+name = "plain"
+[steps.command]
+prepare = ["/bin/sh", "-c", "echo prepare plain >> did"]
+recover = ["/bin/sh", "-c", "echo recover plain >> did"]
+[[steps]]
+name = "once"
+repeatable = false
+[steps.command]
+prepare = ["/bin/sh", "-c", "echo prepare once >> did"]
+recover = ["/bin/sh", "-c", "echo recover once >> did"]
+[[steps]]
+name = "written"
+log = { file = "told" }
+[health]
+command = ["/bin/sh", "-c", "echo health >> did"]
+"""
+
+
+class Quick(Time):
+    """Real time, but for sleeping, which is over at once."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.skipped_s
+
+    def sleep(self, seconds: float) -> None:
+        self.skipped_s += max(0.0, seconds)
+
+
+class Filed(Transport):
+    """Scheduled until approved, Started for two looks, then gone; what it remembers is in files."""
+
+    def request(
+        self,
+        method: str,
+        endpoint: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeout_s: float,
+    ) -> Answer:
+        if path.startswith("/metadata/instance"):
+            return Answer(200, {}, b'{"name":"web-0"}')
+        if method == "POST":
+            with Path("approvals").open("a") as file:
+                file.write(f"{'ready' if Path('flag').exists() else 'TOO EARLY'}\n")
+            return Answer(200, {}, b"")
+        return Answer(200, {"date": formatdate(usegmt=True)}, self._document())
+
+    def _document(self) -> bytes:
+        if not Path("approvals").exists():
+            return document(event(NotBefore=formatdate(time.time() + 900, usegmt=True)), incarnation=2)
+        with Path("looks").open("a") as file:
+            file.write(".")
+        if Path("looks").stat().st_size <= STARTED_FOR:
+            return document(event(EventStatus="Started"), incarnation=3)
+        return document(incarnation=4)
+
+
+class Mortal(Journal):
+    """Three boundaries to each record."""
+
+    def __init__(self, folder: Path, clock: Time, die_at: int) -> None:
+        self.passed, self._die_at = 0, die_at
+        super().__init__(folder, clock)
+
+    def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        self._boundary()
+        if self._die_at == self.passed + 1:
+            os.write(self._file, json.dumps({"at": "", **record}).encode()[:-5])
+        self._boundary()
+        dated = super().append(record)
+        self._boundary()
+        return dated
+
+    def _boundary(self) -> None:
+        self.passed += 1
+        if self.passed == self._die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live(folder: str, die_at: int) -> int:
+    """One life, to its end; the boundaries it passed."""
+    os.chdir(folder)
+    clock = Quick()
+    journal = Mortal(Path("state"), clock, die_at)
+    client = Client("10.0.0.1", transport=Filed(), time=clock)
+    agent = Agent(parse(tomllib.loads(PLAN), {}).plan, client, journal, boot="boot-1", time=clock)
+    while True:
+        agent.look(1.0)
+        agent.turn()
+        if agent.document is not None and not agent.document.events and agent.state.quiet:
+            return journal.passed
+
+
+def main() -> None:
+    for line in sys.stdin:
+        folder, die_at = line.split()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.write(writing, b"%d" % live(folder, int(die_at)))
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writing)
+        status = os.waitpid(pid, 0)[1]
+        print(os.waitstatus_to_exitcode(status), os.read(reading, 32).decode() or 0, flush=True)
+        os.close(reading)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,458 @@
+"""The agent on a moved clock, with real programs as steps: every case the documentation defines."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.decide import why_not_approved
+from forewarn.guest.errors import NotReady
+from tests.guest.agents import Lived, step
+from tests.guest.talking import E1, E2, Endpoint, MovedTime, Reply
+
+
+def why(lived: Lived, event_id: str = E1) -> str:
+    assert lived.agent.me is not None
+    return why_not_approved(lived.agent.plan, lived.agent.me, lived.agent.state, lived.known(event_id))
+
+
+def two_steps(folder: Path, *, top: str = "") -> str:
+    return top + step(folder, "one", more="required = true") + step(folder, "two")
+
+
+def test_a_whole_cycle(tmp_path: Path) -> None:
+    """Notice, steps in order, approval, start, end, steps undone in reverse, health, in service; each once."""
+    toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
+    lived = Lived(tmp_path, toml)
+    lived.live()
+    assert lived.kinds == ["start"], "an idle agent remembers nothing new"
+    lived.endpoint.announce()
+    lived.live(for_s=30)
+    assert lived.did == ["prepare one", "prepare two"]
+    assert lived.endpoint.approved == [E1]
+    assert not lived.in_service()
+    lived.endpoint.start()
+    lived.live(for_s=30)
+    assert lived.did == ["prepare one", "prepare two"]
+    lived.endpoint.end()
+    lived.live(for_s=30)
+    assert lived.did[2:] == ["recover two", "recover one", "health"]
+    assert lived.in_service()
+    lived.live(for_s=600)
+    assert lived.endpoint.approved == [E1]
+    assert lived.kinds[-1] == "in-service"
+    assert lived.agent.state.quiet
+
+
+def test_a_cancelled_event_is_undone(tmp_path: Path) -> None:
+    """Gone without having started or been approved is cancelled; what was prepared is undone."""
+    lived = Lived(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
+    lived.endpoint.announce()
+    lived.live(lambda: len(lived.did) == 2, for_s=30)
+    assert why(lived) == 'approve = "never"'
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did[2:] == ["recover two", "recover one"]
+    assert lived.endpoint.approved == []
+    assert '"how":"cancelled"' in lived.journal.path.read_text()
+
+
+def test_an_event_straight_to_started(tmp_path: Path) -> None:
+    """No notice, no time: nothing is begun, it is counted as missed, and health is asked when it is over."""
+    toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce()
+    lived.endpoint.start()
+    lived.live(for_s=5)
+    assert lived.did == []
+    assert lived.known().missed
+    assert lived.agent.state.tally.missed_notices == 1
+    assert lived.agent.state.step("one").outcomes[E1] == (False, "the event started without notice")
+    assert not lived.in_service()
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did == ["health"]
+    assert lived.in_service()
+
+
+def test_a_reboot_that_was_only_a_freeze(tmp_path: Path) -> None:
+    """The machine never went down: the event's end is enough to come back."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.start()
+    lived.live(for_s=60)
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one", "prepare two", "recover two", "recover one"]
+    assert lived.in_service()
+
+
+def test_the_agent_started_in_the_middle_of_the_notice(tmp_path: Path) -> None:
+    """What is left of the notice is the budget: required steps share it, an optional one that does not fit is skipped."""
+    toml = step(tmp_path, "long", more='timeout = "5m"') + step(
+        tmp_path, "must", more='required = true\ntimeout = "2m"'
+    )
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce(in_s=200)
+    lived.live(for_s=5)
+    assert lived.did == ["prepare must"]
+    ok, reason = lived.agent.state.step("long").outcomes[E1]
+    assert not ok
+    assert reason.startswith("it may take 300 s, and ")
+    assert lived.endpoint.approved == [E1], "an optional step does not stand in the way"
+
+
+def test_the_agent_started_while_the_event_is_started(tmp_path: Path) -> None:
+    """Nothing is known of it: as without notice."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.endpoint.announce(EventType="Freeze")
+    lived.endpoint.start()
+    lived.live(for_s=5)
+    lived.again()
+    lived.live(for_s=5)
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did == []
+    assert lived.in_service()
+    assert lived.agent.state.tally.missed_notices == 1
+
+
+def test_a_preempt_has_thirty_seconds(tmp_path: Path) -> None:
+    """The reserve shrinks to a quarter: required steps share what is left, and it is approved in time."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more='required = true\ntimeout = "2m"'))
+    lived.endpoint.announce(in_s=30, EventType="Preempt")
+    lived.live(for_s=3)
+    assert lived.did == ["prepare one"]
+    assert lived.endpoint.approved == [E1]
+    assert 7 <= lived.known().reserve_s <= 7.5
+    assert 20 < lived.agent.state.step("one").share_s <= 22
+
+
+def test_nothing_is_begun_without_time(tmp_path: Path) -> None:
+    """A required step that gets less than a second is not begun, and the event not approved."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    lived.endpoint.announce(in_s=2)
+    lived.live(for_s=1)
+    assert lived.did == []
+    assert why(lived) == "required step 'one' is not prepared: no time is left: 1 s"
+    assert lived.endpoint.approved == []
+
+
+def test_a_failing_required_step_is_never_approved(tmp_path: Path) -> None:
+    """The others are still prepared: the event comes anyway; and everything begun is undone afterwards."""
+    toml = step(tmp_path, "bad", more="required = true", prepare="exit 3") + step(tmp_path, "good")
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce()
+    lived.live(for_s=100)
+    assert why(lived) == "required step 'bad' is not prepared: sh ended with 3"
+    lived.endpoint.start()
+    lived.live(for_s=5)
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did == ["prepare good", "recover good", "recover bad"]
+    assert lived.endpoint.approved == []
+
+
+def test_a_step_that_ends_well_but_does_not_verify_has_failed(tmp_path: Path) -> None:
+    """verify has the last word."""
+    toml = '[[steps]]\nname = "one"\nrequired = true\ncommand = { prepare = ["true"], verify = ["false"] }\n'
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert "verifying says that it is not prepared" in why(lived)
+
+
+@pytest.mark.parametrize(
+    ("approve", "resources", "approved", "reason"),
+    [
+        ("when-ready", ["web-0", "web-1"], [E1], "it is approved"),
+        ("when-ready", ["other", "web-0"], [E1], "it is approved"),
+        ("first-in-resources", ["web-0", "web-1"], [E1], "it is approved"),
+        ("first-in-resources", ["other", "web-0"], [], "other is first in Resources"),
+        ("never", ["web-0"], [], 'approve = "never"'),
+    ],
+)
+def test_who_approves(tmp_path: Path, approve: str, resources: list[str], approved: list[str], reason: str) -> None:
+    """As the configuration says; preparing goes on regardless."""
+    lived = Lived(tmp_path, f'approve = "{approve}"\n' + step(tmp_path, "one"))
+    lived.endpoint.announce(Resources=resources)
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one"]
+    assert lived.endpoint.approved == approved
+    assert why(lived) == reason
+
+
+RULES = """
+[[rules]]
+when = { type = ["Freeze"], max_duration = "9s" }
+do = "approve"
+[[rules]]
+when = { source = ["User"] }
+do = "ignore"
+[[rules]]
+when = { type = ["Redeploy"] }
+do = "prepare-only"
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "did", "approved"),
+    [
+        ({"EventType": "Freeze", "DurationInSeconds": 5}, [], [E1]),
+        ({"EventType": "Freeze", "DurationInSeconds": 0}, [], [E1]),
+        ({"EventType": "Freeze", "DurationInSeconds": -1}, ["prepare one"], [E1]),
+        ({"EventType": "Freeze", "DurationInSeconds": 10}, ["prepare one"], [E1]),
+        ({"EventSource": "User"}, [], []),
+        ({"EventType": "Redeploy"}, ["prepare one"], []),
+        ({"EventType": "SomethingNew"}, ["prepare one"], [E1]),
+        ({"Resources": ["web-1"]}, [], []),
+    ],
+)
+def test_rules(tmp_path: Path, fields: dict[str, object], did: list[str], approved: list[str]) -> None:
+    """The first that matches wins; none means prepare; a duration nobody knows is not short; others' events are not ours."""
+    lived = Lived(tmp_path, RULES + step(tmp_path, "one"))
+    lived.endpoint.announce(E1, in_s=900, **fields)
+    lived.live(for_s=5)
+    assert (lived.did, lived.endpoint.approved) == (did, approved)
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.in_service()
+    assert lived.agent.state.quiet
+
+
+def test_several_events_at_once(tmp_path: Path) -> None:
+    """A step is prepared once for all events that want it, and undone when none that wants it is left."""
+    toml = step(tmp_path, "both", more="required = true")
+    toml += step(tmp_path, "redeploy", more='when = { type = ["Redeploy"] }')
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce(E1, in_s=900)
+    lived.endpoint.announce(E2, in_s=600, EventType="Redeploy")
+    lived.live(for_s=5)
+    assert lived.did == ["prepare both", "prepare redeploy"]
+    assert lived.endpoint.approved == [E2, E1], "the more urgent first"
+    lived.endpoint.start(E1)
+    lived.endpoint.end(E1)
+    lived.live(for_s=30)
+    assert len(lived.did) == 2, "the other event still wants it"
+    assert not lived.in_service()
+    lived.endpoint.end(E2)
+    lived.live(for_s=5)
+    assert lived.did[2:] == ["recover redeploy", "recover both"]
+    assert lived.in_service()
+    assert lived.kinds.count("in-service") == 1
+
+
+def test_an_incarnation_that_resets(tmp_path: Path) -> None:
+    """A new epoch counts from 1 again: what is listed is what is, whatever its number."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.endpoint.incarnation = 40
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.start()
+    lived.live(for_s=5)
+    lived.endpoint.incarnation, lived.endpoint.epoch = 0, 2
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.in_service()
+    lived.endpoint.incarnation, lived.endpoint.epoch = 0, 3
+    lived.endpoint.announce(E2)
+    lived.live(for_s=5)
+    assert lived.endpoint.approved == [E1, E2]
+
+
+def test_health_that_is_red_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Out of service until it is green, loudly, with a pause that grows; nothing is undone a second time."""
+    lived = Lived(tmp_path, two_steps(tmp_path) + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.end()
+    lived.live(for_s=200)
+    assert not lived.in_service()
+    failures = lived.agent.state.tally.health_failures
+    assert 4 <= failures <= 7
+    assert sum("THE MACHINE IS NOT BACK IN SERVICE" in record.getMessage() for record in caplog.records) == failures
+    (tmp_path / "green").touch()
+    lived.live(lambda: lived.in_service(), for_s=400)
+    assert lived.in_service()
+    assert lived.did == ["prepare one", "prepare two", "recover two", "recover one"]
+
+
+def test_a_step_that_cannot_be_undone_is_tried_again(tmp_path: Path) -> None:
+    """In reverse: those before it wait, and the machine is out of service until all are undone."""
+    toml = step(tmp_path, "one") + step(tmp_path, "two", recover=f"test -e {tmp_path}/able")
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.end()
+    lived.live(for_s=30)
+    assert lived.did == ["prepare one", "prepare two"]
+    (tmp_path / "able").touch()
+    lived.live(lambda: lived.in_service(), for_s=400)
+    assert lived.did[2:] == ["recover two", "recover one"]
+
+
+def test_back_after_the_reboot(tmp_path: Path) -> None:
+    """Another boot, and the event Started: its reboot is behind us; nothing more happens when it goes."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.start()
+    lived.again("boot-2")
+    lived.live(for_s=30)
+    assert lived.did[2:] == ["recover two", "recover one"]
+    assert lived.in_service()
+    lived.again("boot-2")
+    lived.live(for_s=30)
+    lived.endpoint.end()
+    lived.live(for_s=30)
+    assert len(lived.did) == 4
+    assert lived.kinds.count("in-service") == 1
+    assert lived.agent.state.quiet
+
+
+def test_a_reboot_of_another_cause(tmp_path: Path) -> None:
+    """Still Scheduled after it: what was prepared is in doubt and prepared again; later its own reboot brings it back."""
+    lived = Lived(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.again("boot-2")
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one", "prepare two"] * 2
+    lived.endpoint.start()
+    lived.live(for_s=5)
+    assert len(lived.did) == 4, "the boot it was last Scheduled in is still this one"
+    lived.again("boot-3")
+    lived.live(for_s=5)
+    assert lived.did[4:] == ["recover two", "recover one"]
+
+
+def test_a_freeze_is_not_over_because_of_a_reboot(tmp_path: Path) -> None:
+    """Only Reboot and Redeploy are."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.announce(EventType="Freeze")
+    lived.live(for_s=5)
+    lived.endpoint.start()
+    lived.live(for_s=5)
+    lived.again("boot-2")
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one"]
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one", "recover one"]
+
+
+def test_an_approval_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """With a pause that grows; the steps stay prepared meanwhile."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    honest, failures = lived.endpoint.transport.reply, iter(range(2))
+
+    def reply(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        if method == "POST" and next(failures, None) is not None:
+            return NotReady(503, "busy")
+        return honest(method, path, headers, body)
+
+    lived.endpoint.announce()
+    lived.endpoint.transport.reply = reply
+    lived.live(lambda: lived.endpoint.approved == [E1], for_s=60)
+    assert lived.endpoint.approved == [E1]
+    assert lived.did == ["prepare one"]
+    assert lived.kinds.count("refused") == 2
+
+
+def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
+    """It decides and says, and neither runs a step nor approves."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.journal.close()
+    lived.begin(dry=True)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert (lived.did, lived.endpoint.approved) == ([], [])
+    assert lived.known().approved, "it would be"
+
+
+def test_a_step_that_is_no_longer_configured_is_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot be undone, which is said; the machine comes back all the same."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.toml = step(tmp_path, "two")
+    lived.again()
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did[2:] == ["recover two"]
+    assert lived.in_service()
+    assert "step 'one': it is no longer configured: it cannot be undone" in caplog.text
+
+
+def test_the_machines_name_is_asked_for_until_it_is_told(tmp_path: Path) -> None:
+    """A host name stands in while the endpoint does not tell; with the next change it is asked again."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.name = ""
+    lived.live(for_s=5)
+    assert lived.agent.me is not None
+    assert lived.agent.me.origin == "hostname"
+    lived.endpoint.name = "web-0"
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one"]
+
+
+def test_the_machines_name_is_asked_for_also_when_nothing_changes(tmp_path: Path) -> None:
+    """The first question went unanswered, and an event was there already: it is not missed."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.name = ""
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert lived.did == []
+    lived.endpoint.name = "web-0"
+    lived.live(for_s=90)
+    assert lived.did == ["prepare one"]
+
+
+def test_undoing_what_failed_to_prepare_is_not_lost(tmp_path: Path) -> None:
+    """Killed right after its undoing was begun: it does not verify, which says nothing; it is undone again."""
+    toml = f"""
+[[steps]]
+name = "half"
+command = {{ prepare = ["false"], verify = ["false"], recover = ["/bin/sh", "-c", "echo undone >> {tmp_path}/did"] }}
+"""
+    lived = Lived(tmp_path, toml)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.end()
+    lived.journal.append({"kind": "over", "id": E1, "how": "cancelled"})
+    lived.journal.append({"kind": "begin", "phase": "recover", "step": "half", "event": E1, "share_s": 60})
+    lived.again()
+    lived.live(for_s=5)
+    assert lived.did == ["undone"]
+    assert lived.in_service()
+
+
+def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent lives on and says whose fault it is."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    monkeypatch.setattr("forewarn.guest.handlers.command.prepare", lambda spec, run: 1 / 0)
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert why(lived) == "required step 'one' is not prepared: a fault in the handler: ZeroDivisionError"
+
+
+def test_a_status_nobody_knows_is_not_approved(tmp_path: Path) -> None:
+    """Only what is Scheduled is."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.announce(E1, in_s=900, EventStatus="Paused")
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one"]
+    assert lived.endpoint.approved == []
+
+
+def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
+    """Where the endpoint has neither tags nor long polls; the delay is told as what it may have been at most."""
+    lived = Lived(tmp_path, step(tmp_path, "one"), endpoint=Endpoint(MovedTime(), long_poll=False))
+    lived.live(for_s=5)
+    lived.endpoint.at(2.5, lived.endpoint.announce)
+    began_s = lived.clock.now_s
+    lived.live(lambda: bool(lived.did), for_s=60)
+    assert lived.clock.now_s - began_s <= 3.5
+    assert 0.9 <= lived.agent.state.tally.detection_delay_s <= 1.1

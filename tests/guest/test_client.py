@@ -1,0 +1,261 @@
+"""The SDK's conversation with an endpoint: on a moved clock, and over real sockets."""
+
+import itertools
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from forewarn.guest import Client, Refused
+from forewarn.guest.client import FIRST_ANSWER_TIMEOUT_S
+from forewarn.guest.errors import CutShort, EndpointError, NoAnswer, NotReady, Unreachable
+from forewarn.guest.transport import Transport
+from tests.guest.talking import (
+    E1,
+    E2,
+    Endpoint,
+    MovedTime,
+    Reply,
+    Scripted,
+    answer,
+    document,
+    event,
+    http_endpoint,
+    say,
+)
+from tests.web.serving import WEB_0, serving
+
+STRANGE = "0000FFFF-0000-4000-8000-000000000000"
+
+
+def client_of(endpoint: Endpoint) -> Client:
+    return Client("10.0.0.1", transport=endpoint.transport, time=endpoint.time)
+
+
+def test_watch_yields_the_document_and_each_change() -> None:
+    """By long poll: one request a minute while nothing happens, and a change is seen at its very moment."""
+    clock = MovedTime()
+    endpoint = Endpoint(clock)
+    endpoint.at(100, endpoint.announce)
+    endpoint.at(300, endpoint.start)
+    endpoint.at(333, endpoint.end)
+    began_s = clock.now_s
+    changes = itertools.islice(client_of(endpoint).watch(), 4)
+    seen = [(clock.now_s - began_s, [each.status for each in change.events]) for change in changes]
+    assert seen == [(0, []), (100, ["Scheduled"]), (300, ["Started"]), (333, [])]
+    assert len(endpoint.transport.asked) < 20
+
+
+def test_watch_asks_once_a_second_where_nothing_better_is_offered() -> None:
+    """No ETag, no long poll: a request a second, and a change is seen within that."""
+    clock = MovedTime()
+    endpoint = Endpoint(clock, long_poll=False)
+    endpoint.at(9.5, endpoint.announce)
+    began_s, watch = clock.now_s, client_of(endpoint).watch()
+    next(watch)
+    assert [each.status for each in next(watch).events] == ["Scheduled"]
+    assert clock.now_s - began_s == 10
+    assert len(endpoint.transport.asked) == 11
+
+
+def test_an_endpoint_that_answers_long_polls_at_once_is_no_busy_loop() -> None:
+    """Whatever it promises, unchanged answers come once a second at most."""
+    clock = MovedTime()
+    same = answer(b"", status=304, etag='"1"', preference_applied="wait=60")
+    replies = iter([answer(document(), etag='"1"')])
+    client = Client("10.0.0.1", transport=Scripted(lambda *_: next(replies, same)), time=clock)
+    began_s = clock.now_s
+    for _ in range(61):
+        client.next()
+    assert clock.now_s - began_s >= 59
+
+
+def test_failures_are_borne_with_backoff_and_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
+    """404, 410, 429, 5xx, cut and missing answers: one line for the first, one for each change, one when it is over."""
+    failures: list[Reply] = [
+        *[NotReady(410, "gone")] * 4,
+        NotReady(429, "slow down", 7.0),
+        *[CutShort("cut")] * 2,
+        *[NotReady(500, "oh")] * 3,
+    ]
+    clock, pending = MovedTime(), iter(failures)
+    scripted = Scripted(lambda *_: next(pending, answer(document())))
+    client = Client("10.0.0.1", transport=scripted, time=clock)
+    with caplog.at_level(logging.WARNING):
+        assert client.document().incarnation == "1"
+    assert clock.slept == [1, 2, 4, 5, 7, 5, 5, 5, 5, 5]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 5
+    assert "410" in told[0]
+    assert "after 10 failure(s) in 39 s" in told[-1] or "after 10 failure(s) in 44 s" in told[-1]
+
+
+def test_patience_ends_when_it_was_limited() -> None:
+    """document() raises what went wrong last; what can never work is raised at once."""
+    scripted = Scripted(lambda *_: NotReady(410, "gone"))
+    with pytest.raises(NotReady, match="410: gone"):
+        Client("10.0.0.1", transport=scripted, time=MovedTime()).document(patience_s=30)
+    wrong = Scripted(lambda *_: answer(b'{"error":"Bad request. api-version"}', status=400))
+    with pytest.raises(Refused, match=r"400: Bad request\. api-version"):
+        Client("10.0.0.1", transport=wrong, time=MovedTime()).document()
+    assert len(wrong.asked) == 1
+
+
+def test_the_first_answer_may_take_two_minutes() -> None:
+    """Until one came, and again after a silence; later ones are expected sooner, a long poll its wait later."""
+    clock = MovedTime()
+    replies: Iterator[Reply] = iter([NoAnswer("late"), answer(document(), etag='"1"'), NoAnswer("late")])
+    scripted = Scripted(lambda *_: next(replies, answer(document(), etag='"1"')))
+    client = Client("10.0.0.1", transport=scripted, time=clock)
+    for _ in range(5):
+        client.next()
+    limits = [timeout_s for _, _, _, _, timeout_s in scripted.asked]
+    assert limits == [FIRST_ANSWER_TIMEOUT_S, FIRST_ANSWER_TIMEOUT_S, 74, FIRST_ANSWER_TIMEOUT_S + 59, 74]
+
+
+def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> None:
+    """Not after a status, not after silence."""
+    found: list[str] = []
+    replies: list[Reply] = [
+        Unreachable("1"),
+        Unreachable("2"),
+        answer(b"", 503),
+        Unreachable("1"),
+        NoAnswer("slow"),
+        Unreachable("1"),
+        Unreachable("2"),
+        Unreachable("3"),
+        Unreachable("1"),
+    ]
+
+    def find() -> str:
+        found.append("http://10.0.0.1")
+        return found[-1]
+
+    pending = iter(replies)
+    client = Client(transport=Scripted(lambda *_: next(pending)), time=MovedTime(), find=find)
+    looked = []
+    for _ in replies:
+        client.next(wait_s=1_000)
+        looked.append(len(found))
+    assert looked == [1, 1, 1, 1, 1, 1, 1, 1, 2]
+
+
+def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
+    """Events or ids; what the endpoint refuses is raised."""
+    scripted = Scripted(lambda *_: answer(b""))
+    client = Client("10.0.0.1", transport=scripted, time=MovedTime())
+    client.approve(E1, E1.lower(), E2)
+    assert scripted.approvals == [E1, E2]
+    many = [f"{number:08X}-0000-4000-8000-000000000000" for number in range(150)]
+    scripted.asked.clear()
+    client.approve(*many)
+    assert [len(json.loads(body)["StartRequests"]) for _, _, _, body, _ in scripted.asked] == [100, 50]
+    refusing = Client("10.0.0.1", transport=Scripted(lambda *_: answer(b"", status=400)), time=MovedTime())
+    with pytest.raises(Refused):
+        refusing.approve(E1)
+
+
+def test_who_we_are() -> None:
+    """As configured, as the endpoint has it, else the host's name without its domain."""
+    told = Endpoint(MovedTime(), name="pool_7")
+    assert client_of(told).me().name == "pool_7"
+    assert Client("10.0.0.1", name="mine", transport=told.transport).me().origin == "configured"
+    for reply in (NotReady(404, "no"), answer(b"no JSON"), answer(b"[]"), answer(b'{"name":""}')):
+        silent = Client("10.0.0.1", transport=Scripted(lambda *_, reply=reply: reply), time=MovedTime())
+        assert silent.me().name == socket.gethostname().partition(".")[0]
+        assert silent.me().origin == "hostname"
+
+
+def test_against_the_real_service() -> None:
+    """document, watch, approve and me, from a machine's own address, with the service's clock and long poll."""
+    with serving() as service:
+        client = Client(f"127.0.0.1:{service.port}", source_address=WEB_0)
+        assert client.me().name == "web-0"
+        watch = client.watch()
+        assert next(watch).events == ()
+        threading.Timer(0.8, service.reboot, ("shop", "web-0")).start()
+        (seen,) = (shown := next(watch)).events
+        assert (seen.status, client.long_polls) == ("Scheduled", True)
+        left_s = shown.time_left_s(seen, shown.received_s)
+        assert left_s is not None
+        assert 898 <= left_s <= 900
+        client.approve(seen)
+        service.advance(seconds=1)  # approved, it starts at the next tick
+        assert [each.status for each in next(watch).events] == ["Started"]
+        client.approve(seen)
+        with pytest.raises(Refused, match="400"):
+            client.approve(STRANGE)
+        client.close()
+
+
+# -- the transport, on real sockets
+
+
+def test_a_kept_connection_that_was_closed_is_opened_again() -> None:
+    """Once, and silently: the other side may close whenever it likes."""
+    ports: list[int] = []
+
+    def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        ports.append(handler.client_address[1])
+        say(handler, 200, document())
+        handler.close_connection = len(ports) == 2
+
+    with http_endpoint(reply) as url:
+        transport = Transport()
+        for _ in range(3):
+            assert transport.request("GET", url, "/", headers={}, timeout_s=5).status == 200
+        transport.close()
+    assert ports[0] == ports[1] != ports[2]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_cut_body_is_no_document(announced: bool) -> None:
+    """With a length that is not kept, or JSON that breaks off: a failure, never half a document."""
+
+    def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        whole = document(event())
+        handler.send_response(200)
+        if announced:
+            handler.send_header("Content-Length", str(len(whole)))
+        handler.end_headers()
+        handler.wfile.write(whole[:40])
+        handler.close_connection = True
+
+    with http_endpoint(reply) as url, pytest.raises(EndpointError):
+        Client(url).document(patience_s=0)
+
+
+def test_silence_and_trickle_end_in_time() -> None:
+    """The whole answer has one deadline, however it dribbles in."""
+
+    def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        for _ in range(20):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+            time.sleep(0.1)
+
+    with http_endpoint(reply) as url, pytest.raises(EndpointError):
+        Transport().request("GET", url, "/", headers={}, timeout_s=0.5)
+
+
+def test_nobody_there_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused connection names the endpoint; http_proxy is not looked at."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(Unreachable, match="no connection to http://127"):
+            Transport().request("GET", nobody, "/", headers={}, timeout_s=2)
+        monkeypatch.setenv("http_proxy", nobody)
+        with http_endpoint(lambda handler, _: say(handler, 200, document())) as url:
+            client = Client(url)
+            assert client.document().incarnation == "1"
+            client.close()

@@ -1,0 +1,141 @@
+"""agent.toml: what is read, and what is refused with the place and what to write instead."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.config import TOP, default_state_dir, load, parse
+from forewarn.guest.errors import ConfigError
+from forewarn.guest.handlers import HANDLERS
+from forewarn.guest.plan import When
+from forewarn.guest.template import TEMPLATE
+
+STEP = '[[steps]]\nname = "x"\n'
+
+
+def test_everything_that_can_be_said() -> None:
+    """Every key, read."""
+    config = parse(
+        tomllib.loads("""
+approve = "first-in-resources"
+reserve = "20s"
+endpoint = "10.0.0.1:8169"
+api_version = "2017-08-01"
+name = "web-0"
+source_address = "10.0.0.4"
+poll = "2s"
+state_dir = "/var/lib/x"
+metrics_file = "/var/lib/x.prom"
+boot_id_file = "/run/boot"
+log_level = "debug"
+[[rules]]
+when = { type = ["Freeze"], max_duration = "9s", source = "Platform" }
+do = "approve"
+[[steps]]
+name = "stop the worker"
+when = { type = "Reboot" }
+timeout = "2m"
+required = true
+repeatable = false
+command = { prepare = ["a"], verify = ["b"], recover = ["c"] }
+[health]
+command = ["curl"]
+"""),
+        {},
+    )
+    assert config.plan.approve == "first-in-resources"
+    assert config.plan.rules[0].when == When(("Freeze",), ("Platform",), 9.0)
+    (step,) = config.plan.steps
+    assert (step.timeout_s, step.required, step.repeatable, step.spec.recover) == (120, True, False, ("c",))
+    assert config.plan.health is not None
+    assert config.plan.health.timeout_s == 60
+    assert (config.endpoint, config.poll_every_s) == ("http://10.0.0.1:8169", 2)
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("aprove = 1", "agent.toml.aprove: unknown key; the keys here are approve,"),
+        ('approve = "sometimes"', "approve: 'sometimes' is unknown: use one of when-ready,"),
+        ("reserve = 30", "reserve: 30 is not a duration: write a number and a unit"),
+        ('reserve = "9d"', "reserve: '9d' is longer than a week"),
+        ('endpoint = "https://x"', "'https://x' is no endpoint"),
+        ('api_version = "latest"', "api_version: 'latest' is no version"),
+        ("rules = 1", "rules: write each as a table of its own, under [[rules]]"),
+        ("[[rules]]\nwhen = {}", "rules[0]: do is missing"),
+        ('[[rules]]\ndo = "approve"\nwhen = { kind = "x" }', "rules[0].when.kind: unknown key"),
+        ("[[steps]]\nlog = {}", "steps[0].name: write a text"),
+        (STEP, 'steps[0] "x": write exactly one of command, process, systemd, log, notify'),
+        (STEP + 'log = { file = "a" }\nsystemd = { unit = "a.service" }', "write exactly one of"),
+        (STEP + "command = {}", "it does nothing: write `prepare`, `recover`, or both"),
+        (STEP + 'command = { prepare = "a b" }', "command.prepare: write a list of words"),
+        (STEP + "command = 3", 'steps[0] "x".command: write a table'),
+        (STEP + 'command = { undo = ["x"] }', "command.undo: unknown key; the keys here are prepare, verify, recover"),
+        (STEP + 'timeout = "0"\ncommand = { prepare = ["a"] }', "timeout: a step needs some time"),
+        (STEP + "process = {}", "process: pid_file is missing"),
+        (STEP + 'process = { pid_file = "p", signal = "BYE" }', "'BYE' is no signal"),
+        (STEP + 'systemd = { unit = "worker" }', "'worker' is no unit: write it like worker.service"),
+        (STEP + 'systemd = { unit = "--now.service" }', "is no unit"),
+        (STEP + "log = {}", "write either `file"),
+        (STEP + 'notify = { url = "http://x" }', "notify.url: unknown key"),
+        (STEP + "notify = {}", "url_file is missing: the address is a secret"),
+        (STEP + 'notify = { url_file = "x", shape = "teams" }', "'teams' is unknown: use one of slack, event"),
+        (STEP + 'required = true\nlog = { file = "a" }', "must not keep a machine from approving"),
+        ((STEP + 'log = { file = "a" }\n') * 2, "two are named 'x'"),
+        ("[health]\ntimeout = '1m'", "health.command: write a list of words"),
+    ],
+)
+def test_what_is_refused(toml: str, told: str) -> None:
+    """The place, and what to write."""
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        parse(tomllib.loads(toml), {})
+
+
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    """It names programs to run: neither the file nor its folder may be anybody else's to change."""
+    path = tmp_path / "agent.toml"
+    path.write_text("")
+    path.chmod(0o600)
+    load(path, {})
+    for mode in (0o620, 0o602, 0o666):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=r"is refused: .* others may write .*agent\.toml: chmod go-w it"):
+            load(path, {})
+    path.chmod(0o644)
+    load(path, {})
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match="is refused"):
+        load(path, {})
+    tmp_path.chmod(0o1777)
+    load(path, {})
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """Missing, no TOML, no UTF-8: one sentence each."""
+    path = tmp_path / "agent.toml"
+    with pytest.raises(ConfigError, match=r"cannot be read: No such file.*forewarn-agent init"):
+        load(path, {})
+    for data, told in ((b"= 1", "this is not TOML"), (b"\xff", "this is not UTF-8")):
+        path.write_bytes(data)
+        path.chmod(0o600)
+        with pytest.raises(ConfigError, match=told):
+            load(path, {})
+
+
+def test_the_template_is_complete_and_true() -> None:
+    """As it stands it is a configuration; with its examples switched on too; and it names every key and handler."""
+    parse(tomllib.loads(TEMPLATE), {})
+    on = re.sub(r"^# (?=[\w\[])", "", TEMPLATE, flags=re.MULTILINE)
+    lines = [line for line in on.splitlines() if re.match(r"[\w.]+ = |\[", line)]
+    config = parse(tomllib.loads("\n".join(lines)), {})
+    assert {step.handler for step in config.plan.steps} == set(HANDLERS)
+    for key in TOP:
+        assert re.search(rf"\b{key}\b", TEMPLATE), key
+
+
+def test_where_state_is_kept() -> None:
+    """systemd's folder when it gives one, else the system's or the user's."""
+    assert default_state_dir({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
+    assert default_state_dir({}).name == "forewarn-agent"

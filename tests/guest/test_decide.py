@@ -1,0 +1,134 @@
+"""What is decided, as a pure function: the budget's arithmetic, and the invariant that guards every approval."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.guest.decide import Approve, Note, Prepare, View, Wait, decide, limit_s, why_not_approved
+from forewarn.guest.document import Document, Event
+from forewarn.guest.names import Me
+from forewarn.guest.plan import Plan, Rule, Step, When
+from forewarn.guest.state import State
+from tests.guest.talking import E1, E2
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ME = Me("web-0")
+
+
+def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
+    fields = {"status": "Scheduled", "type": "Reboot", "resources": ("web-0",), **more}
+    return Event(id=event_id, not_before=NOW + timedelta(seconds=seconds + 1), **fields)  # type: ignore[arg-type]
+
+
+def view_of(*events: Event, now_s: float = 0.0) -> View:
+    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0))
+
+
+def step_of(name: str, timeout_s: float, *, required: bool = False) -> Step:
+    return Step(name, "command", None, timeout_s=timeout_s, required=required)
+
+
+def first_choice(plan: Plan, view: View) -> tuple[State, Prepare | Approve | Wait]:
+    """Past the notes."""
+    state = State()
+    while True:
+        action = decide(plan, ME, state, view)
+        if not isinstance(action, Note):
+            assert isinstance(action, Prepare | Approve | Wait)
+            return state, action
+        state.apply(action.record)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "steps", "expected"),
+    [
+        (900, [("a", 60, True), ("b", 120, True)], ("a", 60)),  # there is time for everything
+        (130, [("a", 60, True), ("b", 120, True)], ("a", 33.3)),  # 100 s shared out 1 : 2
+        (900, [("a", 600, False), ("b", 200, True)], ("a", 600)),  # an optional one that fits before the required
+        (900, [("a", 700, False), ("b", 200, True)], ("b", 200)),  # one that does not is passed over
+        (30, [("a", 60, False)], None),  # and then there is nothing to wait for
+        (30, [("a", 60, True)], ("a", 22.5)),  # the reserve is at most a quarter
+        (1, [("a", 60, True)], None),  # less than a second is no time
+    ],
+)
+def test_how_the_budget_is_shared(
+    left_s: float, steps: list[tuple[str, float, bool]], expected: tuple[str, float] | None
+) -> None:
+    """The time to NotBefore less the reserve; required steps first, nothing begun that cannot end."""
+    plan = Plan(steps=tuple(step_of(name, timeout_s, required=required) for name, timeout_s, required in steps))
+    _, action = first_choice(plan, view_of(event_in(left_s)))
+    if expected is None:
+        assert not isinstance(action, Prepare)
+    else:
+        assert isinstance(action, Prepare)
+        assert (action.step.name, round(action.share_s, 1)) == expected
+
+
+def test_what_just_appeared_limits_what_is_under_way() -> None:
+    """A Preempt that the document shows and nobody has noted yet; not one that is ignored or not ours."""
+    plan = Plan(rules=(Rule(When(types=("Freeze",)), "ignore"),), steps=(step_of("a", 600),))
+    state, _ = first_choice(plan, view_of(event_in(900)))
+    assert limit_s(plan, ME, state, view_of(event_in(900))) == 870
+    preempt = event_in(40, E2, type="Preempt")
+    assert limit_s(plan, ME, state, view_of(event_in(900), preempt)) == 30
+    assert limit_s(plan, ME, state, view_of(event_in(900), event_in(40, E2, type="Freeze"))) == 870
+    assert limit_s(plan, ME, state, view_of(event_in(900), event_in(40, E2, resources=("web-1",)))) == 870
+    assert limit_s(plan, ME, State(), view_of()) is None
+
+
+def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
+    """It would not end before the more urgent event; begun when that has started, or is overdue."""
+    plan = Plan(approve="never", steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
+    near, far = event_in(40), event_in(900, E2, type="Redeploy")
+    _, action = first_choice(plan, view_of(near, far))
+    assert action == Wait(40.0)
+    _, action = first_choice(plan, view_of(near, far, now_s=41.0))
+    assert isinstance(action, Prepare)
+    _, action = first_choice(plan, view_of(event_in(40, status="Started"), far))
+    assert isinstance(action, Prepare)
+    _, action = first_choice(plan, view_of(event_in(40, type="Freeze"), far))
+    assert isinstance(action, Prepare), "a freeze interrupts nothing"
+
+
+def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
+    """Its approval does not wait for another event's steps."""
+    plan = Plan(steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
+    _, action = first_choice(plan, view_of(event_in(900, E2, type="Redeploy"), event_in(700)))
+    assert isinstance(action, Approve)
+    assert action.event.id == E1
+
+
+def test_without_a_document_nothing_is_decided_about_events() -> None:
+    """Not even that they are gone."""
+    plan = Plan(steps=(step_of("a", 60),))
+    state, _ = first_choice(plan, view_of(event_in(900)))
+    assert decide(plan, ME, state, View(now_s=0.0)) == Wait(None)
+
+
+@given(data=st.data())
+def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
+    """Whatever steps end how in which order: Approve is returned only when every required step is prepared."""
+    steps = tuple(step_of(f"s{n}", 10, required=data.draw(st.booleans())) for n in range(data.draw(st.integers(0, 4))))
+    plan = Plan(steps=steps)
+    view, state = view_of(event_in(900), event_in(700, E2)), State()
+    for _ in range(40):
+        action = decide(plan, ME, state, view)
+        if isinstance(action, Wait):
+            break
+        if isinstance(action, Note):
+            state.apply(action.record)
+        elif isinstance(action, Prepare):
+            about = {"step": action.step.name, "event": action.event.id, "phase": "prepare"}
+            state.apply({"kind": "begin", "share_s": 1, **about})
+            if data.draw(st.booleans()):  # else it is interrupted here, and asked for again
+                ok = data.draw(st.booleans())
+                state.apply({"kind": "end", "ok": ok, "took_s": 1, "reason": "" if ok else "no", **about})
+        else:
+            assert isinstance(action, Approve)
+            assert why_not_approved(plan, ME, state, state.events[action.event.id]) == ""
+            assert all(state.step(step.name).held for step in steps if step.required)
+            state.apply({"kind": "approved", "ids": [action.event.id]})
+    failed = [step.name for step in steps if step.required and not state.step(step.name).held]
+    assert not (failed and any(known.approved for known in state.events.values()))

@@ -1,0 +1,79 @@
+"""Where the endpoint is: the order in which it is looked for, with leases as the DHCP clients write them."""
+
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint, normal_endpoint, option_245
+from forewarn.guest.errors import ConfigError
+
+DHCLIENT = """
+lease {
+  interface "eth0";
+  fixed-address 10.0.0.4;
+  option unknown-245 a8:3f:81:10;
+}
+lease {
+  interface "eth0";
+  option unknown-245 a8:3f:81:11;
+}
+"""
+NETWORKD = "# This is private data. Do not parse.\nADDRESS=10.0.0.4\nOPTION_245=a83f8112\n"
+
+
+def only(*hosts: str) -> object:
+    return lambda host, port, timeout_s: host in hosts and port == 80 and timeout_s == 2.0
+
+
+def find(
+    folder: Path, explicit: str = "", environment: dict[str, str] | None = None, accepts: tuple[str, ...] = ()
+) -> str:
+    (folder / "dhclient.eth0.leases").write_text(DHCLIENT)
+    (folder / "2").write_text(NETWORKD)
+    patterns = [f"{folder}/dhclient*", f"{folder}/2", f"{folder}/none*"]
+    return find_endpoint(explicit, environment or {}, connect=only(*accepts), leases=patterns)  # type: ignore[arg-type]
+
+
+def test_the_order(tmp_path: Path) -> None:
+    """An argument, FOREWARN_ENDPOINT, SCHEDULEDEVENTSIP, the default that accepts, a lease that does, the default."""
+    both = {"FOREWARN_ENDPOINT": "http://10.0.0.1:8169", "SCHEDULEDEVENTSIP": "10.0.0.2"}
+    assert find(tmp_path, "http://10.0.0.9/", both) == "http://10.0.0.9"
+    assert find(tmp_path, "", both) == "http://10.0.0.1:8169"
+    assert find(tmp_path, "", {"SCHEDULEDEVENTSIP": "10.0.0.2"}) == "http://10.0.0.2"
+    assert find(tmp_path, accepts=("169.254.169.254", "168.63.129.17")) == DEFAULT_ENDPOINT
+    assert find(tmp_path, accepts=("168.63.129.17",)) == "http://168.63.129.17"
+    assert find(tmp_path, accepts=("168.63.129.18",)) == "http://168.63.129.18"
+    assert find(tmp_path) == DEFAULT_ENDPOINT
+
+
+@pytest.mark.parametrize(
+    ("lease", "address"),
+    [
+        (DHCLIENT, "168.63.129.17"),
+        (NETWORKD, "168.63.129.18"),
+        ("OPTION_245=a8:3f:81:10\n", "168.63.129.16"),
+        ('option unknown-245 "abcd";', "97.98.99.100"),
+        ('option unknown-245 "\\250?\\201\\020";', "168.63.129.16"),
+        ("option unknown-245 a8:3f:81;", None),
+        ("OPTION_245=a83f811\n", None),
+        ("OPTION_2450=a83f8110\n", None),
+        ("", None),
+    ],
+)
+def test_option_245(lease: str, address: str | None) -> None:
+    """The last one in the file counts, in each client's notation; four bytes or nothing."""
+    assert option_245(lease) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["https://10.0.0.1", "http://", "http://10.0.0.1/metadata", "http://x:99999", "ftp://x"]
+)
+def test_what_is_no_endpoint(text: str) -> None:
+    """Refused with how to write it."""
+    with pytest.raises(ConfigError, match=r"write it like http://169\.254\.169\.254"):
+        normal_endpoint(text)
+
+
+def test_an_address_of_version_6_keeps_its_brackets() -> None:
+    """So that a port can follow."""
+    assert normal_endpoint("[fd00::1]:8169") == "http://[fd00::1]:8169"

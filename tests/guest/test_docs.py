@@ -1,0 +1,71 @@
+"""What the agent's and the SDK's pages say is true."""
+
+import contextlib
+import re
+import tomllib
+from pathlib import Path
+
+from forewarn.guest.client import Client
+from forewarn.guest.clock import Time
+from forewarn.guest.config import TOP, parse
+from forewarn.guest.handlers import HANDLERS
+from forewarn.guest.state import State
+from forewarn.guest.status import metrics
+from forewarn.guest.steps import Run
+from tests.guest.talking import Endpoint, MovedTime
+
+ROOT = Path(__file__).parents[2]
+AGENT = (ROOT / "docs/agent.md").read_text("utf-8")
+SDK = (ROOT / "docs/sdk.md").read_text("utf-8")
+
+
+def test_the_whole_agent_toml_is_read() -> None:
+    """Every key of the page is known, every known key is on the page, and every handler has its example."""
+    (block,) = re.findall(r"```toml\n(.*?)```", AGENT, re.DOTALL)
+    table = tomllib.loads(block)
+    config = parse(table, {})
+    assert set(table) == set(TOP)
+    assert {step.handler for step in config.plan.steps} == set(HANDLERS)
+    (process,) = [step for step in config.plan.steps if step.handler == "process"]
+    assert set(process.spec._fields) == set(table["steps"][2]["process"])
+
+
+def test_every_command_variable_metric_and_handler_is_described() -> None:
+    """Found on the page by its name."""
+    from forewarn.guest.main import _parser
+
+    run = Run(step="", phase="", event={}, share_s=1, time=Time())
+    names = re.findall(r"^# TYPE (\S+)", metrics(State(), 0), re.MULTILINE)
+    commands = re.findall(r"\{(.*?)\}|^ {4}(\w+) ", _parser().format_help(), re.MULTILINE)
+    words = [*run.variables(), *names, *HANDLERS, *(word for pair in commands for word in pair if word)]
+    assert "simulate" in words
+    for word in words:
+        assert f"`{word}" in AGENT, word
+
+
+def test_the_sdks_example_runs() -> None:
+    """As printed, but for the client, whose endpoint is ours, and its end."""
+    (example,) = re.findall(r"```python\n(.*?)```", SDK, re.DOTALL)
+    clock = MovedTime()
+    endpoint = Endpoint(clock)
+    endpoint.announce()
+
+    class Enough(Exception):
+        pass
+
+    def approved(_: str) -> None:
+        raise Enough
+
+    endpoint.on_approve = approved
+    code = example.replace("from forewarn.guest import Client\n", "")
+    made = Client("10.0.0.1", transport=endpoint.transport, time=clock)
+    with contextlib.suppress(Enough):
+        exec(compile(code, "docs/sdk.md", "exec"), {"Client": lambda: made})
+    assert len(endpoint.approved) == 1
+
+
+def test_both_pages_are_found_from_the_first() -> None:
+    """In the README's table."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert "](docs/agent.md)" in readme
+    assert "](docs/sdk.md)" in readme

@@ -1,0 +1,215 @@
+"""Real agents, as processes of their own, against a real `forewarn serve`: from the notice through the reboot and back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Actor, EventType, Request, Status, Targets
+from forewarn.guest.journal import read
+from forewarn.server import Service
+from forewarn.settings import load
+from forewarn.store import EventQuery
+from forewarn.store.sqlite import SqliteStore
+from tests.e2e.test_serve import Served, serving
+
+ROOT = Path(__file__).parents[2]
+OPERATOR = Actor("operator", "test")
+WITHIN_S = 20.0
+MACHINES = ("web-0", "web-1", "web-2")
+
+AGENT = """
+endpoint = "{endpoint}"
+source_address = "{address}"
+api_version = "{version}"
+state_dir = "state"
+metrics_file = "agent.prom"
+boot_id_file = "boot"
+[[steps]]
+name = "stop the worker"
+required = true
+timeout = "1m"
+[steps.command]
+prepare = ["/bin/sh", "-c", "sleep {slow}; echo prepare >> did; touch stopped"]
+verify = ["test", "-e", "stopped"]
+recover = ["/bin/sh", "-c", "echo recover >> did; rm stopped"]
+[health]
+command = ["/bin/sh", "-c", "echo health >> did"]
+"""
+# What an operator's tooling would do: every machine of the event goes down and comes up again.
+REBOOT = """#!{python}
+import os, pathlib, signal, time
+for name in os.environ["FOREWARN_RESOURCES"].split():
+    machine = pathlib.Path("{folder}") / name
+    os.kill(int((machine / "pid").read_text()), signal.SIGKILL)
+    with (machine / "did").open("a") as did:
+        did.write("reboot\\n")
+    (machine / "boot").write_text("boot-2")
+    (machine / "down").touch()
+time.sleep({takes_s})
+"""
+
+
+class Machine:
+    """A folder, an address, and an agent that runs while the machine is up."""
+
+    def __init__(self, folder: Path, endpoint: str, *, address: str, version: str, slow: float) -> None:
+        self.folder = folder
+        folder.mkdir()
+        folder.joinpath("boot").write_text("boot-1")
+        config = AGENT.format(endpoint=endpoint, address=address, version=version, slow=slow)
+        folder.joinpath("agent.toml").write_text(config)
+        folder.joinpath("agent.toml").chmod(0o600)
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> None:
+        command = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
+        with (self.folder / "log").open("ab") as log:
+            self.agent = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)
+        (self.folder / "pid").write_text(str(self.agent.pid))
+
+    def boot_if_down(self) -> None:
+        if (self.folder / "down").exists():
+            assert self.agent is not None
+            assert self.agent.wait(5) == -signal.SIGKILL
+            (self.folder / "down").unlink()
+            self.up()
+
+    def off(self) -> int:
+        assert self.agent is not None
+        self.agent.send_signal(signal.SIGTERM)
+        return self.agent.wait(5)
+
+    @property
+    def did(self) -> list[str]:
+        path = self.folder / "did"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def records(self) -> list[dict[str, object]]:
+        return read(self.folder / "state" / "journal.jsonl")[0]
+
+    @property
+    def back(self) -> bool:
+        return bool(self.records) and self.records[-1]["kind"] == "in-service"
+
+
+@contextmanager
+def fleet_of(
+    folder: Path, names: tuple[str, ...], *, approval: str, version: str, takes_s: float = 0.3
+) -> Iterator[tuple[Served, list[Machine]]]:
+    """A service with a Reboot announced, and its machines, still off."""
+    text = f'[[scopes]]\nname = "shop"\nkind = "availability-set"\napproval = "{approval}"\n'
+    for number, name in enumerate(names):
+        text += f'[[machines]]\nscope = "shop"\nname = "{name}"\naddresses = ["127.0.0.{10 + number}"]\n'
+    prepared = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
+    prepared.control.apply_fleet(parse_fleet(text, "the test"), OPERATOR)
+    prepared.control.enable("shop", OPERATOR)
+    prepared.control.submit(Request(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)
+    prepared.close()
+    script = folder / "reboot"
+    script.write_text(REBOOT.format(python=sys.executable, folder=folder, takes_s=takes_s))
+    script.chmod(0o700)
+    (folder / "serve.toml").write_text(
+        f'store = "sqlite:{folder}/f.db"\nstate_dir = "{folder}/service"\nexecutor = "command"\ncommand = ["{script}"]\n'
+    )
+    machines: list[Machine] = []
+    with serving("--config", str(folder / "serve.toml")) as service:
+        for number, name in enumerate(names):
+            address = f"127.0.0.{10 + number}"
+            slow = 0.2 + 0.4 * number
+            machines.append(Machine(folder / name, service.guest, address=address, version=version, slow=slow))
+        try:
+            yield service, machines
+        finally:
+            for machine in machines:
+                if machine.agent is not None:
+                    machine.agent.kill()
+                    machine.agent.wait()
+
+
+def until(true: Callable[[], bool], machines: list[Machine]) -> None:
+    deadline_s = time.monotonic() + WITHIN_S
+    while not true():
+        assert time.monotonic() < deadline_s, [
+            (machine.did, (machine.folder / "log").read_text()) for machine in machines
+        ]
+        for machine in machines:
+            machine.boot_if_down()
+        time.sleep(0.02)
+
+
+def status_of(folder: Path) -> Status:
+    store = SqliteStore(folder / "f.db")
+    try:
+        return store.events(EventQuery()).events[0].status
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("version", ["2017-08-01", "2020-07-01"])
+def test_notice_steps_approval_reboot_and_back(tmp_path: Path, version: str) -> None:
+    """Fifteen minutes of notice end with the approval; the agent dies with its machine and finishes after the boot."""
+    with fleet_of(tmp_path, ("web-0",), approval="any", version=version) as (_, (machine,)):
+        machine.up()
+        until(lambda: machine.back, [machine])
+        assert machine.did == ["prepare", "reboot", "recover", "health"]
+        until(lambda: status_of(tmp_path) is Status.COMPLETED, [machine])
+        kinds = [record["kind"] for record in machine.records]
+        assert kinds.count("approved") == 1
+        assert kinds.count("in-service") == 1
+        (approved,) = [record for record in machine.records if record["kind"] == "approved"]
+        assert 880 < float(str(approved["left_s"])) < 900
+        metrics = (machine.folder / "agent.prom").read_text()
+        assert "forewarn_agent_approvals_total 1" in metrics
+        assert "forewarn_agent_in_service 1" in metrics
+        assert machine.off() == 0
+
+
+def test_the_event_outlives_the_reboot(tmp_path: Path) -> None:
+    """Back in service after the boot, while the platform is still at work; nothing more when the event goes."""
+    with fleet_of(tmp_path, ("web-0",), approval="any", version="2020-07-01", takes_s=2.5) as (_, (machine,)):
+        machine.up()
+        until(lambda: machine.back, [machine])
+        assert status_of(tmp_path) is Status.STARTED
+        until(lambda: status_of(tmp_path) is Status.COMPLETED, [machine])
+        until(lambda: machine.records[-1]["kind"] == "over", [machine])
+        assert machine.did == ["prepare", "reboot", "recover", "health"]
+
+
+def test_three_agents_where_each_must_approve(tmp_path: Path) -> None:
+    """approval = "all": the event starts when the slowest is ready, and each machine comes back."""
+    with fleet_of(tmp_path, MACHINES, approval="all", version="2020-07-01") as (_, machines):
+        for machine in machines:
+            machine.up()
+        until(lambda: all(machine.back for machine in machines), machines)
+        for machine in machines:
+            assert machine.did == ["prepare", "reboot", "recover", "health"]
+            assert [record["kind"] for record in machine.records].count("approved") == 1
+        until(lambda: status_of(tmp_path) is Status.COMPLETED, machines)
+        logs = [json.loads(line) for line in (machines[0].folder / "log").read_text().splitlines()]
+        assert any("approved Reboot" in line["message"] for line in logs)
+
+
+def test_killed_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    """The step's program goes on alone; the next agent waits for it instead of starting a second."""
+    with fleet_of(tmp_path, ("web-0",), approval="any", version="2020-07-01") as (_, (machine,)):
+        config = machine.folder / "agent.toml"
+        config.write_text(config.read_text().replace("sleep 0.2;", "touch begun; sleep 1.5;"))
+        machine.up()
+        until(lambda: (machine.folder / "begun").exists(), [machine])
+        assert machine.agent is not None
+        machine.agent.kill()
+        machine.agent.wait()
+        machine.up()
+        until(lambda: machine.back, [machine])
+        assert machine.did == ["prepare", "reboot", "recover", "health"]

@@ -1,0 +1,311 @@
+"""The handlers, each against real processes, files and sockets."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from forewarn.guest.clock import Time
+from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.handlers import HANDLERS, command, log, notify, process, systemd
+from forewarn.guest.journal import read
+from forewarn.guest.plan import TELLERS
+from forewarn.guest.steps import Run, alive
+from tests.guest.agents import Lived
+from tests.guest.talking import E1, event, http_endpoint, say
+
+
+def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:
+    run = Run(step="one", phase="prepare", event=event(NotBefore="soon"), share_s=share_s, time=Time())
+    run.change = change
+    return run
+
+
+@pytest.mark.parametrize("name", sorted(HANDLERS))
+def test_a_handler_is_these_functions(name: str) -> None:
+    """One small module with the same five, and `tell` where it is told."""
+    module: ModuleType = HANDLERS[name]
+    for function in ("parse", "check", "prepare", "verify", "recover"):
+        assert callable(getattr(module, function)), function
+    assert hasattr(module, "tell") == (name in TELLERS)
+    source = Path(str(module.__file__)).read_text("utf-8")
+    assert len(source.splitlines()) < 150
+
+
+# -- command
+
+
+def test_command_checks_and_verifies() -> None:
+    """A program that is not there is told by check; without verify nobody can tell."""
+    spec = command.parse({"prepare": ["/nowhere/x"], "verify": ["false"]}, "here")
+    assert command.check(spec) == ["/nowhere/x is no program here"]
+    assert command.verify(spec, run_of()) is False
+    only = command.parse({"recover": ["true"]}, "here")
+    assert command.verify(only, run_of()) is None
+    command.prepare(only, run_of())
+    command.recover(only, run_of())
+
+
+# -- process
+
+SERVER = "import signal, sys, time; {0}; print('up', flush=True); time.sleep(60)"
+
+
+def running(tmp_path: Path, prelude: str = "pass") -> "subprocess.Popen[str]":
+    child = subprocess.Popen([sys.executable, "-c", SERVER.format(prelude)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    (tmp_path / "pid").write_text(f"{child.pid}\n")
+    return child
+
+
+def test_a_process_is_stopped_and_confirmed_gone_then_started_and_confirmed_up(tmp_path: Path) -> None:
+    """With its own signal; a second stop or start finds nothing to do."""
+    gone = f"signal.signal(signal.SIGUSR1, lambda *_: (open({str(tmp_path / 'graceful')!r}, 'w'), sys.exit(0)))"
+    table = {
+        "pid_file": str(tmp_path / "pid"),
+        "signal": "USR1",
+        "start": ["sleep", "60"],
+        "foreground": True,
+        "up_for": "0",
+    }
+    spec = process.parse(table, "here")
+    assert process.check(spec) == []
+    with running(tmp_path, gone) as child:
+        assert process.verify(spec, run_of()) is False
+        process.prepare(spec, run_of())
+        assert child.wait(1) == 0
+        assert child.stdout is not None
+        child.stdout.close()
+    assert (tmp_path / "graceful").exists()
+    assert process.verify(spec, run_of()) is True
+    process.prepare(spec, run_of())
+    process.recover(spec, run_of())
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    process.recover(spec, run_of())
+    assert int((tmp_path / "pid").read_text()) == pid
+    os.kill(pid, 9)
+
+
+def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
+    """It writes its own pid file: up when that names a process that lives."""
+    daemon = f"sleep 60 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
+    table = {"pid_file": str(tmp_path / "pid"), "start": ["/bin/sh", "-c", daemon], "up_for": "0"}
+    spec = process.parse(table, "here")
+    process.recover(spec, run_of())
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    process.prepare(spec, run_of())
+    assert not alive(pid)
+    silent = process.parse({**table, "start": ["true"]}, "here")
+    with pytest.raises(OutOfTime):
+        process.recover(silent, run_of(share_s=0.3))
+
+
+def test_a_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
+    """With `match`, a process whose command line lacks it is not ours, and is left alone."""
+    spec = process.parse({"pid_file": str(tmp_path / "pid"), "match": "importer"}, "here")
+    with running(tmp_path) as child:
+        process.prepare(spec, run_of())
+        assert process.verify(spec, run_of()) is True
+        assert process.verify(spec._replace(match="time.sleep(60)"), run_of()) is False
+        assert child.poll() is None
+        child.kill()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def test_a_process_that_does_not_go(tmp_path: Path) -> None:
+    """Killed after `kill_after`; without that the step fails and says so."""
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    patient = process.parse({"pid_file": str(tmp_path / "pid")}, "here")
+    strict = process.parse({"pid_file": str(tmp_path / "pid"), "kill_after": "1s"}, "here")
+    with running(tmp_path, deaf) as child:
+        with pytest.raises(OutOfTime, match=f"process {child.pid} did not end of SIGTERM in time"):
+            process.prepare(patient, run_of(share_s=0.3))
+        process.prepare(strict, run_of())
+        assert child.wait(1) == -9
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+@pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x ended at once")])
+def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], told: str) -> None:
+    """Said, and tried again by the agent."""
+    table = {"pid_file": str(tmp_path / "pid"), "start": start, "foreground": True}
+    with pytest.raises(StepFailed, match=told):
+        process.recover(process.parse(table, "here"), run_of())
+
+
+# -- systemd
+
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >> {0}/calls
+case "$1" in
+  stop) rm -f {0}/active ;;
+  start) [ -e {0}/broken ] && exit 1; touch {0}/active ;;
+  is-active) [ -e {0}/gone ] && exit 4; [ -e {0}/active ] || exit 3 ;;
+  is-failed) [ -e {0}/broken ] ;;
+esac
+"""
+
+
+def test_a_unit_is_stopped_and_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What systemctl is asked for, and how its exit codes are understood."""
+    program = tmp_path / "systemctl"
+    program.write_text(SYSTEMCTL.format(tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    spec = systemd.parse({"units": ["a.service", "b.service"]}, "here")
+    assert systemd.check(spec) == []
+    (tmp_path / "active").touch()
+    assert systemd.verify(spec, run_of()) is False
+    systemd.prepare(spec, run_of())
+    assert systemd.verify(spec, run_of()) is True
+    systemd.recover(spec, run_of())
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert "stop a.service b.service" in calls
+    assert "start b.service a.service" in calls
+    (tmp_path / "gone").touch()
+    assert systemd.verify(spec, run_of()) is None
+    (tmp_path / "broken").touch()
+    with pytest.raises(StepFailed, match="systemctl ended with 1"):
+        systemd.recover(spec, run_of())
+
+
+def test_the_real_systemctl_is_understood() -> None:
+    """It is here, and a unit that nobody knows is none that was stopped."""
+    spec = systemd.parse({"unit": "forewarn-nowhere.service"}, "here")
+    assert systemd.check(spec) == []
+    assert systemd.verify(spec, run_of()) in (None, True)
+    with pytest.raises(StepFailed):
+        systemd.recover(spec, run_of())
+
+
+# -- log
+
+
+def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
+    """One structured line; a folder that is not there is told by check."""
+    spec = log.parse({"file": str(tmp_path / "events.jsonl")}, "here")
+    assert log.check(spec) == []
+    log.tell(spec, run_of())
+    told = json.loads((tmp_path / "events.jsonl").read_text())
+    assert told == {"change": "scheduled", "event": event(NotBefore="soon")}
+    wrong = log.parse({"file": "/nowhere/at/all"}, "here")
+    assert log.check(wrong) == ["/nowhere/at cannot be written to"]
+    with pytest.raises(StepFailed, match="cannot be written"):
+        log.tell(wrong, run_of())
+    assert log.check(log.parse({"syslog": "daemon"}, "here")) == []
+    assert log.check(log.parse({"syslog": "nowhere"}, "here"))
+    log.tell(log.parse({"syslog": "daemon"}, "here"), run_of())
+
+
+# -- notify
+
+
+class Webhook:
+    def __init__(self) -> None:
+        self.got: list[tuple[str, dict[str, object], str]] = []
+        self.status = 200
+
+    def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        self.got.append((handler.path, json.loads(body), handler.headers["Idempotency-Key"]))
+        say(handler, self.status)
+
+
+def secret(tmp_path: Path, url: str) -> str:
+    path = tmp_path / "url"
+    path.write_text(f"{url}/hook/hunter2?x=1\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
+    """With a key that tells repetitions apart."""
+    hook = Webhook()
+    with http_endpoint(hook) as url:
+        spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
+        assert notify.check(spec) == []
+        notify.tell(spec, run_of())
+        notify.tell(spec._replace(shape="event"), run_of(change="started"))
+    (path, slack, key), (_, whole, _) = hook.got
+    assert path == "/hook/hunter2?x=1"
+    assert slack == {"text": f"Reboot of web-0 scheduled, not before soon ({E1})"}
+    assert key == f"{E1}/scheduled/one"
+    assert whole == {"change": "started", "event": event(NotBefore="soon")}
+
+
+def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Path) -> None:
+    """A file that others may read, no file, no address, nobody there, a refusal."""
+    path = Path(secret(tmp_path, "http://127.0.0.1:9"))
+    spec = notify.parse({"url_file": str(path)}, "here")
+    path.chmod(0o640)
+    assert notify.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+    path.chmod(0o600)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        secret(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        with pytest.raises(StepFailed) as caught:
+            notify.tell(spec, run_of())
+    assert "hunter2" not in str(caught.value)
+    hook = Webhook()
+    hook.status = 500
+    with http_endpoint(hook) as url:
+        secret(tmp_path, url)
+        with pytest.raises(StepFailed, match="the webhook answered 500"):
+            notify.tell(spec, run_of())
+    path.write_text("not an address")
+    assert notify.check(spec) == [f"{path} holds no http:// or https:// address"]
+    path.unlink()
+    assert "cannot be read" in notify.check(spec)[0]
+
+
+def test_each_event_and_change_is_told_once_across_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And the address is in neither journal, status nor log."""
+    from forewarn.guest import status
+
+    hook = Webhook()
+    with http_endpoint(hook) as url:
+        toml = f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}", shape = "event" }}\n'
+        lived = Lived(tmp_path, toml)
+        lived.endpoint.announce()
+        lived.live(for_s=5)
+        lived.again()
+        lived.live(for_s=5)
+        lived.endpoint.start()
+        lived.live(for_s=5)
+        lived.again()
+        lived.endpoint.end()
+        lived.live(for_s=5)
+        lived.again()
+        lived.live(for_s=60)
+        status.write(lived.agent, tmp_path, None)
+    changes = [body["change"] for _, body, _ in hook.got]
+    assert changes == ["scheduled", "approved", "started", "completed", "back in service"]
+    for text in (lived.journal.path.read_text(), (tmp_path / "status.json").read_text(), caplog.text):
+        assert "hunter2" not in text
+
+
+def test_a_webhook_that_fails_delays_nothing_and_is_given_up(tmp_path: Path) -> None:
+    """Three tries with pauses; approval does not wait for it; another try only for the next change."""
+    hook = Webhook()
+    hook.status = 503
+    with http_endpoint(hook) as url:
+        toml = f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
+        lived = Lived(tmp_path, toml)
+        lived.endpoint.announce()
+        lived.live(for_s=2)
+        assert lived.endpoint.approved == [E1]
+        lived.live(for_s=900)
+    assert len(hook.got) == 6
+    records = read(lived.journal.path)[0]
+    assert [record["ok"] for record in records if record["kind"] == "told"] == [False, False]
+    assert not lived.agent.state.news

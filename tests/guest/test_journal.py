@@ -1,0 +1,104 @@
+"""The journal: whole lines or none, one agent at a time, and a state that is nothing but its records."""
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest import journal as journals
+from forewarn.guest.errors import JournalInUse
+from forewarn.guest.journal import Journal, in_use, read
+from forewarn.guest.state import KINDS, State, folded
+
+
+def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
+    """In order, dated, and readable by its owner alone."""
+    journal = Journal(tmp_path / "state")
+    for number in range(3):
+        journal.append({"kind": "note", "number": number, "text": "ä"})
+    journal.close()
+    again = Journal(tmp_path / "state")
+    assert [record["number"] for record in again.records] == [0, 1, 2]
+    assert all(record["at"].endswith("Z") for record in again.records)
+    assert stat.S_IMODE(again.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(again.path.parent.stat().st_mode) == 0o700
+    again.close()
+
+
+def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each append is fsynced after its bytes were written."""
+    sizes: list[int] = []
+    really = os.fsync
+
+    def fsync(file: int) -> None:
+        sizes.append(os.fstat(file).st_size)
+        really(file)
+
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(os, "fsync", fsync)
+    for number in range(3):
+        journal.append({"kind": "note", "number": number})
+        assert sizes[-1] == journal.path.stat().st_size
+    assert len(sizes) == 3
+    journal.close()
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])
+def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without its end had not been fsynced: nothing that follows it can have happened."""
+    journal = Journal(tmp_path)
+    journal.append({"kind": "seen"})
+    with journal.path.open("ab") as file:
+        file.write(torn)
+    journal.close()
+    again = Journal(tmp_path)
+    assert [record["kind"] for record in again.records] == ["seen"]
+    again.append({"kind": "next"})
+    assert [record["kind"] for record in read(again.path)[0]] == ["seen", "next"]
+    again.close()
+    assert "torn" in caplog.text
+
+
+def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A machine must come back also with a damaged disk."""
+    (tmp_path / "journal.jsonl").write_bytes(b'{"kind":"a"}\n\x00\x00\n[1]\n{"kind":"b"}\n')
+    with caplog.at_level(logging.ERROR):
+        assert [record["kind"] for record in read(tmp_path / "journal.jsonl")[0]] == ["a", "b"]
+    assert "line 2" in caplog.text
+    assert "line 3" in caplog.text
+
+
+def test_one_agent_at_a_time(tmp_path: Path) -> None:
+    """A second one would do everything twice."""
+    assert not in_use(tmp_path)
+    first = Journal(tmp_path)
+    assert in_use(tmp_path)
+    with pytest.raises(JournalInUse, match="another agent has"):
+        Journal(tmp_path)
+    first.close()
+    Journal(tmp_path).close()
+
+
+def test_a_large_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the one before it kept."""
+    monkeypatch.setattr(journals, "MAX_BYTES", 100)
+    journal = Journal(tmp_path)
+    assert not journal.rotate()
+    journal.append({"kind": "old", "text": "x" * 100})
+    assert journal.rotate()
+    journal.append({"kind": "new"})
+    journal.close()
+    assert [record["kind"] for record in read(journal.path)[0]] == ["new"]
+    assert [record["kind"] for record in read(tmp_path / "journal.1.jsonl")[0]] == ["old"]
+
+
+def test_a_record_of_a_later_version_is_left_alone() -> None:
+    """It neither fails nor changes anything but the version."""
+    state = folded([{"kind": "something new", "x": 1}, {"no": "kind"}])
+    assert state.quiet
+    assert state.version == 2
+    assert folded([{"kind": "still", "id": "never seen"}, {"kind": "begin"}]).damaged == 2
+    assert "start" in KINDS
+    assert State().quiet

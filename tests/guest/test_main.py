@@ -1,0 +1,255 @@
+"""The `forewarn-agent` command as a process: what it prints, what it writes, how it ends."""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.journal import read
+from tests.guest.talking import E1, document, event, http_endpoint, say
+from tests.web.serving import WEB_0, serving, until
+
+ROOT = Path(__file__).parents[2]
+STEPS = """
+[[steps]]
+name = "touch"
+required = true
+command = { prepare = ["touch", "flag"], verify = ["test", "-e", "flag"], recover = ["rm", "flag"] }
+"""
+
+
+def command(*arguments: str, module: str = "forewarn.guest") -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
+    return {**clean, "PYTHONPATH": str(ROOT / "src"), **more}
+
+
+def run(
+    folder: Path, *arguments: str, module: str = "forewarn.guest", **more: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(*arguments, module=module),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(**more),
+        check=False,
+        timeout=30,
+    )
+
+
+def configure(folder: Path, text: str) -> None:
+    path = folder / "agent.toml"
+    path.write_text(f'state_dir = "state"\n{text}')
+    path.chmod(0o600)
+
+
+AT = ("--config", "agent.toml")
+
+
+def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
+    """Commented, for its owner alone, and never over one that is there."""
+    assert "wrote agent.toml" in run(tmp_path, "init").stdout
+    path = tmp_path / "agent.toml"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_text()
+    again = run(tmp_path, "init")
+    assert again.returncode == 1
+    assert "stays as it is" in again.stderr
+    assert path.read_text() == before
+    assert run(tmp_path, "init", "/nowhere/agent.toml").returncode == 1
+
+
+def test_the_same_by_three_doors(tmp_path: Path) -> None:
+    """`python -m forewarn.guest`, `forewarn agent` and the script are one; the second needs no server extra."""
+    assert run(tmp_path, "--version").stdout.startswith("forewarn-agent ")
+    assert run(tmp_path, "agent", "--version", module="forewarn").stdout.startswith("forewarn-agent ")
+    assert "agent" in run(tmp_path, "--help", module="forewarn").stdout
+    program = "import sys; sys.modules['typer'] = None; from forewarn.cli import main; main()"
+    bare = subprocess.run(
+        [sys.executable, "-c", program, "agent", "--version"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+    )
+    assert bare.stdout.startswith("forewarn-agent ")
+
+
+@pytest.mark.parametrize("verb", ["check", "run", "status", "history"])
+def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: str) -> None:
+    """No traceback."""
+    configure(tmp_path, "aprove = 1")
+    ended = run(tmp_path, verb, *AT)
+    assert ended.returncode == 2
+    assert "aprove: unknown key" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    (tmp_path / "agent.toml").chmod(0o666)
+    assert "others may write" in run(tmp_path, verb, *AT).stderr
+
+
+def test_check_has_no_effect(tmp_path: Path) -> None:
+    """Programs, files, the endpoint and our name are looked at; nothing runs, and no scope is enabled."""
+    with serving() as service:
+        at = f'endpoint = "http://127.0.0.1:{service.port}"\nsource_address = "{WEB_0}"\n'
+        configure(tmp_path, at + STEPS)
+        good = run(tmp_path, "check", *AT)
+        assert good.returncode == 0, good.stdout
+        assert "answers: this machine is web-0" in good.stdout
+        assert not service.store.snapshot_of("shop").enabled
+        assert not (tmp_path / "state").exists()
+        assert not (tmp_path / "flag").exists()
+        configure(
+            tmp_path, at + 'metrics_file = "/nowhere/x.prom"\n' + STEPS.replace('["touch",', '["/nowhere/touch",')
+        )
+        bad = run(tmp_path, "check", *AT)
+    assert bad.returncode == 1
+    assert "WRONG step 'touch': /nowhere/touch is no program here" in bad.stdout
+    assert "WRONG metrics_file: /nowhere/x.prom cannot be written to" in bad.stdout
+
+
+def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
+    """The configuration is fine, nobody answers."""
+    configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS)
+    ended = run(tmp_path, "check", *AT)
+    assert ended.returncode == 3
+    assert "WRONG http://127.0.0.1:9 does not say who this machine is" in ended.stdout
+
+
+def test_simulate_rehearses_and_undoes(tmp_path: Path) -> None:
+    """A required step that fails ends it with 1; what was done is undone either way."""
+    configure(tmp_path, STEPS)
+    good = run(tmp_path, "simulate", "Preempt", *AT)
+    assert good.returncode == 0, good.stderr
+    assert [line.partition(" in ")[0] for line in good.stdout.splitlines()][1:] == [
+        "step 'touch': prepared",
+        "it would be approved",
+        "undone: the machine is as before",
+    ]
+    assert not (tmp_path / "flag").exists()
+    configure(tmp_path, STEPS.replace('["touch", "flag"]', '["false"]').replace('["rm", "flag"]', '["true"]'))
+    bad = run(tmp_path, "simulate", "Reboot", "--in", "5m", *AT)
+    assert bad.returncode == 1
+    assert "it would not be approved: required step 'touch' is not prepared: false ended with 1" in bad.stdout
+    assert "undone" in bad.stdout
+    assert run(tmp_path, "simulate", "Reboot", "--in", "soon", *AT).returncode == 2
+
+
+def test_a_rehearsal_that_was_killed_is_undone_by_the_next(tmp_path: Path) -> None:
+    """It has a journal of its own."""
+    waiting = '\n[[steps]]\nname = "wait"\ncommand = { prepare = ["sleep", "30"], recover = ["true"] }\n'
+    configure(tmp_path, STEPS + waiting)
+    killed = subprocess.Popen(command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
+    until(lambda: (tmp_path / "flag").exists())
+    time.sleep(0.2)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    configure(tmp_path, STEPS + waiting.replace('"30"', '"0"'))
+    records, _ = read(tmp_path / "state" / "rehearsal" / "journal.jsonl")
+    for record in records:
+        if record["kind"] == "child":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(record["pid"]), signal.SIGKILL)
+    again = run(tmp_path, "simulate", "Reboot", *AT)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert not (tmp_path / "flag").exists()
+
+
+def test_run_status_history_and_the_end(tmp_path: Path) -> None:
+    """What it is doing, what remains, why it has not approved; SIGTERM ends it with 0; afterwards status says so."""
+    not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
+
+    def reply(handler: object, body: bytes) -> None:
+        served = document(event(NotBefore=not_before, Resources=["other", "here"]))
+        say(handler, 200, served)  # type: ignore[arg-type]
+
+    assert run(tmp_path, "status").returncode == 2
+    with http_endpoint(reply) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\napprove = "first-in-resources"\n' + STEPS)
+        assert run(tmp_path, "status", *AT).returncode == 3
+        agent = subprocess.Popen(
+            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        until(lambda: (tmp_path / "flag").exists())
+        second = run(tmp_path, "run", *AT)
+        assert second.returncode == 1
+        assert "another agent has state" in second.stderr
+        until(lambda: "prepared" in run(tmp_path, "status", *AT).stdout)
+        shown = run(tmp_path, "status", *AT)
+        assert shown.returncode == 0
+        for told in (
+            f"running, pid {agent.pid}",
+            "machine    here, asking http://127.0.0.1",
+            "OUT OF SERVICE",
+            f"event      Reboot {E1} Scheduled: prepare; starts in 5",
+            "s of the budget remain",
+            "not approved: other is first in Resources",
+            "step       touch: prepared",
+        ):
+            assert told in shown.stdout, shown.stdout
+        assert json.loads(run(tmp_path, "status", "--json", *AT).stdout)["machine"] == "here"
+        assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "no time for a rehearsal"
+        agent.send_signal(signal.SIGTERM)
+        _, said = agent.communicate(timeout=10)
+        assert agent.returncode == 0
+        assert all(json.loads(line)["level"] for line in said.splitlines())
+    gone = run(tmp_path, "status", *AT)
+    assert gone.returncode == 3
+    assert "NOT RUNNING" in gone.stdout
+    history = run(tmp_path, "history", *AT).stdout
+    assert f"seen Reboot {E1} Scheduled" in history
+    assert 'end phase="prepare" step="touch"' in history
+    lines = run(tmp_path, "history", "--json", *AT).stdout.splitlines()
+    assert [json.loads(line)["kind"] for line in lines][:3] == ["start", "seen", "begin"]
+
+
+def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
+    """A metrics file in a folder that is not there: the agent goes on with its work."""
+    with http_endpoint(lambda handler, _: say(handler, 200, document())) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\nmetrics_file = "/nowhere/x.prom"\n')
+        agent = subprocess.Popen(
+            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        until(lambda: (tmp_path / "state" / "status.json").exists())
+        time.sleep(1.2)
+        assert agent.poll() is None
+        agent.terminate()
+        _, said = agent.communicate(timeout=10)
+    assert said.count("status or metrics cannot be written") == 1
+
+
+def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
+    """And touches nothing: no step, no approval, no state."""
+    posts: list[bytes] = []
+
+    def reply(handler: object, body: bytes) -> None:
+        posts.extend([body] if body else [])
+        later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 600))
+        say(handler, 200, document(event(NotBefore=later, Resources=["here"])))  # type: ignore[arg-type]
+
+    with http_endpoint(reply) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n' + STEPS)
+        agent = subprocess.Popen(
+            command("run", "--dry-run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        assert agent.stderr is not None
+        said = ""
+        while "not really" not in said:
+            said += agent.stderr.readline()
+        agent.terminate()
+        agent.communicate(timeout=10)
+    assert "a dry run" in said
+    assert "dry run: not really" in said
+    assert posts == []
+    assert not (tmp_path / "flag").exists()
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,85 @@
+"""Patience on a moved clock: hours of trouble pass in no time, and nothing is missed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
+from tests.guest.agents import Lived, step
+from tests.guest.talking import E1, Reply, answer, document
+
+
+class Troubled:
+    """70 s of 410, then 500s, then cut bodies, then a first call of 120 s; then all is well."""
+
+    def __init__(self, lived: Lived) -> None:
+        self.honest, self.clock = lived.endpoint.transport.reply, lived.clock
+        self.began_s = self.clock.now_s
+        self.slow_to_come = 1
+        lived.endpoint.transport.reply = self.reply
+
+    def reply(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        passed_s = self.clock.now_s - self.began_s
+        if passed_s < 70:
+            return answer(b"Gone", 410)
+        if passed_s < 130:
+            return answer(b'{"error":"Internal"}', 500)
+        if passed_s < 160:
+            return answer(document()[:20])
+        if passed_s < 190:
+            return CutShort("the answer broke off")
+        if self.slow_to_come and not path.startswith("/metadata/instance"):
+            self.slow_to_come -= 1
+            self.clock.now_s += 120
+        return self.honest(method, path, headers, body)
+
+
+def test_a_bad_start_is_borne(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No event missed, no exit, no busy loop, one log line for each kind of failure."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    Troubled(lived)
+    lived.endpoint.at(30, lived.endpoint.announce)
+    began_s = lived.clock.now_s
+    lived.live(lambda: lived.endpoint.approved == [E1], for_s=800)
+    assert lived.endpoint.approved == [E1]
+    assert lived.did == ["prepare one"]
+    assert 310 <= lived.clock.now_s - began_s <= 330
+    assert len(lived.endpoint.transport.asked) < 60
+    told = [record.getMessage() for record in caplog.records if record.name == "forewarn.guest"]
+    assert [line.partition(": ")[2][:3] for line in told[:2]] == ["410", "500"]
+    assert len(told) == 5
+    longest_s = max(timeout_s for _, _, _, _, timeout_s in lived.endpoint.transport.asked)
+    assert longest_s >= 120, "the first call may take so long"
+
+
+def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
+    """After the steps and before the approval, for two hours and unreachable: approved when it is back."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    honest = lived.endpoint.transport.reply
+
+    def away(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        return Unreachable("nobody there") if method == "GET" else NoAnswer("late")
+
+    lived.endpoint.announce(in_s=9_000)
+    lived.live(for_s=0.1)
+    lived.endpoint.approved.clear()
+    lived.again()
+    lived.endpoint.transport.reply = away
+    lived.live(for_s=7_200)
+    requests = len(lived.endpoint.transport.asked)
+    assert requests < 7_200 / 4
+    lived.endpoint.transport.reply = honest
+    lived.live(for_s=60)
+    assert lived.did == ["prepare one"]
+    lived.endpoint.end()
+    lived.live(for_s=60)
+    assert lived.in_service()
+
+
+def test_an_idle_agent_asks_once_a_minute(tmp_path: Path) -> None:
+    """By long poll; its journal does not grow."""
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.live(for_s=3_600)
+    assert len(lived.endpoint.transport.asked) <= 64
+    assert lived.kinds == ["start"]

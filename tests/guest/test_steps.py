@@ -1,0 +1,120 @@
+"""Carrying out steps in real time, with real programs: what hangs, what is urgent, what outlives the agent."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.clock import Time
+from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.steps import Run, alive, await_orphan, start_ticks
+from forewarn.settings import load
+from tests.guest.talking import E1, event
+from tests.web.serving import until
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_of(share_s: float = 10.0, **more: object) -> Run:
+    return Run(step="one", phase="prepare", event=event(), share_s=share_s, time=Time(), **more)  # type: ignore[arg-type]
+
+
+def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> None:
+    """JSON as the newest version has it, and FOREWARN_*."""
+    run_of().command(["/bin/sh", "-c", f"cat > {tmp_path}/stdin; env | grep ^FOREWARN_ > {tmp_path}/env"])
+    assert json.loads((tmp_path / "stdin").read_text()) == event()
+    variables = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert variables["FOREWARN_EVENT_ID"] == E1
+    assert variables["FOREWARN_EVENT_TYPE"] == "Reboot"
+    assert variables["FOREWARN_RESOURCES"] == "web-0"
+    assert variables["FOREWARN_PHASE"] == "prepare"
+    assert int(variables["FOREWARN_TIME_LEFT_S"]) in (9, 10)
+
+
+def test_a_step_may_call_forewarn_itself() -> None:
+    """Its variables are no settings of the service."""
+    load({"store": "memory:"}, {**run_of().variables(), "FOREWARN_AGENT_CONFIG": "/etc/forewarn/agent.toml"})
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["/bin/sh", "-c", "exit 3", "hunter2"], "sh ended with 3"),
+        (["/bin/sh", "-c", "kill -9 $$"], "sh died of signal 9"),
+        (["/nowhere/program"], "program cannot be run"),
+        (["/etc/passwd"], "passwd cannot be run"),
+    ],
+)
+def test_why_a_command_failed(argv: list[str], reason: str) -> None:
+    """In words, without its arguments: one of them may be a secret."""
+    with pytest.raises(StepFailed) as caught:
+        run_of().command(argv)
+    assert str(caught.value) == reason
+
+
+def test_a_command_that_does_not_read_its_stdin_is_no_failure() -> None:
+    """Most do not."""
+    assert run_of().command(["true"]) == 0
+
+
+def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    """At the end of its share: asked first, then killed, and its children too."""
+    began_s = time.monotonic()
+    shell = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; while :; do sleep 0.1; done"
+    with pytest.raises(OutOfTime, match="sh did not end in time and was ended"):
+        run_of(share_s=0.5).command(["/bin/sh", "-c", shell])
+    assert time.monotonic() - began_s < 4
+    until(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
+    """The endpoint is looked at while a program runs; the limit that comes of it holds at once."""
+    limits: list[float | None] = [None]
+    looked: list[float] = []
+
+    def glance() -> None:
+        looked.append(time.monotonic())
+        limits[0] = 0.3
+
+    began_s = time.monotonic()
+    with pytest.raises(OutOfTime):
+        run_of(
+            share_s=30,
+            limit_s=lambda: None if limits[0] is None else limits[0] - (time.monotonic() - looked[0]),
+            glance=glance,
+        ).command(["sleep", "30"])
+    assert 1.0 < time.monotonic() - began_s < 3
+    assert looked
+
+
+def test_a_program_may_not_go_before_its_pid_is_known(tmp_path: Path) -> None:
+    """Whoever starts it dies before that: it ends by itself and has done nothing."""
+    program = (
+        "import os, signal; from forewarn.guest.clock import Time; from forewarn.guest.steps import Run\n"
+        "run = Run(step='s', phase='prepare', event={}, share_s=9, time=Time(),\n"
+        "          note_child=lambda pid, ticks: (print(pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))\n"
+        f"run.command(['touch', '{tmp_path}/done'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ended.returncode == -signal.SIGKILL
+    until(lambda: not alive(int(ended.stdout)))
+    assert not (tmp_path / "done").exists()
+
+
+def test_a_program_that_outlives_the_agent_is_waited_for() -> None:
+    """And ended when the time for it is over; a process that merely has its pid is not touched."""
+    with subprocess.Popen(["sleep", "0.4"], start_new_session=True) as soon_over:
+        began_s = time.monotonic()
+        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), run_of(), Time())
+        assert time.monotonic() - began_s > 0.2
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as hanging:
+        with pytest.raises(OutOfTime):
+            await_orphan((hanging.pid, start_ticks(hanging.pid)), run_of(share_s=0.2), Time())
+        assert hanging.wait(3) == -signal.SIGTERM
+    await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), run_of(share_s=0.1), Time())
+    await_orphan((0, 0), run_of(share_s=0.1), Time())
