@@ -1,5 +1,6 @@
 """The SDK's conversation with an endpoint: on a moved clock, and over real sockets."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -231,20 +232,35 @@ def test_a_cut_body_is_no_document(announced: bool) -> None:
         Client(url).document(patience_s=0)
 
 
-def test_silence_and_trickle_end_in_time() -> None:
-    """The whole answer has one deadline, however it dribbles in."""
+TRICKLES = {
+    "silence": b"",
+    "headers": b"HTTP/1.1 200 OK\r\nX: ",
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+    "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3E8\r\n",
+    "chunk size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no length": b"HTTP/1.1 200 OK\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("where", TRICKLES)
+def test_silence_and_trickle_end_in_time(where: str) -> None:
+    """The whole answer has one deadline, wherever it dribbles."""
+    ended = threading.Event()
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000")
-        handler.end_headers()
-        for _ in range(20):
-            handler.wfile.write(b" ")
-            handler.wfile.flush()
-            time.sleep(0.1)
+        handler.close_connection = True
+        handler.wfile.write(TRICKLES[where])
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.1):
+                handler.wfile.write(b"0" if where != "silence" else b"")
 
-    with http_endpoint(reply) as url, pytest.raises(EndpointError):
-        Transport().request("GET", url, "/", headers={}, timeout_s=0.5)
+    with http_endpoint(reply) as url:
+        began_s = time.monotonic()
+        with pytest.raises(NoAnswer):
+            Transport().request("GET", url, "/", headers={}, timeout_s=0.5)
+        took_s = time.monotonic() - began_s
+        ended.set()
+    assert 0.4 < took_s < 1.5
 
 
 def test_nobody_there_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

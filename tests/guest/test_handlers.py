@@ -1,10 +1,12 @@
 """The handlers, each against real processes, files and sockets."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType
@@ -266,6 +268,24 @@ def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Pa
     assert notify.check(spec) == [f"{path} holds no http:// or https:// address"]
     path.unlink()
     assert "cannot be read" in notify.check(spec)[0]
+
+
+def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
+    """A byte now and then does not keep the agent from its work."""
+
+    def trickle(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(50):
+                handler.wfile.write(b"H")
+                time.sleep(0.1)
+
+    with http_endpoint(trickle) as url:
+        spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
+        began_s = time.monotonic()
+        with pytest.raises(StepFailed, match="NoAnswer"):
+            notify.tell(spec, run_of(share_s=0.5))
+        assert time.monotonic() - began_s < 1.5
 
 
 def test_each_event_and_change_is_told_once_across_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
