@@ -210,6 +210,27 @@ def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
     log.tell(log.parse({"syslog": "daemon"}, "here"), run_of())
 
 
+def test_half_a_character_in_an_event_stops_nothing(tmp_path: Path) -> None:
+    """JSON can hold a lone surrogate, which no UTF-8 can: journal, status, log and variables bear it."""
+    from forewarn.guest import status
+
+    hook = Webhook()
+    with http_endpoint(hook) as url:
+        toml = (
+            f'[[steps]]\nname = "file"\nlog = {{ file = "{tmp_path}/log" }}\n'
+            f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
+            '[[steps]]\nname = "run"\nrequired = true\ncommand = { prepare = ["true"] }\n'
+        )
+        lived = Lived(tmp_path, toml)
+        odd = "\ud800\0"
+        lived.endpoint.announce(Description=odd, EventSource=odd, EventType=odd, Resources=["web-0", odd])
+        lived.live(for_s=5)
+        status.write(lived.agent, tmp_path, None)
+    assert lived.endpoint.approved == [E1]
+    assert '"Description":"??"' in (tmp_path / "log").read_text("ascii")
+    lived.again()
+
+
 # -- notify
 
 

@@ -17,10 +17,11 @@ def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
     """In order, dated, and readable by its owner alone."""
     journal = Journal(tmp_path / "state")
     for number in range(3):
-        journal.append({"kind": "note", "number": number, "text": "ä"})
+        journal.append({"kind": "note", "number": number, "text": "ä\ud800"})
     journal.close()
     again = Journal(tmp_path / "state")
     assert [record["number"] for record in again.records] == [0, 1, 2]
+    assert again.records[0]["text"] == "ä\ud800"
     assert all(record["at"].endswith("Z") for record in again.records)
     assert stat.S_IMODE(again.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(again.path.parent.stat().st_mode) == 0o700

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 from forewarn.guest.clock import Time
 from forewarn.guest.discovery import find_endpoint
-from forewarn.guest.document import Document, Event, parse_document, parse_moment
+from forewarn.guest.document import Document, Event, parse_document, parse_moment, writable
 from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
 from forewarn.guest.names import Me
 from forewarn.guest.transport import Answer, Transport
@@ -189,11 +189,11 @@ class Client:
             )
             compute = json.loads(answer.body.decode("utf-8-sig"))
             name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
-        except (EndpointError, Refused, ValueError, AttributeError) as error:
+        except (EndpointError, Refused, ValueError, AttributeError, RecursionError) as error:
             log.debug("the endpoint does not tell our name (%s): the host name stands in", error)
             name = scale_set = None
         if isinstance(name, str) and name:
-            return Me(name, "instance", scale_set if isinstance(scale_set, str) else "")
+            return Me(writable(name), "instance", writable(scale_set) if isinstance(scale_set, str) else "")
         return Me(socket.gethostname().partition(".")[0], "hostname")
 
     def versions(self) -> None:
@@ -250,9 +250,9 @@ def _error_text(body: bytes) -> str:
     try:
         said: Any = json.loads(body.decode("utf-8", "replace"))
         said = said.get("error", "") if isinstance(said, dict) else ""
-    except ValueError:
+    except (ValueError, RecursionError):
         said = body.decode("utf-8", "replace")
-    return " ".join(str(said).split())[:200] or "no reason given"
+    return " ".join(writable(str(said)).split())[:200] or "no reason given"
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:

@@ -46,7 +46,7 @@ class Journal:
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
         """On the disk when this returns."""
         dated = {"at": shown(self._time.wall()), **record}
-        line = json.dumps(dated, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps(dated, separators=(",", ":")).encode() + b"\n"
         while line:
             line = line[os.write(self._file, line) :]
         os.fsync(self._file)
