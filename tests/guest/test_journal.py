@@ -3,14 +3,18 @@
 import logging
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forewarn.guest import journal as journals
-from forewarn.guest.errors import JournalInUse
+from forewarn.guest.errors import JournalError, JournalInUse
 from forewarn.guest.journal import Journal, in_use, read
 from forewarn.guest.state import KINDS, State, folded
+from tests.guest.agents import Lived, step
+from tests.guest.talking import E1
 
 
 def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
@@ -44,6 +48,48 @@ def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeyp
         assert sizes[-1] == journal.path.stat().st_size
     assert len(sizes) == 3
     journal.close()
+
+
+def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: what was there stays, and the next line is whole."""
+    journal = Journal(tmp_path)
+    journal.append({"kind": "first"})
+    really, room = os.write, [10]
+
+    def write(file: int, data: bytes) -> int:
+        if not room:
+            raise OSError(28, "No space left on device")
+        return really(file, data[: room.pop()])
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(JournalError, match="cannot be written: No space left"):
+        journal.append({"kind": "lost"})
+    monkeypatch.undo()
+    journal.append({"kind": "next"})
+    assert [record["kind"] for record in read(journal.path)[0]] == ["first", "next"]
+    journal.close()
+
+
+def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not the step's failure; with room again the next agent does the step."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    lived.endpoint.announce()
+    append = lived.journal.append
+
+    def full(record: Mapping[str, Any]) -> dict[str, Any]:
+        if record["kind"] == "child":
+            raise JournalError("the disk is full")
+        return append(record)
+
+    monkeypatch.setattr(lived.journal, "append", full)
+    with pytest.raises(JournalError):
+        lived.live()
+    assert "end" not in lived.kinds
+    assert not lived.did
+    lived.again()
+    lived.live()
+    assert lived.did == ["prepare one"]
+    assert lived.endpoint.approved == [E1]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])

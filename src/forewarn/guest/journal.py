@@ -6,6 +6,7 @@ cut off at the next start: what it would have said had not happened yet. One age
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import Time, shown
-from forewarn.guest.errors import JournalInUse
+from forewarn.guest.errors import JournalError, JournalInUse
 
 try:
     import fcntl
@@ -44,12 +45,19 @@ class Journal:
             os.fsync(self._file)
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
-        """On the disk when this returns."""
+        """On the disk when this returns; raises JournalError, and then nothing of it is there."""
         dated = {"at": shown(self._time.wall()), **record}
         line = json.dumps(dated, separators=(",", ":")).encode() + b"\n"
-        while line:
-            line = line[os.write(self._file, line) :]
-        os.fsync(self._file)
+        good_bytes = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError as error:
+            # Half a line must not spoil the next one; where even this fails the next start cuts it off.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, good_bytes)
+            raise JournalError(f"{self.path} cannot be written: {error.strerror}") from None
         return dated
 
     def rotate(self) -> bool:

@@ -103,7 +103,11 @@ class Run:
             )
         except OSError as error:
             raise StepFailed(f"{_named(argv)} cannot be run: {error.strerror}") from None
-        self._note_child(child.pid, start_ticks(child.pid))
+        try:
+            self._note_child(child.pid, start_ticks(child.pid))
+        except BaseException:  # unknown to the journal it must not run: without its line it ends
+            child.communicate()
+            raise
         go = b"go\n" if held_back else b""
         # Broken when it does not read its stdin or is gone already: then its exit code tells.
         with contextlib.suppress(OSError), child.stdin or contextlib.nullcontext() as stdin:
