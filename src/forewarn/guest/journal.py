@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import Time, shown
-from forewarn.guest.errors import JournalError, JournalInUse
+from forewarn.guest.errors import ConfigError, JournalError, JournalInUse
+from forewarn.guest.reading import others_may_write
 
 try:
     import fcntl
@@ -36,6 +37,9 @@ class Journal:
         self._folder = folder
         self.path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        complaint = others_may_write(folder)
+        if complaint:
+            raise ConfigError(f"state_dir {folder} is refused: it says what was done, and {complaint}")
         self._lock = _locked(folder / "agent.lock")
         self.records, whole_bytes = read(self.path)
         self._file = self._open()
