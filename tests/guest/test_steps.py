@@ -88,6 +88,17 @@ def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
+def test_what_a_program_started_has_the_same_grace(tmp_path: Path) -> None:
+    """The program ends at once, its child needs a second to put things in order: it gets it."""
+    child = f"trap 'sleep 0.8; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    began_s = time.monotonic()
+    with pytest.raises(OutOfTime):
+        run_of(share_s=0.7).command(["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 60', "sh", child])
+    assert (tmp_path / "up").exists()
+    assert (tmp_path / "tidy").exists()
+    assert time.monotonic() - began_s < 0.7 + 2
+
+
 def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
     """The endpoint is looked at while a program runs; the limit that comes of it holds at once."""
     limits: list[float | None] = [None]

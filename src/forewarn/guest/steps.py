@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
@@ -177,15 +177,31 @@ def _polled(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
 
 
 def end_group(pid: int, time: Time, *, reap: Optional[subprocess.Popen[bytes]] = None) -> None:
-    """Ask the program and all it started to end; after a grace, end them."""
+    """Ask the program and all it started to end; those still there after a grace are ended."""
     for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
         _signal_group(pid, number)
         give_up_s = time.monotonic() + GRACE_S
         while time.monotonic() < give_up_s:
-            if reap.poll() is not None if reap is not None else not alive(pid):
-                _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))  # what it left behind
+            over = not _group_lives(pid)
+            if reap is not None:
+                reap.poll()
+            if over:
                 return
             time.sleep(POLL_S)
+
+
+def _group_lives(group: int) -> bool:
+    """Whether anybody is left in it who is no zombie."""
+    if os.name != "posix":
+        return alive(group)
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    found = [_fields(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return not found or any(fields[0] not in ("Z", "X") and int(fields[2]) == group for fields in found if fields)
 
 
 def _signal_group(pid: int, number: int) -> None:
@@ -200,11 +216,17 @@ def _signal_group(pid: int, number: int) -> None:
 
 def start_ticks(pid: int) -> int:
     """When the process began, in the kernel's ticks: with the pid it names one process for ever. 0: not known."""
+    fields = _fields(str(pid))
+    return 0 if not fields or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _fields(pid: str) -> List[str]:
+    """The kernel's account of a process from its state on: state, parent, group, …; [] if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-        return 0 if fields[0] in ("Z", "X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return 0
+    except OSError:
+        return []
+    return fields if len(fields) > 19 else []
 
 
 def alive(pid: int) -> bool:
