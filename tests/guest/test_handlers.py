@@ -21,6 +21,7 @@ from forewarn.guest.plan import TELLERS
 from forewarn.guest.steps import Run, alive
 from tests.guest.agents import Lived
 from tests.guest.talking import E1, event, http_endpoint, say
+from tests.web.serving import until
 
 
 def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:
@@ -136,6 +137,23 @@ def test_a_process_that_does_not_go(tmp_path: Path) -> None:
         assert child.wait(1) == -9
         assert child.stdout is not None
         child.stdout.close()
+
+
+def test_a_started_process_hears_every_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
+    """As if somebody had started it by hand; an old pid file is no matter."""
+
+    def ignored(who: object) -> int:
+        lines = Path(f"/proc/{who}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16) & 0b110
+
+    (tmp_path / "pid").write_text("999999999\n")
+    table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True, "up_for": "0"}
+    process.recover(process.parse(table, "here"), run_of())
+    pid = int((tmp_path / "pid").read_text())
+    assert ignored(pid) == ignored("self")
+    assert os.getpgid(pid) == pid
+    os.kill(pid, 9)
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x ended at once")])
