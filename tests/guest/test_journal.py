@@ -117,6 +117,17 @@ def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog
     assert "line 3" in caplog.text
 
 
+def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Once folded nobody needs them: a journal of a megabyte is many megabytes of records."""
+    journal = Journal(tmp_path)
+    journal.append({"kind": "note", "text": "x" * 1_000})
+    journal.close()
+    again = Journal(tmp_path)
+    assert [record["kind"] for record in again.records] == ["note"]
+    assert not any(isinstance(value, (list, dict, bytes)) for value in vars(again).values())
+    again.close()
+
+
 def test_one_agent_at_a_time(tmp_path: Path) -> None:
     """A second one would do everything twice."""
     assert not in_use(tmp_path)

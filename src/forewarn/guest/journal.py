@@ -30,7 +30,7 @@ log = logging.getLogger("forewarn.guest.journal")
 
 
 class Journal:
-    """Holds the file for as long as it lives; `records` is what was in it at the start."""
+    """Holds the file for as long as it lives, and nothing of what is in it."""
 
     def __init__(self, folder: Path, time: Optional[Time] = None) -> None:
         self._time = time or Time()
@@ -41,12 +41,17 @@ class Journal:
         if complaint:
             raise ConfigError(f"state_dir {folder} is refused: it says what was done, and {complaint}")
         self._lock = _locked(folder / "agent.lock")
-        self.records, whole_bytes = read(self.path)
         self._file = self._open()
+        whole_bytes = len(_whole_lines(self.path))
         if os.fstat(self._file).st_size > whole_bytes:
             log.warning("the journal's last line is torn: the agent was killed while writing it; it is cut off")
             os.ftruncate(self._file, whole_bytes)
             os.fsync(self._file)
+
+    @property
+    def records(self) -> List[Dict[str, Any]]:
+        """Read from the file each time."""
+        return read(self.path)[0]
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
         """On the disk when this returns; raises JournalError, and then nothing of it is there."""
@@ -102,11 +107,7 @@ class Memory:
 
 def read(path: Path) -> Tuple[List[Dict[str, Any]], int]:
     """The records, and how many bytes of the file they fill: a torn last line is not among them."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    whole = data[: data.rfind(b"\n") + 1]
+    whole = _whole_lines(path)
     records = []
     for number, line in enumerate(whole.splitlines(), 1):
         record = _parsed(line)
@@ -115,6 +116,14 @@ def read(path: Path) -> Tuple[List[Dict[str, Any]], int]:
         else:
             records.append(record)
     return records, len(whole)
+
+
+def _whole_lines(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return data[: data.rfind(b"\n") + 1]
 
 
 def _parsed(line: bytes) -> Optional[Dict[str, Any]]:
