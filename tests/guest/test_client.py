@@ -1,5 +1,6 @@
 """The SDK's conversation with an endpoint: on a moved clock, and over real sockets."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -8,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 
 from forewarn.guest import Client, Refused
 from forewarn.guest.client import FIRST_ANSWER_TIMEOUT_S
+from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
 from forewarn.guest.errors import CutShort, EndpointError, NoAnswer, NotReady, Unreachable
 from forewarn.guest.transport import Transport
 from tests.guest.talking import (
@@ -134,7 +137,7 @@ def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> No
     ]
 
     def find() -> str:
-        found.append("http://10.0.0.1")
+        found.append(DEFAULT_ENDPOINT)
         return found[-1]
 
     pending = iter(replies)
@@ -144,6 +147,39 @@ def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> No
         client.next(wait_s=1_000)
         looked.append(len(found))
     assert looked == [1, 1, 1, 1, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("reply", [answer(b"no", 404), answer(b"no", 400), answer(b"no"), NoAnswer("late")])
+def test_a_leased_endpoint_without_documents_does_not_outlast_the_default(tmp_path: Path, reply: Reply) -> None:
+    """The default was down for a moment at boot and another service has the leased address: we are not blind for ever."""
+    (tmp_path / "lease").write_text("option unknown-245 a8:3f:81:10;")
+    accepting = {"168.63.129.16"}
+    client = Client(
+        transport=Scripted(lambda *_: answer(document()) if client.endpoint == DEFAULT_ENDPOINT else reply),
+        time=MovedTime(),
+        find=lambda: find_endpoint("", {}, connect=lambda host, *_: host in accepting, leases=[f"{tmp_path}/lease"]),
+    )
+    for _ in range(7):
+        assert client.next() is None
+    assert client.endpoint == "http://168.63.129.16"
+    accepting.add("169.254.169.254")
+    assert any(client.next() for _ in range(4))
+    assert client.endpoint == DEFAULT_ENDPOINT
+
+
+def test_a_leased_endpoint_that_gave_a_document_is_kept() -> None:
+    """What fails later is a failure of the right endpoint."""
+    looked: list[str] = []
+
+    def find() -> str:
+        looked.append("http://168.63.129.16")
+        return looked[-1]
+
+    replies: Iterator[Reply] = iter([answer(document())])
+    client = Client(transport=Scripted(lambda *_: next(replies, answer(b"", 503))), time=MovedTime(), find=find)
+    for _ in range(20):
+        client.next()
+    assert len(looked) == 1
 
 
 def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
@@ -231,20 +267,35 @@ def test_a_cut_body_is_no_document(announced: bool) -> None:
         Client(url).document(patience_s=0)
 
 
-def test_silence_and_trickle_end_in_time() -> None:
-    """The whole answer has one deadline, however it dribbles in."""
+TRICKLES = {
+    "silence": b"",
+    "headers": b"HTTP/1.1 200 OK\r\nX: ",
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+    "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3E8\r\n",
+    "chunk size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no length": b"HTTP/1.1 200 OK\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("where", TRICKLES)
+def test_silence_and_trickle_end_in_time(where: str) -> None:
+    """The whole answer has one deadline, wherever it dribbles."""
+    ended = threading.Event()
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000")
-        handler.end_headers()
-        for _ in range(20):
-            handler.wfile.write(b" ")
-            handler.wfile.flush()
-            time.sleep(0.1)
+        handler.close_connection = True
+        handler.wfile.write(TRICKLES[where])
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.1):
+                handler.wfile.write(b"0" if where != "silence" else b"")
 
-    with http_endpoint(reply) as url, pytest.raises(EndpointError):
-        Transport().request("GET", url, "/", headers={}, timeout_s=0.5)
+    with http_endpoint(reply) as url:
+        began_s = time.monotonic()
+        with pytest.raises(NoAnswer):
+            Transport().request("GET", url, "/", headers={}, timeout_s=0.5)
+        took_s = time.monotonic() - began_s
+        ended.set()
+    assert 0.4 < took_s < 1.5
 
 
 def test_nobody_there_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

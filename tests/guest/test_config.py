@@ -1,5 +1,6 @@
 """agent.toml: what is read, and what is refused with the place and what to write instead."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from forewarn.guest.config import TOP, default_state_dir, load, parse
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
+from forewarn.guest.journal import Journal
 from forewarn.guest.plan import When
+from forewarn.guest.reading import readable_secret
 from forewarn.guest.template import TEMPLATE
 
 STEP = '[[steps]]\nname = "x"\n'
@@ -110,6 +113,54 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
         load(path, {})
     tmp_path.chmod(0o1777)
     load(path, {})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_every_folder_and_link_on_the_way_counts(tmp_path: Path) -> None:
+    """Whoever may change one of them may put another file in its place, be it in a sticky folder."""
+    safe, loose = tmp_path / "safe", tmp_path / "loose"
+    (safe / "in").mkdir(parents=True)
+    loose.mkdir()
+    path = safe / "in" / "agent.toml"
+    path.write_text("")
+    link = loose / "link"
+    link.symlink_to("../safe/in")
+    load(link / "agent.toml", {})
+    loose.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"others may write .*loose"):
+        load(link / "agent.toml", {})
+    loose.chmod(0o1777)
+    load(link / "agent.toml", {})
+    os.lchown(link, 1234, -1)
+    with pytest.raises(ConfigError, match="link belongs to somebody else"):
+        load(link / "agent.toml", {})
+    load(path, {})
+    safe.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"others may write .*safe:"):
+        load(path, {})
+    safe.chmod(0o755)
+    os.chown(safe, 1234, -1)
+    with pytest.raises(ConfigError, match="safe belongs to somebody else"):
+        load(path, {})
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "round", {})
+
+
+def test_a_state_dir_or_secret_of_others_is_refused(tmp_path: Path) -> None:
+    """A made-up journal could keep a machine out of service; a secret of somebody else's leads elsewhere."""
+    secret = tmp_path / "url"
+    secret.write_text("http://x")
+    secret.chmod(0o600)
+    assert readable_secret(str(secret)) == ""
+    if os.geteuid() == 0:
+        os.chown(secret, 1234, -1)
+        assert "belongs to somebody else" in readable_secret(str(secret))
+    state = tmp_path / "state"
+    Journal(state).close()
+    state.chmod(0o770)
+    with pytest.raises(ConfigError, match=r"state_dir .* is refused: .* chmod go-w it"):
+        Journal(state)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

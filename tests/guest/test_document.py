@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forewarn.guest.document import Document, event_json, parse_document, parse_event, parse_moment
 from forewarn.guest.errors import BadDocument
-from tests.guest.talking import E1, document, event
+from tests.guest.talking import E1, E2, document, event
 
 GOLDEN = Path(__file__).parent.parent / "core" / "golden"
 MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)
@@ -37,6 +38,9 @@ def test_every_golden_document_is_read(path: Path) -> None:
         ("", None),
         ("soon", None),
         ("2016-13-19T18:29:47Z", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", None),
+        ("Fri, 31 Dec 9999 23:59:59 -1400", None),
     ],
 )
 def test_not_before_in_both_formats(text: str, moment: datetime | None) -> None:
@@ -62,12 +66,19 @@ def test_an_incarnation_is_a_number_or_a_text(incarnation: object) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{}", b'{"DocumentIncarnation":1,"Events":{}}', b'{"DocumentIncarnation":1,"Events":[{}]}', b"\xff"],
+    [b"", b"[]", b"{}", b'{"DocumentIncarnation":1,"Events":{}}', b"\xff"],
 )
 def test_what_is_no_document_is_said(body: bytes) -> None:
     """Never a half-read document."""
     with pytest.raises(BadDocument):
         parse_document(body)
+
+
+@pytest.mark.parametrize("wrong", [{}, [], None, "text", {**event(), "EventId": None}])
+def test_an_event_that_makes_no_sense_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is passed over and said."""
+    assert [each.id for each in parse_document(document(wrong, event(E2))).events] == [E2]
+    assert "an event is passed over" in caplog.text
 
 
 def test_difference_is_not_order() -> None:

@@ -1,10 +1,12 @@
 """The handlers, each against real processes, files and sockets."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ from forewarn.guest.plan import TELLERS
 from forewarn.guest.steps import Run, alive
 from tests.guest.agents import Lived
 from tests.guest.talking import E1, event, http_endpoint, say
+from tests.web.serving import until
 
 
 def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:
@@ -136,6 +139,23 @@ def test_a_process_that_does_not_go(tmp_path: Path) -> None:
         child.stdout.close()
 
 
+def test_a_started_process_hears_every_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
+    """As if somebody had started it by hand; an old pid file is no matter."""
+
+    def ignored(who: object) -> int:
+        lines = Path(f"/proc/{who}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16) & 0b110
+
+    (tmp_path / "pid").write_text("999999999\n")
+    table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True, "up_for": "0"}
+    process.recover(process.parse(table, "here"), run_of())
+    pid = int((tmp_path / "pid").read_text())
+    assert ignored(pid) == ignored("self")
+    assert os.getpgid(pid) == pid
+    os.kill(pid, 9)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
 @pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x ended at once")])
 def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], told: str) -> None:
     """Said, and tried again by the agent."""
@@ -208,6 +228,27 @@ def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
     log.tell(log.parse({"syslog": "daemon"}, "here"), run_of())
 
 
+def test_half_a_character_in_an_event_stops_nothing(tmp_path: Path) -> None:
+    """JSON can hold a lone surrogate, which no UTF-8 can: journal, status, log and variables bear it."""
+    from forewarn.guest import status
+
+    hook = Webhook()
+    with http_endpoint(hook) as url:
+        toml = (
+            f'[[steps]]\nname = "file"\nlog = {{ file = "{tmp_path}/log" }}\n'
+            f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
+            '[[steps]]\nname = "run"\nrequired = true\ncommand = { prepare = ["true"] }\n'
+        )
+        lived = Lived(tmp_path, toml)
+        odd = "\ud800\0"
+        lived.endpoint.announce(Description=odd, EventSource=odd, EventType=odd, Resources=["web-0", odd])
+        lived.live(for_s=5)
+        status.write(lived.agent, tmp_path, None)
+    assert lived.endpoint.approved == [E1]
+    assert '"Description":"??"' in (tmp_path / "log").read_text("ascii")
+    lived.again()
+
+
 # -- notify
 
 
@@ -266,6 +307,24 @@ def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Pa
     assert notify.check(spec) == [f"{path} holds no http:// or https:// address"]
     path.unlink()
     assert "cannot be read" in notify.check(spec)[0]
+
+
+def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
+    """A byte now and then does not keep the agent from its work."""
+
+    def trickle(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(50):
+                handler.wfile.write(b"H")
+                time.sleep(0.1)
+
+    with http_endpoint(trickle) as url:
+        spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
+        began_s = time.monotonic()
+        with pytest.raises(StepFailed, match="NoAnswer"):
+            notify.tell(spec, run_of(share_s=0.5))
+        assert time.monotonic() - began_s < 1.5
 
 
 def test_each_event_and_change_is_told_once_across_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,24 +3,29 @@
 import logging
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forewarn.guest import journal as journals
-from forewarn.guest.errors import JournalInUse
+from forewarn.guest.errors import JournalError, JournalInUse
 from forewarn.guest.journal import Journal, in_use, read
 from forewarn.guest.state import KINDS, State, folded
+from tests.guest.agents import Lived, step
+from tests.guest.talking import E1
 
 
 def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
     """In order, dated, and readable by its owner alone."""
     journal = Journal(tmp_path / "state")
     for number in range(3):
-        journal.append({"kind": "note", "number": number, "text": "ä"})
+        journal.append({"kind": "note", "number": number, "text": "ä\ud800"})
     journal.close()
     again = Journal(tmp_path / "state")
     assert [record["number"] for record in again.records] == [0, 1, 2]
+    assert again.records[0]["text"] == "ä\ud800"
     assert all(record["at"].endswith("Z") for record in again.records)
     assert stat.S_IMODE(again.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(again.path.parent.stat().st_mode) == 0o700
@@ -43,6 +48,48 @@ def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeyp
         assert sizes[-1] == journal.path.stat().st_size
     assert len(sizes) == 3
     journal.close()
+
+
+def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: what was there stays, and the next line is whole."""
+    journal = Journal(tmp_path)
+    journal.append({"kind": "first"})
+    really, room = os.write, [10]
+
+    def write(file: int, data: bytes) -> int:
+        if not room:
+            raise OSError(28, "No space left on device")
+        return really(file, data[: room.pop()])
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(JournalError, match="cannot be written: No space left"):
+        journal.append({"kind": "lost"})
+    monkeypatch.undo()
+    journal.append({"kind": "next"})
+    assert [record["kind"] for record in read(journal.path)[0]] == ["first", "next"]
+    journal.close()
+
+
+def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not the step's failure; with room again the next agent does the step."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    lived.endpoint.announce()
+    append = lived.journal.append
+
+    def full(record: Mapping[str, Any]) -> dict[str, Any]:
+        if record["kind"] == "child":
+            raise JournalError("the disk is full")
+        return append(record)
+
+    monkeypatch.setattr(lived.journal, "append", full)
+    with pytest.raises(JournalError):
+        lived.live()
+    assert "end" not in lived.kinds
+    assert not lived.did
+    lived.again()
+    lived.live()
+    assert lived.did == ["prepare one"]
+    assert lived.endpoint.approved == [E1]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])
@@ -68,6 +115,17 @@ def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog
         assert [record["kind"] for record in read(tmp_path / "journal.jsonl")[0]] == ["a", "b"]
     assert "line 2" in caplog.text
     assert "line 3" in caplog.text
+
+
+def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Once folded nobody needs them: a journal of a megabyte is many megabytes of records."""
+    journal = Journal(tmp_path)
+    journal.append({"kind": "note", "text": "x" * 1_000})
+    journal.close()
+    again = Journal(tmp_path)
+    assert [record["kind"] for record in again.records] == ["note"]
+    assert not any(isinstance(value, (list, dict, bytes)) for value in vars(again).values())
+    again.close()
 
 
 def test_one_agent_at_a_time(tmp_path: Path) -> None:

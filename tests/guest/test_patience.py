@@ -61,16 +61,22 @@ def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
     def away(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         return Unreachable("nobody there") if method == "GET" else NoAnswer("late")
 
+    def away_for_approvals(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        return away(method, path, headers, body) if method == "POST" else honest(method, path, headers, body)
+
     lived.endpoint.announce(in_s=9_000)
-    lived.live(for_s=0.1)
-    lived.endpoint.approved.clear()
+    lived.endpoint.transport.reply = away_for_approvals
+    lived.live(lambda: lived.did == ["prepare one"], for_s=60)
     lived.again()
     lived.endpoint.transport.reply = away
     lived.live(for_s=7_200)
     requests = len(lived.endpoint.transport.asked)
     assert requests < 7_200 / 4
+    assert not lived.endpoint.approved
+    assert not lived.known().approved
     lived.endpoint.transport.reply = honest
     lived.live(for_s=60)
+    assert lived.endpoint.approved == [E1]
     assert lived.did == ["prepare one"]
     lived.endpoint.end()
     lived.live(for_s=60)

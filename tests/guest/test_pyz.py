@@ -1,5 +1,6 @@
 """The single file on every Python from 3.9 that this machine has, and the unit that runs it."""
 
+import configparser
 import os
 import re
 import shutil
@@ -90,7 +91,7 @@ def test_the_single_file_works(pyz: Path, version: str, tmp_path: Path) -> None:
 def test_several_versions_were_tried() -> None:
     """Among them the one the project itself runs on; which ones is printed."""
     print("single file tried on", ", ".join(sorted(PYTHONS)))
-    assert PYTHONS
+    assert "{}.{}".format(*sys.version_info[:2]) in PYTHONS
 
 
 def test_the_single_file_is_the_guest_side_and_nothing_else(pyz: Path, tmp_path: Path) -> None:
@@ -103,6 +104,14 @@ def test_the_single_file_is_the_guest_side_and_nothing_else(pyz: Path, tmp_path:
     assert not any(name.endswith(".so") for name in names)
     assert build(tmp_path / "again.pyz").read_bytes() == pyz.read_bytes()
     assert os.access(pyz, os.X_OK)
+
+
+def test_the_unit_never_gives_the_agent_up() -> None:
+    """It is started again after whatever end, without limit, every five seconds."""
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read(ROOT / "packaging" / "forewarn-agent.service")
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert (unit["Service"]["Restart"], unit["Service"]["RestartSec"]) == ("always", "5")
 
 
 def test_the_unit_is_one() -> None:

@@ -62,6 +62,22 @@ def test_a_command_that_does_not_read_its_stdin_is_no_failure() -> None:
     assert run_of().command(["true"]) == 0
 
 
+def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
+    """Larger than a pipe, to a program that reads late or never: its time-out holds; FOREWARN_RESOURCES is cut at a name."""
+    names = [f"machine-{number:05}" for number in range(20_000)]
+    large = Run(step="one", phase="prepare", event=event(Resources=names), share_s=0.5, time=Time())
+    began_s = time.monotonic()
+    with pytest.raises(OutOfTime):
+        large.command(["sleep", "30"])
+    assert time.monotonic() - began_s < 2
+    again = Run(step="one", phase="prepare", event=event(Resources=names), share_s=10, time=Time())
+    again.command(["/bin/sh", "-c", f'sleep 0.1; cat > {tmp_path}/stdin; echo "$FOREWARN_RESOURCES" > {tmp_path}/env'])
+    assert json.loads((tmp_path / "stdin").read_text())["Resources"] == names
+    shown = (tmp_path / "env").read_text().split()
+    assert 2_000 < len(shown) < 2_400
+    assert shown == names[: len(shown)]
+
+
 def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     """At the end of its share: asked first, then killed, and its children too."""
     began_s = time.monotonic()
@@ -70,6 +86,17 @@ def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
         run_of(share_s=0.5).command(["/bin/sh", "-c", shell])
     assert time.monotonic() - began_s < 4
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def test_what_a_program_started_has_the_same_grace(tmp_path: Path) -> None:
+    """The program ends at once, its child needs a second to put things in order: it gets it."""
+    child = f"trap 'sleep 0.8; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    began_s = time.monotonic()
+    with pytest.raises(OutOfTime):
+        run_of(share_s=0.7).command(["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 60', "sh", child])
+    assert (tmp_path / "up").exists()
+    assert (tmp_path / "tidy").exists()
+    assert time.monotonic() - began_s < 0.7 + 2
 
 
 def test_a_more_urgent_event_shortens_what_is_under_way() -> None:

@@ -15,8 +15,8 @@ from email.utils import formatdate
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 from forewarn.guest.clock import Time
-from forewarn.guest.discovery import find_endpoint
-from forewarn.guest.document import Document, Event, parse_document, parse_moment
+from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
+from forewarn.guest.document import Document, Event, parse_document, parse_moment, writable
 from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
 from forewarn.guest.names import Me
 from forewarn.guest.transport import Answer, Transport
@@ -68,13 +68,16 @@ class Client:
         self._last: Optional[Document] = None
         self._answered = False
         self._unreachable = 0
+        # The endpoint that last gave a document, and how often another one has been asked for one in vain.
+        self._proven = ""
+        self._in_vain = 0
         self._due_s = float("-inf")
         # Whether the last answer came as soon as the document changed, and not at the next poll.
         self.long_polls = False
 
     @property
     def endpoint(self) -> str:
-        """Where we ask; looked for at the first request, and anew after three failed connections."""
+        """Where we ask; looked for at the first request, and anew after three failures to connect or to get a first document."""
         if not self._endpoint:
             self._endpoint = self._find()
         return self._endpoint
@@ -130,6 +133,7 @@ class Client:
 
     def poll(self, wait_s: float = 0.0, timeout_s: float = 0.0) -> Document:
         """One request. 304 is the document we have, confirmed."""
+        self._doubt_endpoint()
         headers: Dict[str, str] = {}
         waits = 0
         if self._last is not None and self._last.etag:
@@ -150,9 +154,18 @@ class Client:
             raise
         self._last = document
         self._answered = True
+        self._proven, self._in_vain = self._endpoint, 0
         self.long_polls = "preference-applied" in answer.headers
         self.failures.worked()
         return document
+
+    def _doubt_endpoint(self) -> None:
+        """A leased endpoint that answers but gives no document may be another service: the default may be up by now."""
+        if self._endpoint in ("", DEFAULT_ENDPOINT, self._proven):
+            return
+        self._in_vain += 1
+        if self._in_vain % REDISCOVER_AFTER == 0:
+            self._endpoint = ""
 
     def _read(self, answer: Answer) -> Document:
         # An endpoint that does not tell the time has, as far as we know, ours.
@@ -189,11 +202,11 @@ class Client:
             )
             compute = json.loads(answer.body.decode("utf-8-sig"))
             name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
-        except (EndpointError, Refused, ValueError, AttributeError) as error:
+        except (EndpointError, Refused, ValueError, AttributeError, RecursionError) as error:
             log.debug("the endpoint does not tell our name (%s): the host name stands in", error)
             name = scale_set = None
         if isinstance(name, str) and name:
-            return Me(name, "instance", scale_set if isinstance(scale_set, str) else "")
+            return Me(writable(name), "instance", writable(scale_set) if isinstance(scale_set, str) else "")
         return Me(socket.gethostname().partition(".")[0], "hostname")
 
     def versions(self) -> None:
@@ -250,9 +263,9 @@ def _error_text(body: bytes) -> str:
     try:
         said: Any = json.loads(body.decode("utf-8", "replace"))
         said = said.get("error", "") if isinstance(said, dict) else ""
-    except ValueError:
+    except (ValueError, RecursionError):
         said = body.decode("utf-8", "replace")
-    return " ".join(str(said).split())[:200] or "no reason given"
+    return " ".join(writable(str(said)).split())[:200] or "no reason given"
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:

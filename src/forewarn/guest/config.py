@@ -16,7 +16,7 @@ from forewarn.guest.discovery import normal_endpoint
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
-from forewarn.guest.reading import flag, keys_of, one_of, others_may_write, seconds, text, words
+from forewarn.guest.reading import flag, keys_of, one_of, others_may_change, others_may_write, seconds, text, words
 
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 100
@@ -45,18 +45,21 @@ class Config:
 def load(path: Path, environment: Mapping[str, str]) -> Config:
     """Read the file, having made sure that nobody else can write it."""
     try:
-        complaint = others_may_write(path)
-        if complaint:
-            raise ConfigError(f"{path} is refused: it names programs to run, and {complaint}")
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:
+            # What is looked at is what is read, whatever is put in its place meanwhile.
+            complaint = others_may_write(path) or others_may_change(os.fstat(file.fileno()), path)
+            if complaint:
+                raise ConfigError(f"{path} is refused: it names programs to run, and {complaint}")
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: this is no configuration file")
-        data = path.read_text("utf-8")
+        toml = data.decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; `forewarn-agent init` writes one") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: this is not UTF-8") from None
     try:
-        return parse(_toml(data), environment)
+        return parse(_toml(toml), environment)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

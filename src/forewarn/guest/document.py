@@ -8,6 +8,7 @@ Knows nothing of HTTP beyond the two headers it is handed.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -21,6 +22,8 @@ SCHEDULED, STARTED = "Scheduled", "Started"
 DATE_RESOLUTION_S = 1.0
 MAX_EVENTS = 1_000
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d*)?(Z|[+-]\d\d:?\d\d)?")
+
+log = logging.getLogger("forewarn.guest.document")
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,10 @@ class Document:
 
 
 def parse_document(body: bytes, *, etag: str = "", date: str = "", received_s: float = 0.0) -> Document:
-    """The document in an answer of any version, or BadDocument."""
+    """The document in an answer of any version, or BadDocument; an event in it that cannot be read is left out."""
     try:
         said = json.loads(body.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+    except Exception as error:  # RecursionError, ValueError and whatever else somebody finds
         raise BadDocument(f"the document is not JSON: {error}") from None
     if not isinstance(said, dict) or not isinstance(said.get("Events", []), list):
         raise BadDocument("the document is not an object with a list of Events")
@@ -95,11 +98,20 @@ def parse_document(body: bytes, *, etag: str = "", date: str = "", received_s: f
         raise BadDocument(f"the document lists more than {MAX_EVENTS} events")
     return Document(
         incarnation=str(incarnation),
-        events=tuple(parse_event(each) for each in events),
+        events=tuple(event for event in map(_event_or_none, events) if event is not None),
         etag=etag,
         date=parse_moment(date),
         received_s=received_s,
     )
+
+
+def _event_or_none(said: Any) -> Optional[Event]:
+    """One event that makes no sense must not hide the others."""
+    try:
+        return parse_event(said)
+    except Exception as error:  # whatever it is: an endpoint must not be able to stop the agent
+        log.warning("an event is passed over: %s", ascii(str(error) or type(error).__name__)[1:-1])
+        return None
 
 
 def parse_event(said: Any) -> Event:
@@ -108,10 +120,10 @@ def parse_event(said: Any) -> Event:
         raise BadDocument("an event has no EventId or no EventStatus")
     resources = said.get("Resources")
     return Event(
-        id=said["EventId"].upper(),
-        status=said["EventStatus"],
+        id=_text(said, "EventId").upper(),
+        status=_text(said, "EventStatus"),
         type=_text(said, "EventType"),
-        resources=tuple(bare_name(str(each)) for each in resources) if isinstance(resources, list) else (),
+        resources=tuple(bare_name(writable(str(each))) for each in resources) if isinstance(resources, list) else (),
         not_before=parse_moment(_text(said, "NotBefore")),
         resource_type=_text(said, "ResourceType"),
         description=_text(said, "Description"),
@@ -138,9 +150,9 @@ def parse_moment(text: str) -> Optional[datetime]:
             moment = parsedate_to_datetime(text)
         else:
             return None
-    except (ValueError, TypeError, IndexError):
+        return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
 
 
 def event_json(event: Event) -> Dict[str, Any]:
@@ -161,7 +173,12 @@ def event_json(event: Event) -> Dict[str, Any]:
 
 def _text(said: Mapping[str, Any], key: str) -> str:
     value = said.get(key)
-    return value if isinstance(value, str) else ""
+    return writable(value) if isinstance(value, str) else ""
+
+
+def writable(text: str) -> str:
+    """Without what JSON can hold and no file, variable or terminal can: half a character, and NUL."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
 
 
 def _seconds(value: Any) -> int:

@@ -12,6 +12,8 @@ GuestError
   JournalInUse             another agent has the journal
   StepFailed               a step's own failure, with a reason fit for the journal
     OutOfTime              it did not end within its share of the budget
+
+JournalError               the journal cannot be written: the agent ends, exit code 1
 """
 
 from __future__ import annotations
@@ -81,3 +83,7 @@ class StepFailed(GuestError):
 
 class OutOfTime(StepFailed):
     """A step was stopped at the end of its share of the budget."""
+
+
+class JournalError(SystemExit):
+    """What cannot be remembered must not be done. No `except Exception` around a step may take it for the step's failure."""

@@ -6,6 +6,7 @@ cut off at the next start: what it would have said had not happened yet. One age
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import Time, shown
-from forewarn.guest.errors import JournalInUse
+from forewarn.guest.errors import ConfigError, JournalError, JournalInUse
+from forewarn.guest.reading import others_may_write
 
 try:
     import fcntl
@@ -28,28 +30,43 @@ log = logging.getLogger("forewarn.guest.journal")
 
 
 class Journal:
-    """Holds the file for as long as it lives; `records` is what was in it at the start."""
+    """Holds the file for as long as it lives, and nothing of what is in it."""
 
     def __init__(self, folder: Path, time: Optional[Time] = None) -> None:
         self._time = time or Time()
         self._folder = folder
         self.path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        complaint = others_may_write(folder)
+        if complaint:
+            raise ConfigError(f"state_dir {folder} is refused: it says what was done, and {complaint}")
         self._lock = _locked(folder / "agent.lock")
-        self.records, whole_bytes = read(self.path)
         self._file = self._open()
+        whole_bytes = len(_whole_lines(self.path))
         if os.fstat(self._file).st_size > whole_bytes:
             log.warning("the journal's last line is torn: the agent was killed while writing it; it is cut off")
             os.ftruncate(self._file, whole_bytes)
             os.fsync(self._file)
 
+    @property
+    def records(self) -> List[Dict[str, Any]]:
+        """Read from the file each time."""
+        return read(self.path)[0]
+
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
-        """On the disk when this returns."""
+        """On the disk when this returns; raises JournalError, and then nothing of it is there."""
         dated = {"at": shown(self._time.wall()), **record}
-        line = json.dumps(dated, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        while line:
-            line = line[os.write(self._file, line) :]
-        os.fsync(self._file)
+        line = json.dumps(dated, separators=(",", ":")).encode() + b"\n"
+        good_bytes = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError as error:
+            # Half a line must not spoil the next one; where even this fails the next start cuts it off.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, good_bytes)
+            raise JournalError(f"{self.path} cannot be written: {error.strerror}") from None
         return dated
 
     def rotate(self) -> bool:
@@ -90,11 +107,7 @@ class Memory:
 
 def read(path: Path) -> Tuple[List[Dict[str, Any]], int]:
     """The records, and how many bytes of the file they fill: a torn last line is not among them."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    whole = data[: data.rfind(b"\n") + 1]
+    whole = _whole_lines(path)
     records = []
     for number, line in enumerate(whole.splitlines(), 1):
         record = _parsed(line)
@@ -103,6 +116,14 @@ def read(path: Path) -> Tuple[List[Dict[str, Any]], int]:
         else:
             records.append(record)
     return records, len(whole)
+
+
+def _whole_lines(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return data[: data.rfind(b"\n") + 1]
 
 
 def _parsed(line: bytes) -> Optional[Dict[str, Any]]:

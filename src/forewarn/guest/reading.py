@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Tuple
+from typing import Any, Iterable, Iterator, Mapping, Tuple
 
 from forewarn.guest.errors import ConfigError
 
 MAX_DURATION_S = 7 * 86_400
+MAX_LINKS = 40
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -63,17 +65,41 @@ def seconds(value: Any, where: str) -> float:
 
 
 def others_may_write(path: Path) -> str:
-    """ "" or who else than we and root may change this file, or put another in its place."""
+    """ "" or who else than we and root may change this file or folder, or put another in its place."""
     if os.name != "posix":
         return ""
-    for each in (path, path.resolve().parent):
-        found = each.stat()
-        if found.st_uid not in (0, os.geteuid()):
-            return f"{each} belongs to somebody else: chown it"
-        # A sticky folder like /tmp lets nobody replace another's file.
-        if found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
-            return f"others may write {each}: chmod go-w it"
+    return next(filter(None, (others_may_change(each.lstat(), each) for each in _way_to(path))), "")
+
+
+def others_may_change(found: os.stat_result, path: Path) -> str:
+    if os.name != "posix" or (stat.S_ISLNK(found.st_mode) and _ours(found)):
+        return ""
+    if not _ours(found):
+        return f"{path} belongs to somebody else: chown it"
+    # A sticky folder like /tmp lets nobody replace another's file, and whose the next part is, is looked at in its turn.
+    if found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return f"others may write {path}: chmod go-w it"
     return ""
+
+
+def _ours(found: os.stat_result) -> bool:
+    return found.st_uid in (0, os.geteuid())
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Every folder, link and file that has a say in what `path` is, from the root on."""
+    here, ahead, links = Path("/"), list(path.absolute().parts[1:]), 0
+    yield here
+    while ahead:
+        here = here.parent if ahead[0] == ".." else here / ahead[0]
+        del ahead[0]
+        yield here
+        if here.is_symlink():
+            links += 1
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = here.parent / here.readlink()
+            here, ahead = Path("/"), [*target.parts[1:], *ahead]
 
 
 def readable_secret(name: str) -> str:
@@ -82,6 +108,8 @@ def readable_secret(name: str) -> str:
         found = Path(name).stat()
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
+    if os.name == "posix" and not _ours(found):
+        return f"{name}, which holds a secret, belongs to somebody else: chown it"
     if os.name == "posix" and found.st_mode & 0o077:
         return f"others may read {name}, which holds a secret: chmod 600 it"
     return "" if os.access(name, os.R_OK) else f"{name} cannot be read"

@@ -156,6 +156,6 @@ def write_whole(path: Path, text: str, mode: int) -> None:
 
 
 def write(agent: Agent, folder: Path, metrics_file: Optional[Path]) -> None:
-    write_whole(folder / NAME, json.dumps(describe(agent), ensure_ascii=False) + "\n", 0o600)
+    write_whole(folder / NAME, json.dumps(describe(agent)) + "\n", 0o600)
     if metrics_file is not None:
         write_whole(metrics_file, metrics(agent.state, agent.client.failures.total), 0o644)

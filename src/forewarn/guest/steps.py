@@ -13,8 +13,9 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
@@ -24,7 +25,9 @@ GLANCE_S = 1.0
 # Between asking a program to end and ending it.
 GRACE_S = 2.0
 POLL_S = 0.05
-_GATE = 'read -r go || exit 125; exec "$@"'
+MAX_RESOURCES_BYTES = 32 * 1024
+# The event is a file, not a pipe: a pipe that is full and that nobody reads would hold up the agent.
+_GATE = 'read -r go || exit 125; exec <"/dev/fd/$1"; shift; exec "$@"'
 
 
 class Run:
@@ -95,20 +98,28 @@ class Run:
     def _spawn(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         held_back = os.name == "posix"
         try:
-            child = subprocess.Popen(
-                ["/bin/sh", "-c", _GATE, "sh", *argv] if held_back else list(argv),
-                stdin=subprocess.PIPE,
-                env={**os.environ, **self.variables()},
-                start_new_session=held_back,
-            )
+            with _unnamed_file() as file:
+                file.write(json.dumps(self.event).encode() + b"\n")
+                file.seek(0)
+                number = file.fileno()
+                child = subprocess.Popen(
+                    ["/bin/sh", "-c", _GATE, "sh", str(number), *argv] if held_back else list(argv),
+                    stdin=subprocess.PIPE if held_back else file,
+                    env={**os.environ, **self.variables()},
+                    start_new_session=held_back,
+                    pass_fds=(number,) if held_back else (),
+                )
         except OSError as error:
             raise StepFailed(f"{_named(argv)} cannot be run: {error.strerror}") from None
-        self._note_child(child.pid, start_ticks(child.pid))
-        go = b"go\n" if held_back else b""
-        # Broken when it does not read its stdin or is gone already: then its exit code tells.
+        try:
+            self._note_child(child.pid, start_ticks(child.pid))
+        except BaseException:  # unknown to the journal it must not run: without its line it ends
+            child.communicate()
+            raise
+        # Broken when it is gone already: then its exit code tells.
         with contextlib.suppress(OSError), child.stdin or contextlib.nullcontext() as stdin:
             if stdin is not None:
-                stdin.write(go + json.dumps(self.event).encode() + b"\n")
+                stdin.write(b"go\n")
         return child
 
     def variables(self) -> Dict[str, str]:
@@ -120,11 +131,23 @@ class Run:
             "FOREWARN_EVENT_TYPE": str(event.get("EventType", "")),
             "FOREWARN_EVENT_STATUS": str(event.get("EventStatus", "")),
             "FOREWARN_EVENT_SOURCE": str(event.get("EventSource", "")),
-            "FOREWARN_RESOURCES": " ".join(event.get("Resources", ())),
+            "FOREWARN_RESOURCES": _shortened(" ".join(event.get("Resources", ()))),
             "FOREWARN_NOT_BEFORE": str(event.get("NotBefore", "")),
             "FOREWARN_DURATION_S": str(event.get("DurationInSeconds", -1)),
             "FOREWARN_TIME_LEFT_S": str(max(0, int(self.left_s()))),
         }
+
+
+def _unnamed_file() -> IO[bytes]:
+    """In memory where the system has that: a full disk is no reason not to run a step."""
+    return os.fdopen(os.memfd_create("event"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+
+
+def _shortened(names: str) -> str:
+    """Whole names only; all of them are in the event on stdin."""
+    if len(names.encode()) <= MAX_RESOURCES_BYTES:
+        return names
+    return names.encode()[: MAX_RESOURCES_BYTES + 1].rpartition(b" ")[0].decode("utf-8", "ignore")
 
 
 def _named(argv: Sequence[str]) -> str:
@@ -154,15 +177,31 @@ def _polled(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
 
 
 def end_group(pid: int, time: Time, *, reap: Optional[subprocess.Popen[bytes]] = None) -> None:
-    """Ask the program and all it started to end; after a grace, end them."""
+    """Ask the program and all it started to end; those still there after a grace are ended."""
     for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
         _signal_group(pid, number)
         give_up_s = time.monotonic() + GRACE_S
         while time.monotonic() < give_up_s:
-            if reap.poll() is not None if reap is not None else not alive(pid):
-                _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))  # what it left behind
+            over = not _group_lives(pid)
+            if reap is not None:
+                reap.poll()
+            if over:
                 return
             time.sleep(POLL_S)
+
+
+def _group_lives(group: int) -> bool:
+    """Whether anybody is left in it who is no zombie."""
+    if os.name != "posix":
+        return alive(group)
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    found = [_fields(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return not found or any(fields[0] not in ("Z", "X") and int(fields[2]) == group for fields in found if fields)
 
 
 def _signal_group(pid: int, number: int) -> None:
@@ -177,11 +216,17 @@ def _signal_group(pid: int, number: int) -> None:
 
 def start_ticks(pid: int) -> int:
     """When the process began, in the kernel's ticks: with the pid it names one process for ever. 0: not known."""
+    fields = _fields(str(pid))
+    return 0 if not fields or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _fields(pid: str) -> List[str]:
+    """The kernel's account of a process from its state on: state, parent, group, …; [] if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-        return 0 if fields[0] in ("Z", "X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return 0
+    except OSError:
+        return []
+    return fields if len(fields) > 19 else []
 
 
 def alive(pid: int) -> bool:

@@ -5,9 +5,11 @@ Whatever goes wrong becomes one of three errors: Unreachable (no connection), No
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
-from typing import Mapping, NamedTuple, Optional
+import threading
+from typing import Iterator, Mapping, NamedTuple, Optional
 from urllib.parse import urlsplit
 
 from forewarn.guest.clock import Time
@@ -15,7 +17,6 @@ from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 1024 * 1024
-_PIECE_BYTES = 64 * 1024
 
 
 class Answer(NamedTuple):
@@ -67,9 +68,10 @@ class Transport:
 
     def _connect(self, endpoint: str, timeout_s: float) -> None:
         parts = urlsplit(endpoint)
-        connection = http.client.HTTPConnection(
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(
             parts.hostname or "",
-            parts.port or 80,
+            parts.port,
             timeout=min(CONNECT_TIMEOUT_S, timeout_s),
             source_address=self._source,
         )
@@ -86,10 +88,11 @@ class Transport:
         if connection is None or connection.sock is None:
             raise CutShort("the connection is gone")
         try:
-            connection.sock.settimeout(self._left_s(deadline_s))
-            connection.request(method, path, body=body or None, headers=dict(headers))
-            response = connection.getresponse()
-            whole = self._read(connection, response, deadline_s)
+            with _cut_after(self._left_s(deadline_s), connection.sock):
+                connection.sock.settimeout(self._left_s(deadline_s))
+                connection.request(method, path, body=body or None, headers=dict(headers))
+                response = connection.getresponse()
+                whole = _read(response)
         except socket.timeout:
             self.close()
             raise NoAnswer("no answer in time") from None
@@ -104,28 +107,45 @@ class Transport:
             self.close()
         return answer
 
-    def _read(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline_s: float
-    ) -> bytes:
-        whole = b""
-        while True:
-            if connection.sock is not None:
-                connection.sock.settimeout(self._left_s(deadline_s))
-            piece = response.read(_PIECE_BYTES)
-            if not piece:
-                break
-            whole += piece
-            if len(whole) > MAX_BODY_BYTES:
-                raise CutShort(f"the answer is longer than {MAX_BODY_BYTES} bytes")
-        if response.length:  # read(n) hands over what there is and does not complain
-            raise http.client.IncompleteRead(whole, response.length)
-        return whole
-
     def _left_s(self, deadline_s: float) -> float:
         left_s = deadline_s - self._time.monotonic()
         if left_s <= 0:
             raise socket.timeout()
         return left_s
+
+
+@contextlib.contextmanager
+def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
+    """Shut the connection then: a socket's own time-out begins anew with each byte, so a trickle would outlast it."""
+    over = threading.Event()
+
+    def cut() -> None:
+        over.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (http.client.HTTPException, OSError, ValueError):
+        if not over.is_set():
+            raise
+    finally:
+        timer.cancel()
+        timer.join()
+    if over.is_set():
+        raise socket.timeout()
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    whole = response.read(MAX_BODY_BYTES + 1)
+    if len(whole) > MAX_BODY_BYTES:
+        raise CutShort(f"the answer is longer than {MAX_BODY_BYTES} bytes")
+    if response.length:  # read(n) hands over what there is and does not complain
+        raise http.client.IncompleteRead(whole, response.length)
+    return whole
 
 
 def _notice_death(connected: socket.socket) -> None:

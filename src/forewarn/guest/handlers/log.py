@@ -33,7 +33,7 @@ def check(spec: Spec) -> List[str]:
 
 
 def tell(spec: Spec, run: Run) -> None:
-    line = json.dumps({"change": run.change, "event": run.event}, ensure_ascii=False, separators=(",", ":"))
+    line = json.dumps({"change": run.change, "event": run.event}, separators=(",", ":"))
     facility = _facility(spec)
     if spec.file:
         try:

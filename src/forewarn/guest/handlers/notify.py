@@ -6,15 +6,15 @@ was under way when the agent was killed is sent again with the same Idempotency-
 
 from __future__ import annotations
 
-import http.client
 import json
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 from urllib.parse import urlsplit
 
-from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
 from forewarn.guest.reading import keys_of, readable_secret, text
 from forewarn.guest.steps import Run
+from forewarn.guest.transport import Transport
 
 TIMEOUT_S = 5.0
 SHAPES = ("slack", "event")
@@ -48,19 +48,19 @@ def tell(spec: Spec, run: Run) -> None:
     if not url:
         raise StepFailed(complaint or f"{spec.url_file} holds no address")
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    body = json.dumps(_message(spec, run)).encode()
+    timeout_s = max(0.1, min(TIMEOUT_S, run.left_s()))
+    transport = Transport()
     try:
-        connection = kind(parts.hostname or "", parts.port, timeout=max(0.1, min(TIMEOUT_S, run.left_s())))
-        try:
-            connection.request("POST", path, json.dumps(_message(spec, run)).encode(), headers)
-            status = connection.getresponse().status
-        finally:
-            connection.close()
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        endpoint = f"{parts.scheme}://{parts.netloc}"
+        status = transport.request("POST", endpoint, path, headers=headers, body=body, timeout_s=timeout_s).status
+    except (EndpointError, ValueError) as error:  # by its name alone: its text has the address
         raise StepFailed(f"the webhook cannot be reached: {type(error).__name__}") from None
+    finally:
+        transport.close()
     if status >= 300:
         raise StepFailed(f"the webhook answered {status}")
 

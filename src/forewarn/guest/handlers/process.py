@@ -1,7 +1,7 @@
 """`process`: a program without a manager of its own: stopped by signal and confirmed gone, started and confirmed up.
 
-Which process it is stands in its pid file. A program that writes none is started with `foreground = true`: then the agent
-writes it.
+Which process it is stands in its pid file. A program that writes none is started with `foreground = true`: then it is
+written for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -78,7 +79,9 @@ def recover(spec: Spec, run: Run) -> None:
     if not spec.start or _running(spec):
         return
     if spec.foreground:
-        Path(spec.pid_file).write_text(f"{_detached(spec.start)}\n", "ascii")
+        pid = _detached(spec)
+        while _pid(spec) != pid and alive(pid):
+            run.pause(POLL_S)
     else:
         run.command(spec.start)
     up_s = 0.0
@@ -89,25 +92,33 @@ def recover(spec: Spec, run: Run) -> None:
         up_s = up_s + POLL_S if _running(spec) else 0.0
 
 
-def _detached(argv: Tuple[str, ...]) -> int:
-    """Start it so that it is nobody's child and outlives the agent; its pid."""
-    started = subprocess.run(
-        ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 & echo $!', "sh", *argv],
+def _detached(spec: Spec) -> int:
+    """Start it so that it outlives the agent; its pid. It writes that down itself, so the agent may die meanwhile.
+
+    Not by the shell's `&`, which has SIGINT and SIGQUIT ignored.
+    """
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", 'echo $$ >"$1" || exit 1; shift; exec "$@"', "sh", spec.pid_file, *spec.start],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-        check=True,
     )
-    return int(started.stdout)
+    threading.Thread(target=child.wait, daemon=True).start()  # or it would stay as a zombie
+    return child.pid
 
 
 def _running(spec: Spec) -> int:
     """The pid of the process that lives, or 0."""
+    pid = _pid(spec)
+    return pid if pid > 0 and alive(pid) and spec.match in _command_line(pid) else 0
+
+
+def _pid(spec: Spec) -> int:
     try:
-        pid = int(Path(spec.pid_file).read_text("ascii").split()[0])
+        return int(Path(spec.pid_file).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 0
-    return pid if pid > 0 and alive(pid) and spec.match in _command_line(pid) else 0
 
 
 def _command_line(pid: int) -> str:
