@@ -198,7 +198,7 @@ class _JsonLines(logging.Formatter):
         line = {"at": shown(record.created), "level": record.levelname.lower(), "message": record.getMessage()}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)
 
 
 def _set_up_log(level: str) -> None:
@@ -251,7 +251,7 @@ def _history(given: argparse.Namespace) -> int:
     path = _load(given).state_dir / journals.NAME
     records = journals.read(path.with_suffix(".1.jsonl"))[0] + journals.read(path)[0]
     for record in records:
-        print(json.dumps(record, ensure_ascii=False) if given.json else _history_line(record))
+        print(json.dumps(record) if given.json else _history_line(record))
     return 0
 
 
@@ -262,5 +262,5 @@ def _history_line(record: Dict[str, Any]) -> str:
     words += [str(about[key]) for key in ("EventType", "EventId", "EventStatus", "NotBefore") if about.get(key)]
     for key, value in record.items():
         if key not in ("at", "kind", "event", "tell", "child") and value not in ("", None, []):
-            words.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
+            words.append(f"{key}={json.dumps(value)}")
     return " ".join(words)
