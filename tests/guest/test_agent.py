@@ -292,6 +292,23 @@ def test_a_step_that_cannot_be_undone_is_tried_again(tmp_path: Path) -> None:
     assert lived.did[2:] == ["recover two", "recover one"]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_half_undone_is_prepared_anew(tmp_path: Path, killed: bool) -> None:
+    """A second event does not find it prepared, whether its undoing failed or was cut short."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true", recover="false"))
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.endpoint.end()
+    lived.live(for_s=2)
+    if killed:
+        lived.journal.append({"kind": "begin", "phase": "recover", "step": "one", "event": E1, "share_s": 60})
+        lived.again()
+    lived.endpoint.announce(E2)
+    lived.live(lambda: E2 in lived.endpoint.approved, for_s=3)
+    assert lived.did == ["prepare one"] * 2
+    assert lived.endpoint.approved == [E1, E2]
+
+
 def test_back_after_the_reboot(tmp_path: Path) -> None:
     """Another boot, and the event Started: its reboot is behind us; nothing more happens when it goes."""
     lived = Lived(tmp_path, two_steps(tmp_path))

@@ -7,7 +7,7 @@ going on when the agent was killed is found again by reading the journal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.document import Event, parse_event
 from forewarn.guest.errors import BadDocument
@@ -53,8 +53,10 @@ class StepState:
     dirty: bool = False
     # "prepare" or "recover" while that is begun and has not ended.
     under_way: str = ""
-    # The machine has been rebooted since it was prepared: who knows whether it still holds.
+    # The machine has been rebooted since it was prepared, or its undoing has begun: who knows whether it still holds.
     doubtful: bool = False
+    # Whether it verified when its undoing began, in this boot.
+    verified: Optional[bool] = None
     share_s: float = 0.0
     child: Tuple[int, int] = (0, 0)
     # By event: whether it went well, and why not.
@@ -125,7 +127,7 @@ def _start(state: State, record: Record) -> None:
     boot = str(record.get("boot", ""))
     if state.boot and boot and boot != state.boot:
         for step in state.steps.values():
-            step.child = (0, 0)
+            step.child, step.verified = (0, 0), None
             if step.held:
                 step.held, step.doubtful = False, True
                 step.outcomes.clear()
@@ -161,6 +163,9 @@ def _begin(state: State, record: Record) -> None:
     if record["phase"] == "prepare":
         step.dirty = True
         state.out_of_service = True
+    else:
+        step.held, step.doubtful, step.verified = False, True, record.get("verified")
+        step.outcomes.clear()
 
 
 def _child(state: State, record: Record) -> None:
