@@ -243,6 +243,19 @@ def test_several_events_at_once(tmp_path: Path) -> None:
     assert lived.kinds.count("in-service") == 1
 
 
+@pytest.mark.parametrize("in_s", [40, 30])
+def test_an_event_out_of_time_does_not_cost_another_its_steps(tmp_path: Path, in_s: float) -> None:
+    """Inside its reserve or overdue, and not started: the other is prepared and approved."""
+    more = 'required = true\ntimeout = "2s"\nwhen = { type = ["Redeploy"] }'
+    lived = Lived(tmp_path, step(tmp_path, "one", more=more) + step(tmp_path, "slow", more='timeout = "1h"'))
+    lived.endpoint.announce(in_s=in_s)
+    lived.live(for_s=35)
+    lived.endpoint.announce(E2, in_s=900, EventType="Redeploy")
+    lived.live(for_s=3)
+    assert lived.did == ["prepare one"]
+    assert E2 in lived.endpoint.approved
+
+
 def test_an_incarnation_that_resets(tmp_path: Path) -> None:
     """A new epoch counts from 1 again: what is listed is what is, whatever its number."""
     lived = Lived(tmp_path, two_steps(tmp_path))

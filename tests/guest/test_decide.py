@@ -91,6 +91,21 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, State(), view_of()) is None
 
 
+def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:
+    """One inside its reserve or overdue has nothing left to save; the event's own budget counts always."""
+    plan = Plan(approve="never", steps=(step_of("a", 5), Step("b", "command", None, When(types=("Redeploy",)), 5.0)))
+    view = view_of(event_in(900, type="Redeploy"), event_in(400, E2))
+    state, _ = first_choice(plan, view)
+    assert limit_s(plan, ME, state, view, E1) == 370
+    assert limit_s(plan, ME, state, View(380.0, view.document), E1) == 490, "E2 is inside its reserve"
+    assert limit_s(plan, ME, state, View(500.0, view.document), E1) == 370, "E2 is overdue"
+    assert limit_s(plan, ME, state, View(880.0, view.document), E1) == 0
+    about = {"step": "a", "event": E2, "phase": "prepare"}
+    state.apply({"kind": "begin", "share_s": 1, **about})
+    state.apply({"kind": "end", "ok": True, "took_s": 1, **about})
+    assert limit_s(plan, ME, state, view, E1) == 870, "E2 misses no step"
+
+
 def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
     """It would not end before the more urgent event; begun when that has started, or is overdue."""
     plan = Plan(approve="never", steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))

@@ -276,13 +276,14 @@ class Agent:
             event=event_json(event) if event is not None else {},
             share_s=share_s,
             time=self.time,
-            limit_s=self._limit_s if limited else (lambda: None),
+            limit_s=(lambda: self._limit_s(event)) if limited else (lambda: None),
             glance=self._glance,
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
         )
 
-    def _limit_s(self) -> Optional[float]:
-        return limit_s(self.plan, self.me or Me(""), self.state, self.view())
+    def _limit_s(self, event: Optional[Event]) -> Optional[float]:
+        event_id = event.id if event is not None else ""
+        return limit_s(self.plan, self.me or Me(""), self.state, self.view(), event_id)
 
     def _note_child(self, step: str, phase: str, pid: int, ticks: int) -> None:
         if phase in ("prepare", "recover"):

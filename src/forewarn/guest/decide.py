@@ -274,16 +274,23 @@ def budget_left_s(known: EventState, view: View) -> Optional[float]:
     return None if left_s is None else max(0.0, left_s - known.reserve_s)
 
 
-def limit_s(plan: Plan, me: Me, state: State, view: View) -> Optional[float]:
-    """How long what is under way may go on, for the sake of the most urgent event; also of one that only just appeared."""
+def limit_s(plan: Plan, me: Me, state: State, view: View, event_id: str = "") -> Optional[float]:
+    """How long what is under way for this event may go on: within its budget, and within that of each that still misses
+    a step and has time for it; also of one that only just appeared.
+    """
     open_ = [known for known in state.events.values() if known.prepares and not known.started]
     open_ += [
         EventState(event, plan.do(event), _reserve_s(plan, view.left_s(event)), state.boot)
         for event in (view.document.events if view.document is not None else ())
         if event.id not in state.events and me.is_in(event) and not event.started
     ]
-    budgets = [budget_left_s(known, view) for known in open_ if known.prepares]
-    return min((budget for budget in budgets if budget is not None), default=None)
+    limits_s = []
+    for known in open_:
+        budget_s = budget_left_s(known, view) if known.prepares else None
+        misses = any(True for _ in _missing(plan, state, known))
+        if budget_s is not None and (known.event.id == event_id or (budget_s > 0 and misses)):
+            limits_s.append(budget_s)
+    return min(limits_s, default=None)
 
 
 # -- 4. approving
