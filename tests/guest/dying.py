@@ -89,7 +89,10 @@ class Filed(Transport):
 
     def _document(self) -> bytes:
         if not Path("approvals").exists():
-            return document(event(NotBefore=formatdate(time.time() + 900, usegmt=True)), incarnation=2)
+            due = Path("due")
+            if not due.exists():
+                due.write_text(formatdate(time.time() + 900, usegmt=True))
+            return document(event(NotBefore=due.read_text()), incarnation=2)
         with Path("looks").open("a") as file:
             file.write(".")
         if Path("looks").stat().st_size <= STARTED_FOR:

@@ -1,11 +1,13 @@
 """The agent on a moved clock, with real programs as steps: every case the documentation defines."""
 
 from collections.abc import Mapping
+from datetime import timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
 
-from forewarn.guest.decide import why_not_approved
+from forewarn.guest.decide import Prepare, why_not_approved
 from forewarn.guest.errors import NotReady
 from tests.guest.agents import Lived, step
 from tests.guest.talking import E1, E2, Endpoint, MovedTime, Reply
@@ -254,6 +256,55 @@ def test_an_event_out_of_time_does_not_cost_another_its_steps(tmp_path: Path, in
     lived.live(for_s=3)
     assert lived.did == ["prepare one"]
     assert E2 in lived.endpoint.approved
+
+
+def change(lived: Lived, **fields: object) -> None:
+    lived.endpoint.events[0].update(fields)
+    lived.endpoint.incarnation += 1
+
+
+def in_s(lived: Lived, seconds: float) -> str:
+    return format_datetime(lived.clock.service() + timedelta(seconds=seconds), usegmt=True)
+
+
+def test_a_not_before_that_moves(tmp_path: Path) -> None:
+    """Budget and reserve follow it, and what was skipped for lack of time is begun after all."""
+    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='timeout = "5m"'))
+    lived.endpoint.announce(in_s=40)
+    lived.live(for_s=2)
+    assert lived.did == []
+    change(lived, NotBefore=in_s(lived, 3600))
+    lived.live(for_s=2)
+    assert lived.did == ["prepare one"]
+    assert lived.known().reserve_s == 30
+    change(lived, NotBefore=in_s(lived, 60))
+    lived.live(for_s=2)
+    left_s = lived.agent.view().left_s(lived.known().event)
+    assert left_s is not None
+    assert 55 < left_s < 60
+    assert lived.kinds.count("changed") == 2
+    lived.again()
+    lived.live(for_s=2)
+    assert lived.kinds.count("changed") == 2
+
+
+def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
+    """It is not approved, and what was prepared for it is undone."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    prepare = lived.agent._prepare
+
+    def prepared(action: Prepare) -> None:
+        prepare(action)
+        change(lived, Resources=["web-1"])
+        lived.clock.now_s += 2
+        lived.agent.look(0.0)
+
+    lived.agent._prepare = prepared  # type: ignore[method-assign]
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert lived.endpoint.approved == []
+    assert lived.did == ["prepare one", "recover one"]
+    assert lived.agent.state.quiet
 
 
 def test_an_incarnation_that_resets(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, state, view_of(event_in(900), event_in(40, E2, type="Freeze"))) == 870
     assert limit_s(plan, ME, state, view_of(event_in(900), event_in(40, E2, resources=("web-1",)))) == 870
     assert limit_s(plan, ME, State(), view_of()) is None
+    assert limit_s(plan, ME, state, view_of(event_in(90)), E1) == 60, "its NotBefore moved meanwhile"
 
 
 def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:

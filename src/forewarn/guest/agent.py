@@ -376,6 +376,7 @@ class _Blank(Dict[str, Any]):
 
 NOTES: Mapping[str, Tuple[int, str]] = {
     "seen": (logging.INFO, "{EventType} {EventId} of {Resources} is {EventStatus}, not before {NotBefore}: {do}"),
+    "changed": (logging.INFO, "{EventType} {EventId} of {Resources} is now not before {NotBefore}: {do}"),
     "started": (logging.INFO, "{EventType} {EventId} has started"),
     "over": (logging.INFO, "{EventType} {EventId} is over: {how}"),
     "skip": (logging.WARNING, "step {step!r} is skipped: {reason}"),

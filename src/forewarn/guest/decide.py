@@ -2,7 +2,7 @@
 
 The rules, in the order they are looked at:
 
-1. What the document says is noted first: an event seen, started, over.
+1. What the document says is noted first: an event seen, changed, started, over.
 2. Who is to be told is told, unless time is short.
 3. The most urgent event first, each step it wants is prepared, once for all events that want it, within the budget:
    the time to NotBefore less the reserve. An optional step begins only if its whole time-out fits before those of the
@@ -93,8 +93,11 @@ class View:
     delay_s: float = 0.0
 
     def left_s(self, event: Event) -> Optional[float]:
-        """Seconds to NotBefore; None when nobody knows."""
-        return self.document.time_left_s(event, self.now_s) if self.document is not None else None
+        """Seconds to NotBefore, as the document has it now; None when nobody knows."""
+        if self.document is None:
+            return None
+        now = self.document.event(event.id)
+        return self.document.time_left_s(event if now is None or now.started else now, self.now_s)
 
     def due(self, what: str) -> bool:
         return self.not_before_s.get(what, 0.0) <= self.now_s
@@ -124,13 +127,19 @@ def _noted(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
         return None
     for event in view.document.events:
         if me.is_in(event):
-            record = _first_sight(plan, event, view) if event.id not in state.events else _change(plan, event, state)
+            known = state.events.get(event.id)
+            record = _first_sight(plan, event, view) if known is None else _change(plan, event, state, view)
             if record is not None:
                 return Note(record)
     for known in state.events.values():
-        if not known.gone and view.document.event(known.event.id) is None:
+        if not known.gone and _is_gone(me, known, view.document.event(known.event.id)):
             return Note(_over(plan, known, _how_it_went(known, view)))
     return None
+
+
+def _is_gone(me: Me, known: EventState, now: Optional[Event]) -> bool:
+    """No longer listed, or no longer ours; but a name that never was in it tells nothing: the host's may stand in."""
+    return now is None or (me.is_in(known.event) and not me.is_in(now))
 
 
 def _first_sight(plan: Plan, event: Event, view: View) -> Dict[str, Any]:
@@ -151,7 +160,7 @@ def _reserve_s(plan: Plan, left_s: Optional[float]) -> float:
     return plan.reserve_s if left_s is None else min(plan.reserve_s, left_s * RESERVE_PART)
 
 
-def _change(plan: Plan, event: Event, state: State) -> Optional[Dict[str, Any]]:
+def _change(plan: Plan, event: Event, state: State, view: View) -> Optional[Dict[str, Any]]:
     known = state.events[event.id]
     if event.started and not known.started:
         missed = known.event.started
@@ -161,13 +170,28 @@ def _change(plan: Plan, event: Event, state: State) -> Optional[Dict[str, Any]]:
             "missed": missed and known.do != "ignore",
             "tell": tellers_of(plan, event, known.do),
         }
-    if known.boot == state.boot or known.over:
+    if known.over:
+        return None
+    if not event.started and _what_counts(event) != _what_counts(known.event):
+        return {
+            "kind": "changed",
+            "event": event_json(event),
+            "do": plan.do(event),
+            "reserve_s": round(_reserve_s(plan, view.left_s(event)), 3),
+        }
+    if known.boot == state.boot:
         return None
     if not event.started:
         return {"kind": "still", "id": event.id}
     if event.type in REBOOTING:
         return _over(plan, known, REBOOTED)
     return None
+
+
+def _what_counts(event: Event) -> Tuple[Any, ...]:
+    """To the second, as the journal keeps it."""
+    not_before = event.not_before and event.not_before.replace(microsecond=0)
+    return event.type, event.resources, not_before, event.source, event.duration_s
 
 
 def _over(plan: Plan, known: EventState, how: str) -> Dict[str, Any]:
@@ -300,7 +324,9 @@ def _approval(plan: Plan, me: Me, state: State, known: EventState, view: View) -
     if view.document is None or why_not_approved(plan, me, state, known) or not view.due(f"approve {known.event.id}"):
         return None
     event = view.document.event(known.event.id)
-    return Approve(known.event, view.left_s(event)) if event is not None and event.status == SCHEDULED else None
+    if event is None or event.status != SCHEDULED or not me.is_in(event):
+        return None
+    return Approve(event, view.left_s(event))
 
 
 def why_not_approved(plan: Plan, me: Me, state: State, known: EventState) -> str:

@@ -7,7 +7,7 @@ going on when the agent was killed is found again by reading the journal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from forewarn.guest.document import Event, parse_event
 from forewarn.guest.errors import BadDocument
@@ -61,6 +61,8 @@ class StepState:
     child: Tuple[int, int] = (0, 0)
     # By event: whether it went well, and why not.
     outcomes: Dict[str, Tuple[bool, str]] = field(default_factory=dict)
+    # The events it was not begun for.
+    skipped: Set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -142,6 +144,17 @@ def _seen(state: State, record: Record) -> None:
     state.tell(record, event, "scheduled" if not event.started else "started")
 
 
+def _changed(state: State, record: Record) -> None:
+    """Another NotBefore is another budget: what was skipped may be begun after all."""
+    event = parse_event(record["event"])
+    known = state.events[event.id]
+    known.event, known.do, known.reserve_s = event, record["do"], float(record["reserve_s"])
+    for step in state.steps.values():
+        if event.id in step.skipped:
+            step.skipped.discard(event.id)
+            step.outcomes.pop(event.id, None)
+
+
 def _still(state: State, record: Record) -> None:
     state.events[record["id"]].boot = state.boot
 
@@ -180,6 +193,7 @@ def _end(state: State, record: Record) -> None:
     if phase == "prepare":
         step.held, step.doubtful = ok, False
         step.outcomes[record["event"]] = (ok, str(record.get("reason", "")))
+        step.skipped.discard(record["event"])
     elif ok:
         state.steps[record["step"]] = StepState()
 
@@ -187,6 +201,7 @@ def _end(state: State, record: Record) -> None:
 def _skip(state: State, record: Record) -> None:
     step = state.step(record["step"])
     step.outcomes[record["event"]] = (False, str(record["reason"]))
+    step.skipped.add(record["event"])
     if step.under_way == "prepare":
         step.under_way = ""
 
@@ -253,6 +268,7 @@ def _forget(state: State, event_id: str) -> None:
     del state.events[event_id]
     for step in state.steps.values():
         step.outcomes.pop(event_id, None)
+        step.skipped.discard(event_id)
 
 
 def _news(state: State, record: Record) -> List[News]:
@@ -267,6 +283,7 @@ def _nothing(state: State, record: Record) -> None:
 KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "start": _start,  # the agent began: which boot this is
     "seen": _seen,  # an event that means us, for the first time
+    "changed": _changed,  # its NotBefore, its Resources, its type
     "still": _still,  # an event that is still Scheduled after a reboot that was not its own
     "started": _started,
     "begin": _begin,  # a step's prepare or recover is about to begin
