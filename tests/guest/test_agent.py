@@ -288,6 +288,17 @@ def test_a_not_before_that_moves(tmp_path: Path) -> None:
     assert lived.kinds.count("changed") == 2
 
 
+def test_a_type_that_changes(tmp_path: Path) -> None:
+    """What is no longer wanted is undone while the event is still to come."""
+    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='when = { type = ["Reboot"] }'))
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    change(lived, EventType="Freeze")
+    lived.live(for_s=2)
+    assert lived.did == ["prepare one", "recover one"]
+    assert lived.known().open
+
+
 def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
     """It is not approved, and what was prepared for it is undone."""
     lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
@@ -508,6 +519,23 @@ command = {{ prepare = ["false"], verify = ["false"], recover = ["/bin/sh", "-c"
     lived.live(for_s=5)
     assert lived.did == ["undone"]
     assert lived.in_service()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_journal_that_lost_the_event(tmp_path: Path, ended: bool) -> None:
+    """What it prepared is undone and the machine comes back; while the event is still listed it is seen again instead."""
+    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one"))
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.journal.close()
+    lines = lived.journal.path.read_text().splitlines(keepends=True)
+    lived.journal.path.write_text("".join(line for line in lines if '"seen"' not in line))
+    if ended:
+        lived.endpoint.end()
+    lived.begin()
+    lived.live(for_s=5)
+    assert lived.did == (["prepare one", "recover one"] if ended else ["prepare one"])
+    assert lived.in_service() is ended
 
 
 def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -361,9 +361,16 @@ def _unfinished(plan: Plan, state: State, known: EventState) -> str:
 # -- 5. coming back
 
 
+def _comes_back(state: State, view: View) -> bool:
+    """An event is over; or there is none to wait for, as when a damaged journal has lost it."""
+    if any(known.over for known in state.events.values()):
+        return True
+    return view.document is not None and not any(known.do != "ignore" for known in state.events.values())
+
+
 def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     del me
-    if not any(known.over for known in state.events.values()):
+    if view.document is None and not _comes_back(state, view):
         return None
     wanted = {step.name for known in state.events.values() if known.prepares for step in plan.wanted(known.event)}
     for step in reversed(plan.steps):
@@ -372,7 +379,7 @@ def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]
             # In reverse: what was prepared before it is not touched until this one is undone.
             return Recover(step, _last_over(state)) if view.due(f"recover {step.name}") else _wait(state, view)
     for name, remembered in state.steps.items():
-        if remembered.dirty and plan.step(name) is None:
+        if remembered.dirty and plan.step(name) is None and _comes_back(state, view):
             reason = "it is no longer configured: it cannot be undone"
             return Note(
                 {
@@ -390,10 +397,9 @@ def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]
 
 def _healthy(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     del me
-    ended = any(known.over for known in state.events.values())
     busy = any(step.dirty for step in state.steps.values())
     under_way = any(known.open and known.started and known.do != "ignore" for known in state.events.values())
-    if not (state.out_of_service and ended) or busy or under_way:
+    if not (state.out_of_service and _comes_back(state, view)) or busy or under_way:
         return None
     if plan.health is not None and not view.due("health"):
         return _wait(state, view)
