@@ -318,6 +318,22 @@ def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
     assert lived.agent.state.quiet
 
 
+@pytest.mark.parametrize("recover", ["true", "false"])
+def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
+    """While health is red or undoing fails: it is a new one, prepared and approved again."""
+    toml = step(tmp_path, "one", more="required = true", recover=recover)
+    lived = Lived(tmp_path, toml + '[health]\ncommand = ["false"]\n')
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.endpoint.end()
+    lived.live(for_s=3)
+    lived.endpoint.announce()
+    lived.live(for_s=3)
+    assert lived.did.count("prepare one") == 2
+    assert lived.endpoint.approved == [E1, E1]
+    assert lived.known().open
+
+
 def test_an_incarnation_that_resets(tmp_path: Path) -> None:
     """A new epoch counts from 1 again: what is listed is what is, whatever its number."""
     lived = Lived(tmp_path, two_steps(tmp_path))

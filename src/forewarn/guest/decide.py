@@ -127,14 +127,19 @@ def _noted(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
         return None
     for event in view.document.events:
         if me.is_in(event):
-            known = state.events.get(event.id)
-            record = _first_sight(plan, event, view) if known is None else _change(plan, event, state, view)
+            new = _is_new(state, event)
+            record = _first_sight(plan, event, view) if new else _change(plan, event, state, view)
             if record is not None:
                 return Note(record)
     for known in state.events.values():
         if not known.gone and _is_gone(me, known, view.document.event(known.event.id)):
             return Note(_over(plan, known, _how_it_went(known, view)))
     return None
+
+
+def _is_new(state: State, event: Event) -> bool:
+    """Never seen; or gone and listed again before the machine was back."""
+    return event.id not in state.events or state.events[event.id].gone
 
 
 def _is_gone(me: Me, known: EventState, now: Optional[Event]) -> bool:
@@ -306,7 +311,7 @@ def limit_s(plan: Plan, me: Me, state: State, view: View, event_id: str = "") ->
     open_ += [
         EventState(event, plan.do(event), _reserve_s(plan, view.left_s(event)), state.boot)
         for event in (view.document.events if view.document is not None else ())
-        if event.id not in state.events and me.is_in(event) and not event.started
+        if _is_new(state, event) and me.is_in(event) and not event.started
     ]
     limits_s = []
     for known in open_:

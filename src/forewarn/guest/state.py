@@ -138,6 +138,8 @@ def _start(state: State, record: Record) -> None:
 
 def _seen(state: State, record: Record) -> None:
     event = parse_event(record["event"])
+    if event.id in state.events:
+        _forget(state, event.id)
     state.events[event.id] = EventState(event, record["do"], float(record["reserve_s"]), state.boot)
     state.tally.events += 1
     state.tally.detection_delay_s = float(record.get("delay_s") or 0.0)
