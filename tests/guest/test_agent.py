@@ -1,5 +1,7 @@
 """The agent on a moved clock, with real programs as steps: every case the documentation defines."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from email.utils import format_datetime
@@ -417,6 +419,31 @@ def test_back_after_the_reboot(tmp_path: Path) -> None:
     assert len(lived.did) == 4
     assert lived.kinds.count("in-service") == 1
     assert lived.agent.state.quiet
+
+
+def test_each_event_is_told_once_that_the_machine_is_back(tmp_path: Path) -> None:
+    """Not again when another event ends while the first is still listed; and red health is told for each."""
+    toml = step(tmp_path, "one") + f'[[steps]]\nname = "told"\nlog = {{ file = "{tmp_path}/told" }}\n'
+    lived = Lived(tmp_path, toml + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.endpoint.start()
+    lived.again("boot-2")
+    for event_id in (E1, E2):
+        if event_id == E2:
+            lived.endpoint.announce(E2)
+            lived.live(for_s=5)
+            lived.endpoint.end(E2)
+        lived.live(for_s=2)
+        (tmp_path / "green").touch()
+        lived.live(lived.in_service, for_s=30)
+        lived.live(for_s=2)
+        (tmp_path / "green").unlink()
+    lines = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    told = Counter((line["event"]["EventId"], line["change"]) for line in lines)
+    assert set(told.values()) == {1}
+    for event_id in (E1, E2):
+        assert told[event_id, "back in service"] == told[event_id, "not healthy"] == 1
 
 
 def test_a_reboot_of_another_cause(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ class Agent:
             command = health.command
             reason = self._worked(lambda run: run.check(command), run)
         self.doing = ""
-        ended = [known for known in self.state.events.values() if known.over]
+        ended = self.state.coming_back()
         tell = sorted({name for known in ended for name in tellers_of(self.plan, known.event, known.do)})
         if reason:
             log.error("THE MACHINE IS NOT BACK IN SERVICE: it is not healthy: %s; trying again", reason)

@@ -33,6 +33,8 @@ class EventState:
     refused: str = ""
     over: str = ""
     gone: bool = False
+    # The machine has been back in service since it was over.
+    back: bool = False
 
     @property
     def open(self) -> bool:
@@ -120,6 +122,10 @@ class State:
     def quiet(self) -> bool:
         """Nothing is open: the journal could begin anew."""
         return not (self.events or self.news or self.out_of_service or any(s.dirty for s in self.steps.values()))
+
+    def coming_back(self) -> List[EventState]:
+        """The events that are over, and the machine not back since."""
+        return [known for known in self.events.values() if known.over and not known.back]
 
     def tell(self, record: Record, event: Event, change: str) -> None:
         self.news += [News(step, change, event) for step in record.get("tell", ())]
@@ -240,15 +246,17 @@ def _health(state: State, record: Record) -> None:
     state.last_health = "" if record["ok"] else str(record["reason"])
     state.tally.health_failures += not record["ok"]
     if not record["ok"]:
-        for known in _ended(state):
+        for known in state.coming_back():
             state.tell(record, known.event, "not healthy")
 
 
 def _in_service(state: State, record: Record) -> None:
-    state.out_of_service = False
+    state.out_of_service, state.last_health = False, ""
     state.tally.recoveries += 1
-    for known in _ended(state):
+    for known in state.coming_back():
         state.tell(record, known.event, "back in service")
+        known.back = True
+    for known in list(state.events.values()):
         if known.gone:
             _forget(state, known.event.id)
 
@@ -260,10 +268,6 @@ def _telling(state: State, record: Record) -> None:
 
 def _told(state: State, record: Record) -> None:
     state.news = [news for news in state.news if news not in _news(state, record)]
-
-
-def _ended(state: State) -> List[EventState]:
-    return [known for known in state.events.values() if known.over]
 
 
 def _forget(state: State, event_id: str) -> None:
