@@ -1,8 +1,9 @@
-"""An agent that is killed at a boundary of its journal: `python -m tests.guest.dying` reads `FOLDER BOUNDARY` lines.
+"""An agent that is killed at a boundary of its journal: `python -m tests.guest.dying` reads `FOLDER BOUNDARY REBOOTS` lines.
 
 For each line it forks a real process that lives on FOLDER until it has nothing left to do (exit code 0) or until it reaches the
 boundary, where SIGKILL ends it. A boundary lies before each record, in the middle of its line, and behind it. The endpoint is a
-file, so that it outlives the agent; sleeping costs nothing. The answer is a line with the exit status and the boundaries passed.
+file, so that it outlives the agent; sleeping costs nothing. With REBOOTS 1 the machine is in another boot from the approval on,
+which is when the event is Started. The answer is a line with the exit status and the boundaries passed.
 """
 
 import json
@@ -88,7 +89,10 @@ class Filed(Transport):
 
     def _document(self) -> bytes:
         if not Path("approvals").exists():
-            return document(event(NotBefore=formatdate(time.time() + 900, usegmt=True)), incarnation=2)
+            due = Path("due")
+            if not due.exists():
+                due.write_text(formatdate(time.time() + 900, usegmt=True))
+            return document(event(NotBefore=due.read_text()), incarnation=2)
         with Path("looks").open("a") as file:
             file.write(".")
         if Path("looks").stat().st_size <= STARTED_FOR:
@@ -99,8 +103,8 @@ class Filed(Transport):
 class Mortal(Journal):
     """Three boundaries to each record."""
 
-    def __init__(self, folder: Path, clock: Time, die_at: int) -> None:
-        self.passed, self._die_at = 0, die_at
+    def __init__(self, folder: Path, clock: Time, die_at: int, passed: int) -> None:
+        self.passed, self._die_at = passed, die_at
         super().__init__(folder, clock)
 
     def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,29 +122,40 @@ class Mortal(Journal):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def live(folder: str, die_at: int) -> int:
-    """One life, to its end; the boundaries it passed."""
+def live(folder: str, die_at: int, *, reboots: bool) -> int:
+    """One life, to its end, or two with a reboot between them; the boundaries passed."""
     os.chdir(folder)
-    clock = Quick()
-    journal = Mortal(Path("state"), clock, die_at)
-    client = Client("10.0.0.1", transport=Filed(), time=clock)
-    agent = Agent(parse(tomllib.loads(PLAN), {}).plan, client, journal, boot="boot-1", time=clock)
-    while True:
+    agent, journal = born(die_at, 0, reboots=reboots)
+    while agent.document is None or agent.document.events or not agent.state.quiet:
+        if agent.state.boot != boot(reboots=reboots):
+            journal.close()
+            agent, journal = born(die_at, journal.passed, reboots=reboots)
         agent.look(1.0)
         agent.turn()
-        if agent.document is not None and not agent.document.events and agent.state.quiet:
-            return journal.passed
+    return journal.passed
+
+
+def born(die_at: int, passed: int, *, reboots: bool) -> tuple[Agent, Mortal]:
+    clock = Quick()
+    journal = Mortal(Path("state"), clock, die_at, passed)
+    client = Client("10.0.0.1", transport=Filed(), time=clock)
+    plan = parse(tomllib.loads(PLAN), {}).plan
+    return Agent(plan, client, journal, boot=boot(reboots=reboots), time=clock), journal
+
+
+def boot(*, reboots: bool) -> str:
+    return "boot-2" if reboots and Path("approvals").exists() else "boot-1"
 
 
 def main() -> None:
     for line in sys.stdin:
-        folder, die_at = line.split()
+        folder, die_at, reboots = line.split()
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                os.write(writing, b"%d" % live(folder, int(die_at)))
+                os.write(writing, b"%d" % live(folder, int(die_at), reboots=reboots == "1"))
                 code = 0
             finally:
                 os._exit(code)

@@ -1,11 +1,15 @@
 """The agent on a moved clock, with real programs as steps: every case the documentation defines."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping
+from datetime import timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
 
-from forewarn.guest.decide import why_not_approved
+from forewarn.guest.decide import Prepare, why_not_approved
 from forewarn.guest.errors import NotReady
 from tests.guest.agents import Lived, step
 from tests.guest.talking import E1, E2, Endpoint, MovedTime, Reply
@@ -243,6 +247,95 @@ def test_several_events_at_once(tmp_path: Path) -> None:
     assert lived.kinds.count("in-service") == 1
 
 
+@pytest.mark.parametrize("in_s", [40, 30])
+def test_an_event_out_of_time_does_not_cost_another_its_steps(tmp_path: Path, in_s: float) -> None:
+    """Inside its reserve or overdue, and not started: the other is prepared and approved."""
+    more = 'required = true\ntimeout = "2s"\nwhen = { type = ["Redeploy"] }'
+    lived = Lived(tmp_path, step(tmp_path, "one", more=more) + step(tmp_path, "slow", more='timeout = "1h"'))
+    lived.endpoint.announce(in_s=in_s)
+    lived.live(for_s=35)
+    lived.endpoint.announce(E2, in_s=900, EventType="Redeploy")
+    lived.live(for_s=3)
+    assert lived.did == ["prepare one"]
+    assert E2 in lived.endpoint.approved
+
+
+def change(lived: Lived, **fields: object) -> None:
+    lived.endpoint.events[0].update(fields)
+    lived.endpoint.incarnation += 1
+
+
+def in_s(lived: Lived, seconds: float) -> str:
+    return format_datetime(lived.clock.service() + timedelta(seconds=seconds), usegmt=True)
+
+
+def test_a_not_before_that_moves(tmp_path: Path) -> None:
+    """Budget and reserve follow it, and what was skipped for lack of time is begun after all."""
+    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='timeout = "5m"'))
+    lived.endpoint.announce(in_s=40)
+    lived.live(for_s=2)
+    assert lived.did == []
+    change(lived, NotBefore=in_s(lived, 3600))
+    lived.live(for_s=2)
+    assert lived.did == ["prepare one"]
+    assert lived.known().reserve_s == 30
+    change(lived, NotBefore=in_s(lived, 60))
+    lived.live(for_s=2)
+    left_s = lived.agent.view().left_s(lived.known().event)
+    assert left_s is not None
+    assert 55 < left_s < 60
+    assert lived.kinds.count("changed") == 2
+    lived.again()
+    lived.live(for_s=2)
+    assert lived.kinds.count("changed") == 2
+
+
+def test_a_type_that_changes(tmp_path: Path) -> None:
+    """What is no longer wanted is undone while the event is still to come."""
+    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='when = { type = ["Reboot"] }'))
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    change(lived, EventType="Freeze")
+    lived.live(for_s=2)
+    assert lived.did == ["prepare one", "recover one"]
+    assert lived.known().open
+
+
+def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
+    """It is not approved, and what was prepared for it is undone."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
+    prepare = lived.agent._prepare
+
+    def prepared(action: Prepare) -> None:
+        prepare(action)
+        change(lived, Resources=["web-1"])
+        lived.clock.now_s += 2
+        lived.agent.look(0.0)
+
+    lived.agent._prepare = prepared  # type: ignore[method-assign]
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    assert lived.endpoint.approved == []
+    assert lived.did == ["prepare one", "recover one"]
+    assert lived.agent.state.quiet
+
+
+@pytest.mark.parametrize("recover", ["true", "false"])
+def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
+    """While health is red or undoing fails: it is a new one, prepared and approved again."""
+    toml = step(tmp_path, "one", more="required = true", recover=recover)
+    lived = Lived(tmp_path, toml + '[health]\ncommand = ["false"]\n')
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.endpoint.end()
+    lived.live(for_s=3)
+    lived.endpoint.announce()
+    lived.live(for_s=3)
+    assert lived.did.count("prepare one") == 2
+    assert lived.endpoint.approved == [E1, E1]
+    assert lived.known().open
+
+
 def test_an_incarnation_that_resets(tmp_path: Path) -> None:
     """A new epoch counts from 1 again: what is listed is what is, whatever its number."""
     lived = Lived(tmp_path, two_steps(tmp_path))
@@ -292,6 +385,23 @@ def test_a_step_that_cannot_be_undone_is_tried_again(tmp_path: Path) -> None:
     assert lived.did[2:] == ["recover two", "recover one"]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_half_undone_is_prepared_anew(tmp_path: Path, killed: bool) -> None:
+    """A second event does not find it prepared, whether its undoing failed or was cut short."""
+    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true", recover="false"))
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.endpoint.end()
+    lived.live(for_s=2)
+    if killed:
+        lived.journal.append({"kind": "begin", "phase": "recover", "step": "one", "event": E1, "share_s": 60})
+        lived.again()
+    lived.endpoint.announce(E2)
+    lived.live(lambda: E2 in lived.endpoint.approved, for_s=3)
+    assert lived.did == ["prepare one"] * 2
+    assert lived.endpoint.approved == [E1, E2]
+
+
 def test_back_after_the_reboot(tmp_path: Path) -> None:
     """Another boot, and the event Started: its reboot is behind us; nothing more happens when it goes."""
     lived = Lived(tmp_path, two_steps(tmp_path))
@@ -309,6 +419,31 @@ def test_back_after_the_reboot(tmp_path: Path) -> None:
     assert len(lived.did) == 4
     assert lived.kinds.count("in-service") == 1
     assert lived.agent.state.quiet
+
+
+def test_each_event_is_told_once_that_the_machine_is_back(tmp_path: Path) -> None:
+    """Not again when another event ends while the first is still listed; and red health is told for each."""
+    toml = step(tmp_path, "one") + f'[[steps]]\nname = "told"\nlog = {{ file = "{tmp_path}/told" }}\n'
+    lived = Lived(tmp_path, toml + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.endpoint.start()
+    lived.again("boot-2")
+    for event_id in (E1, E2):
+        if event_id == E2:
+            lived.endpoint.announce(E2)
+            lived.live(for_s=5)
+            lived.endpoint.end(E2)
+        lived.live(for_s=2)
+        (tmp_path / "green").touch()
+        lived.live(lived.in_service, for_s=30)
+        lived.live(for_s=2)
+        (tmp_path / "green").unlink()
+    lines = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    told = Counter((line["event"]["EventId"], line["change"]) for line in lines)
+    assert set(told.values()) == {1}
+    for event_id in (E1, E2):
+        assert told[event_id, "back in service"] == told[event_id, "not healthy"] == 1
 
 
 def test_a_reboot_of_another_cause(tmp_path: Path) -> None:
@@ -427,6 +562,23 @@ command = {{ prepare = ["false"], verify = ["false"], recover = ["/bin/sh", "-c"
     lived.live(for_s=5)
     assert lived.did == ["undone"]
     assert lived.in_service()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_journal_that_lost_the_event(tmp_path: Path, ended: bool) -> None:
+    """What it prepared is undone and the machine comes back; while the event is still listed it is seen again instead."""
+    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one"))
+    lived.endpoint.announce()
+    lived.live(for_s=2)
+    lived.journal.close()
+    lines = lived.journal.path.read_text().splitlines(keepends=True)
+    lived.journal.path.write_text("".join(line for line in lines if '"seen"' not in line))
+    if ended:
+        lived.endpoint.end()
+    lived.begin()
+    lived.live(for_s=5)
+    assert lived.did == (["prepare one", "recover one"] if ended else ["prepare one"])
+    assert lived.in_service() is ended
 
 
 def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,11 +31,11 @@ class Zygote:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
-    def live(self, folder: Path, die_at: int) -> tuple[int, int]:
+    def live(self, folder: Path, die_at: int, *, reboots: bool) -> tuple[int, int]:
         """The exit status of one life, and how many boundaries it passed when it was not killed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{folder} {die_at}\n")
+        self._process.stdin.write(f"{folder} {die_at} {int(reboots)}\n")
         self._process.stdin.flush()
         status, passed = self._process.stdout.readline().split()
         return int(status), int(passed)
@@ -52,21 +52,21 @@ def zygote() -> Iterator[Zygote]:
     made.close()
 
 
-def cycle(zygote: Zygote, folder: Path, *deaths: int) -> None:
+def cycle(zygote: Zygote, folder: Path, *deaths: int, reboots: bool) -> None:
     """Live and die as told, then live on to the end; then everything must be as it should."""
     folder.mkdir()
     killed = 0
     for die_at in deaths:
-        status, _ = zygote.live(folder, die_at)
+        status, _ = zygote.live(folder, die_at, reboots=reboots)
         assert status in (0, -signal.SIGKILL)
         killed += status != 0
     if killed == len(deaths):
-        assert zygote.live(folder, NEVER)[0] == 0
-    complaints = list(wrong(folder, killed))
+        assert zygote.live(folder, NEVER, reboots=reboots)[0] == 0
+    complaints = list(wrong(folder, killed, reboots=reboots))
     assert not complaints, f"killed at {deaths}: {complaints}"
 
 
-def wrong(folder: Path, killed: int) -> Iterator[str]:
+def wrong(folder: Path, killed: int, *, reboots: bool) -> Iterator[str]:
     did = (folder / "did").read_text().splitlines()
     count = Counter(did)
     for line in ("prepare verified", "recover verified"):
@@ -87,45 +87,51 @@ def wrong(folder: Path, killed: int) -> Iterator[str]:
     if set(approvals) != {"ready"} or len(approvals) > 1 + killed:
         yield f"approvals: {approvals}"
     records, _ = read(folder / "state" / "journal.jsonl")
+    # Over because of the reboot, it is noted once more when it goes.
+    overs = [record["how"] for record in records if record["kind"] == "over"]
+    if overs not in [["completed"], ["rebooted", "completed"]] or (len(overs) == 2 and not reboots):
+        yield f"over: {overs}"
     kinds = Counter(record["kind"] for record in records)
     # Killed between saying go and writing that down: the event has started, and nobody can tell by whom. Killed at both
     # looks at which it was Started: that was never seen. Anything else that was seen is there once.
     may_lack = {"approved"} if killed else set()
     may_lack |= {"started"} if killed >= STARTED_FOR else set()
-    for kind in ("seen", "approved", "started", "over", "in-service"):
+    for kind in ("seen", "approved", "started", "in-service"):
         if kinds[kind] != 1 and not (kinds[kind] == 0 and kind in may_lack):
             yield f"{kinds[kind]} records of {kind}"
     told = Counter(json.loads(line)["change"] for line in (folder / "told").read_text().splitlines())
-    expected = {"scheduled", "completed", "back in service"} | ({"approved", "started"} & set(kinds))
+    expected = {"scheduled", overs[0], "back in service"} | ({"approved", "started"} & set(kinds))
     if set(told) != expected or sum(told.values()) > len(expected) + killed:
         yield f"told: {told}"
 
 
-def boundaries(zygote: Zygote, folder: Path) -> int:
+def boundaries(zygote: Zygote, folder: Path, *, reboots: bool) -> int:
     folder.mkdir()
-    status, passed = zygote.live(folder, NEVER)
+    status, passed = zygote.live(folder, NEVER, reboots=reboots)
     assert status == 0
-    assert not list(wrong(folder, 0))
+    assert not list(wrong(folder, 0, reboots=reboots))
     return passed
 
 
 @pytest.mark.timeout(120)
-def test_killed_at_every_boundary(zygote: Zygote, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reboots", [False, True])
+def test_killed_at_every_boundary(zygote: Zygote, tmp_path: Path, reboots: bool) -> None:
     """Before each record, in the middle of its line, and behind it."""
-    number = boundaries(zygote, tmp_path / "whole")
+    number = boundaries(zygote, tmp_path / "whole", reboots=reboots)
     print(f"{number} boundaries")
     assert number > 60
     for die_at in range(1, number + 1):
-        cycle(zygote, tmp_path / str(die_at), die_at)
+        cycle(zygote, tmp_path / str(die_at), die_at, reboots=reboots)
 
 
 @pytest.mark.timeout(120 * BUDGET)
-def test_killed_at_pairs_of_boundaries(zygote: Zygote, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reboots", [False, True])
+def test_killed_at_pairs_of_boundaries(zygote: Zygote, tmp_path: Path, reboots: bool) -> None:
     """Killed, and killed again while picking up the pieces."""
     seed = os.environ.get("TEST_SEED") or str(random.SystemRandom().randrange(10**9))
     print(f"seed {seed}: set TEST_SEED to it to use it again")
-    choose, number = random.Random(seed), boundaries(zygote, tmp_path / "whole")
+    choose, number = random.Random(seed), boundaries(zygote, tmp_path / "whole", reboots=reboots)
     for pair in range(PAIRS):
         first = choose.randint(1, number)
         second = choose.randint(1, max(6, number - first))
-        cycle(zygote, tmp_path / str(pair), first, second)
+        cycle(zygote, tmp_path / str(pair), first, second, reboots=reboots)

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.guest.decide import Approve, Note, Prepare, View, Wait, decide, limit_s, why_not_approved
+from forewarn.guest.decide import (
+    Approve,
+    CheckHealth,
+    Note,
+    Prepare,
+    Recover,
+    View,
+    Wait,
+    decide,
+    limit_s,
+    why_not_approved,
+)
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
@@ -15,6 +26,8 @@ from tests.guest.talking import E1, E2
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Me("web-0")
+E3, E4 = E1[:-1] + "3", E1[:-1] + "4"
+RED = {"kind": "health", "ok": False, "reason": "red"}
 
 
 def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
@@ -76,6 +89,22 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, state, view_of(event_in(900), event_in(40, E2, type="Freeze"))) == 870
     assert limit_s(plan, ME, state, view_of(event_in(900), event_in(40, E2, resources=("web-1",)))) == 870
     assert limit_s(plan, ME, State(), view_of()) is None
+    assert limit_s(plan, ME, state, view_of(event_in(90)), E1) == 60, "its NotBefore moved meanwhile"
+
+
+def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:
+    """One inside its reserve or overdue has nothing left to save; the event's own budget counts always."""
+    plan = Plan(approve="never", steps=(step_of("a", 5), Step("b", "command", None, When(types=("Redeploy",)), 5.0)))
+    view = view_of(event_in(900, type="Redeploy"), event_in(400, E2))
+    state, _ = first_choice(plan, view)
+    assert limit_s(plan, ME, state, view, E1) == 370
+    assert limit_s(plan, ME, state, View(380.0, view.document), E1) == 490, "E2 is inside its reserve"
+    assert limit_s(plan, ME, state, View(500.0, view.document), E1) == 370, "E2 is overdue"
+    assert limit_s(plan, ME, state, View(880.0, view.document), E1) == 0
+    about = {"step": "a", "event": E2, "phase": "prepare"}
+    state.apply({"kind": "begin", "share_s": 1, **about})
+    state.apply({"kind": "end", "ok": True, "took_s": 1, **about})
+    assert limit_s(plan, ME, state, view, E1) == 870, "E2 misses no step"
 
 
 def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
@@ -109,26 +138,29 @@ def test_without_a_document_nothing_is_decided_about_events() -> None:
 
 @given(data=st.data())
 def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
-    """Whatever steps end how in which order: Approve is returned only when every required step is prepared."""
+    """However steps are prepared and undone, well, badly or interrupted: Approve means that every required one holds."""
     steps = tuple(step_of(f"s{n}", 10, required=data.draw(st.booleans())) for n in range(data.draw(st.integers(0, 4))))
-    plan = Plan(steps=steps)
-    view, state = view_of(event_in(900), event_in(700, E2)), State()
-    for _ in range(40):
-        action = decide(plan, ME, state, view)
-        if isinstance(action, Wait):
-            break
+    plan, state = Plan(steps=steps), State()
+    listed, to_come, holds = [event_in(900), event_in(700, E2)], [event_in(900, E3), event_in(800, E4)], set[str]()
+    for _ in range(60):
+        if data.draw(st.integers(0, 5)) == 0:
+            listed = to_come[:1] if data.draw(st.booleans()) else []
+            to_come = to_come[len(listed) :]
+        action = decide(plan, ME, state, view_of(*listed))
         if isinstance(action, Note):
             state.apply(action.record)
-        elif isinstance(action, Prepare):
-            about = {"step": action.step.name, "event": action.event.id, "phase": "prepare"}
+        elif isinstance(action, Prepare | Recover):
+            phase = "prepare" if isinstance(action, Prepare) else "recover"
+            about = {"step": action.step.name, "event": action.event.id if action.event else "", "phase": phase}
             state.apply({"kind": "begin", "share_s": 1, **about})
+            holds.discard(action.step.name)
             if data.draw(st.booleans()):  # else it is interrupted here, and asked for again
                 ok = data.draw(st.booleans())
                 state.apply({"kind": "end", "ok": ok, "took_s": 1, "reason": "" if ok else "no", **about})
-        else:
-            assert isinstance(action, Approve)
+                holds |= {action.step.name} if ok and phase == "prepare" else set()
+        elif isinstance(action, CheckHealth):
+            state.apply({"kind": "in-service"} if data.draw(st.booleans()) else {**RED, "tell": []})
+        elif isinstance(action, Approve):
             assert why_not_approved(plan, ME, state, state.events[action.event.id]) == ""
-            assert all(state.step(step.name).held for step in steps if step.required)
+            assert all(step.name in holds for step in steps if step.required)
             state.apply({"kind": "approved", "ids": [action.event.id]})
-    failed = [step.name for step in steps if step.required and not state.step(step.name).held]
-    assert not (failed and any(known.approved for known in state.events.values()))

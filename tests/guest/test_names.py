@@ -38,3 +38,12 @@ def test_first_in_resources() -> None:
     assert not Me("web-1").is_first_in(both)
     assert not Me("web-2").is_in(both)
     assert not Me("web-0").is_first_in(parse_event(event(Resources=[])))
+
+
+@pytest.mark.parametrize("origin", ["instance", "configured", "hostname"])
+def test_a_name_that_was_told_has_one_notation(origin: str) -> None:
+    """`pool_1` may well be another machine than `pool000001`: only a host's own name is read both ways."""
+    mine = parse_event(event(Resources=["pool_1"]))
+    assert Me("Pool_1", origin).is_in(mine)
+    assert Me("pool000001", origin).is_in(mine) is (origin == "hostname")
+    assert Me("pool000001", origin).is_first_in(mine) is (origin == "hostname")

@@ -7,7 +7,7 @@ the journal, and `decide` finds what is to be done now. No rule lives here.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from forewarn.guest.client import LONG_POLL_S, Client
 from forewarn.guest.clock import Time
@@ -164,7 +164,7 @@ class Agent:
 
     def _prepare(self, action: Prepare) -> None:
         step, remembered = action.step, self.state.step(action.step.name)
-        interrupted, child = remembered.under_way == "prepare" or remembered.doubtful, remembered.child
+        interrupted, child = bool(remembered.under_way) or remembered.doubtful, remembered.child
         self._begin(step, "prepare", action.event, action.share_s)
 
         def work(run: Run) -> None:
@@ -183,16 +183,17 @@ class Agent:
 
     def _recover(self, action: Recover) -> None:
         step, remembered = action.step, self.state.step(action.step.name)
-        interrupted, held, child = remembered.under_way == "recover", remembered.held, remembered.child
-        self._begin(step, "recover", action.event, step.timeout_s)
+        interrupted, child = remembered.under_way == "recover", remembered.child
+        verified = remembered.verified if interrupted else self._verified(action)
+        self._begin(step, "recover", action.event, step.timeout_s, verified=verified)
 
         def work(run: Run) -> None:
             handler = HANDLERS[step.handler]
             await_orphan(child, run, self.time)
             if interrupted:
-                # What was never prepared does not verify either: that says nothing about its undoing.
-                verdict = handler.verify(step.spec, run) if held else None
-                if verdict is False or (verdict is None and not step.repeatable):
+                # What did not verify before its undoing began does not tell by that whether it was undone.
+                now = handler.verify(step.spec, run)
+                if (verified is True and now is False) or (now is not True and not step.repeatable):
                     return  # it was undone, or must not be undone a second time: health has the last word
             handler.recover(step.spec, run)
 
@@ -201,13 +202,25 @@ class Agent:
         if not ok:
             log.error("THE MACHINE IS NOT BACK IN SERVICE: step %r cannot be undone; trying again", step.name)
 
-    def _begin(self, step: Step, phase: str, event: Optional[Event], share_s: float) -> None:
+    def _verified(self, action: Recover) -> Optional[bool]:
+        """What is about to be undone: does it hold? None: nobody can tell."""
+        step, child = action.step, self.state.step(action.step.name).child
+        said: List[Optional[bool]] = []
+
+        def work(run: Run) -> None:
+            await_orphan(child, run, self.time)
+            said.append(HANDLERS[step.handler].verify(step.spec, run))
+
+        self._worked(work, self._run(step.name, "recover", action.event, step.timeout_s, limited=False))
+        return said[0] if said else None
+
+    def _begin(self, step: Step, phase: str, event: Optional[Event], share_s: float, **more: Optional[bool]) -> None:
         self.doing = f"{phase} {step.name!r}"
         event_id = event.id if event is not None else ""
         log.info("%s %r for %s, at most %.0f s", phase, step.name, event_id or "no event", share_s)
         begin = {"kind": "begin", "phase": phase, "step": step.name, "event": event_id, "share_s": round(share_s, 3)}
         # A program of an earlier agent stays known until it is gone.
-        self._remember({**begin, "child": list(self.state.step(step.name).child)})
+        self._remember({**begin, **more, "child": list(self.state.step(step.name).child)})
         self._show()
 
     def _finish(
@@ -263,13 +276,14 @@ class Agent:
             event=event_json(event) if event is not None else {},
             share_s=share_s,
             time=self.time,
-            limit_s=self._limit_s if limited else (lambda: None),
+            limit_s=(lambda: self._limit_s(event)) if limited else (lambda: None),
             glance=self._glance,
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
         )
 
-    def _limit_s(self) -> Optional[float]:
-        return limit_s(self.plan, self.me or Me(""), self.state, self.view())
+    def _limit_s(self, event: Optional[Event]) -> Optional[float]:
+        event_id = event.id if event is not None else ""
+        return limit_s(self.plan, self.me or Me(""), self.state, self.view(), event_id)
 
     def _note_child(self, step: str, phase: str, pid: int, ticks: int) -> None:
         if phase in ("prepare", "recover"):
@@ -308,7 +322,7 @@ class Agent:
             command = health.command
             reason = self._worked(lambda run: run.check(command), run)
         self.doing = ""
-        ended = [known for known in self.state.events.values() if known.over]
+        ended = self.state.coming_back()
         tell = sorted({name for known in ended for name in tellers_of(self.plan, known.event, known.do)})
         if reason:
             log.error("THE MACHINE IS NOT BACK IN SERVICE: it is not healthy: %s; trying again", reason)
@@ -362,6 +376,7 @@ class _Blank(Dict[str, Any]):
 
 NOTES: Mapping[str, Tuple[int, str]] = {
     "seen": (logging.INFO, "{EventType} {EventId} of {Resources} is {EventStatus}, not before {NotBefore}: {do}"),
+    "changed": (logging.INFO, "{EventType} {EventId} of {Resources} is now not before {NotBefore}: {do}"),
     "started": (logging.INFO, "{EventType} {EventId} has started"),
     "over": (logging.INFO, "{EventType} {EventId} is over: {how}"),
     "skip": (logging.WARNING, "step {step!r} is skipped: {reason}"),

@@ -2,7 +2,7 @@
 
 The rules, in the order they are looked at:
 
-1. What the document says is noted first: an event seen, started, over.
+1. What the document says is noted first: an event seen, changed, started, over.
 2. Who is to be told is told, unless time is short.
 3. The most urgent event first, each step it wants is prepared, once for all events that want it, within the budget:
    the time to NotBefore less the reserve. An optional step begins only if its whole time-out fits before those of the
@@ -93,8 +93,11 @@ class View:
     delay_s: float = 0.0
 
     def left_s(self, event: Event) -> Optional[float]:
-        """Seconds to NotBefore; None when nobody knows."""
-        return self.document.time_left_s(event, self.now_s) if self.document is not None else None
+        """Seconds to NotBefore, as the document has it now; None when nobody knows."""
+        if self.document is None:
+            return None
+        now = self.document.event(event.id)
+        return self.document.time_left_s(event if now is None or now.started else now, self.now_s)
 
     def due(self, what: str) -> bool:
         return self.not_before_s.get(what, 0.0) <= self.now_s
@@ -124,13 +127,24 @@ def _noted(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
         return None
     for event in view.document.events:
         if me.is_in(event):
-            record = _first_sight(plan, event, view) if event.id not in state.events else _change(plan, event, state)
+            new = _is_new(state, event)
+            record = _first_sight(plan, event, view) if new else _change(plan, event, state, view)
             if record is not None:
                 return Note(record)
     for known in state.events.values():
-        if not known.gone and view.document.event(known.event.id) is None:
+        if not known.gone and _is_gone(me, known, view.document.event(known.event.id)):
             return Note(_over(plan, known, _how_it_went(known, view)))
     return None
+
+
+def _is_new(state: State, event: Event) -> bool:
+    """Never seen; or gone and listed again before the machine was back."""
+    return event.id not in state.events or state.events[event.id].gone
+
+
+def _is_gone(me: Me, known: EventState, now: Optional[Event]) -> bool:
+    """No longer listed, or no longer ours; but a name that never was in it tells nothing: the host's may stand in."""
+    return now is None or (me.is_in(known.event) and not me.is_in(now))
 
 
 def _first_sight(plan: Plan, event: Event, view: View) -> Dict[str, Any]:
@@ -151,7 +165,7 @@ def _reserve_s(plan: Plan, left_s: Optional[float]) -> float:
     return plan.reserve_s if left_s is None else min(plan.reserve_s, left_s * RESERVE_PART)
 
 
-def _change(plan: Plan, event: Event, state: State) -> Optional[Dict[str, Any]]:
+def _change(plan: Plan, event: Event, state: State, view: View) -> Optional[Dict[str, Any]]:
     known = state.events[event.id]
     if event.started and not known.started:
         missed = known.event.started
@@ -161,13 +175,28 @@ def _change(plan: Plan, event: Event, state: State) -> Optional[Dict[str, Any]]:
             "missed": missed and known.do != "ignore",
             "tell": tellers_of(plan, event, known.do),
         }
-    if known.boot == state.boot or known.over:
+    if known.over:
+        return None
+    if not event.started and _what_counts(event) != _what_counts(known.event):
+        return {
+            "kind": "changed",
+            "event": event_json(event),
+            "do": plan.do(event),
+            "reserve_s": round(_reserve_s(plan, view.left_s(event)), 3),
+        }
+    if known.boot == state.boot:
         return None
     if not event.started:
         return {"kind": "still", "id": event.id}
     if event.type in REBOOTING:
         return _over(plan, known, REBOOTED)
     return None
+
+
+def _what_counts(event: Event) -> Tuple[Any, ...]:
+    """To the second, as the journal keeps it."""
+    not_before = event.not_before and event.not_before.replace(microsecond=0)
+    return event.type, event.resources, not_before, event.source, event.duration_s
 
 
 def _over(plan: Plan, known: EventState, how: str) -> Dict[str, Any]:
@@ -274,16 +303,23 @@ def budget_left_s(known: EventState, view: View) -> Optional[float]:
     return None if left_s is None else max(0.0, left_s - known.reserve_s)
 
 
-def limit_s(plan: Plan, me: Me, state: State, view: View) -> Optional[float]:
-    """How long what is under way may go on, for the sake of the most urgent event; also of one that only just appeared."""
+def limit_s(plan: Plan, me: Me, state: State, view: View, event_id: str = "") -> Optional[float]:
+    """How long what is under way for this event may go on: within its budget, and within that of each that still misses
+    a step and has time for it; also of one that only just appeared.
+    """
     open_ = [known for known in state.events.values() if known.prepares and not known.started]
     open_ += [
         EventState(event, plan.do(event), _reserve_s(plan, view.left_s(event)), state.boot)
         for event in (view.document.events if view.document is not None else ())
-        if event.id not in state.events and me.is_in(event) and not event.started
+        if _is_new(state, event) and me.is_in(event) and not event.started
     ]
-    budgets = [budget_left_s(known, view) for known in open_ if known.prepares]
-    return min((budget for budget in budgets if budget is not None), default=None)
+    limits_s = []
+    for known in open_:
+        budget_s = budget_left_s(known, view) if known.prepares else None
+        misses = any(True for _ in _missing(plan, state, known))
+        if budget_s is not None and (known.event.id == event_id or (budget_s > 0 and misses)):
+            limits_s.append(budget_s)
+    return min(limits_s, default=None)
 
 
 # -- 4. approving
@@ -293,7 +329,9 @@ def _approval(plan: Plan, me: Me, state: State, known: EventState, view: View) -
     if view.document is None or why_not_approved(plan, me, state, known) or not view.due(f"approve {known.event.id}"):
         return None
     event = view.document.event(known.event.id)
-    return Approve(known.event, view.left_s(event)) if event is not None and event.status == SCHEDULED else None
+    if event is None or event.status != SCHEDULED or not me.is_in(event):
+        return None
+    return Approve(event, view.left_s(event))
 
 
 def why_not_approved(plan: Plan, me: Me, state: State, known: EventState) -> str:
@@ -328,9 +366,16 @@ def _unfinished(plan: Plan, state: State, known: EventState) -> str:
 # -- 5. coming back
 
 
+def _comes_back(state: State, view: View) -> bool:
+    """An event is over; or there is none to wait for, as when a damaged journal has lost it."""
+    if any(known.over for known in state.events.values()):
+        return True
+    return view.document is not None and not any(known.do != "ignore" for known in state.events.values())
+
+
 def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     del me
-    if not any(known.over for known in state.events.values()):
+    if view.document is None and not _comes_back(state, view):
         return None
     wanted = {step.name for known in state.events.values() if known.prepares for step in plan.wanted(known.event)}
     for step in reversed(plan.steps):
@@ -339,7 +384,7 @@ def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]
             # In reverse: what was prepared before it is not touched until this one is undone.
             return Recover(step, _last_over(state)) if view.due(f"recover {step.name}") else _wait(state, view)
     for name, remembered in state.steps.items():
-        if remembered.dirty and plan.step(name) is None:
+        if remembered.dirty and plan.step(name) is None and _comes_back(state, view):
             reason = "it is no longer configured: it cannot be undone"
             return Note(
                 {
@@ -357,10 +402,9 @@ def _recovered(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]
 
 def _healthy(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
     del me
-    ended = any(known.over for known in state.events.values())
     busy = any(step.dirty for step in state.steps.values())
     under_way = any(known.open and known.started and known.do != "ignore" for known in state.events.values())
-    if not (state.out_of_service and ended) or busy or under_way:
+    if not (state.out_of_service and _comes_back(state, view)) or busy or under_way:
         return None
     if plan.health is not None and not view.due("health"):
         return _wait(state, view)

@@ -16,7 +16,7 @@ from forewarn.guest import config as configuration
 from forewarn.guest import journal as journals
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time, boot_id, shown
-from forewarn.guest.errors import ConfigError, EndpointError, GuestError, Refused
+from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
 from forewarn.guest.reading import seconds
 
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
@@ -219,12 +219,19 @@ def _simulate(given: argparse.Namespace) -> int:
 
     config = _load(given)
     in_s = seconds(given.in_, "--in") if given.in_ else NOTICE_S[given.type]
-    records, _ = journals.read(config.state_dir / journals.NAME)
-    if folded(records).out_of_service:
-        print("forewarn-agent: an event is under way: this is no time for a rehearsal", file=sys.stderr)
+    try:
+        journal = journals.Journal(config.state_dir)  # held to the end: no agent may begin meanwhile
+    except JournalInUse:
+        print("forewarn-agent: an agent is running: stop the agent first", file=sys.stderr)
         return 1
-    _set_up_log("warning")
-    return 0 if rehearse(config, given.type, in_s, lambda line: print(line, flush=True)) else 1
+    try:
+        if folded(journal.records).out_of_service:
+            print("forewarn-agent: an event is under way: this is no time for a rehearsal", file=sys.stderr)
+            return 1
+        _set_up_log("warning")
+        return 0 if rehearse(config, given.type, in_s, lambda line: print(line, flush=True)) else 1
+    finally:
+        journal.close()
 
 
 # -- status and history

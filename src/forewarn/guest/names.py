@@ -23,10 +23,16 @@ class Me:
     scale_set: str = ""
 
     def is_in(self, event: Event) -> bool:
-        return any(same_machine(self.name, each) for each in event.resources)
+        return any(self._is(each) for each in event.resources)
 
     def is_first_in(self, event: Event) -> bool:
-        return bool(event.resources) and same_machine(self.name, event.resources[0])
+        return bool(event.resources) and self._is(event.resources[0])
+
+    def _is(self, resource: str) -> bool:
+        """A name that was told is the one documents have; a host's own name may be in the other notation."""
+        if self.origin == "hostname":
+            return same_machine(self.name, resource)
+        return bare_name(self.name).lower() == bare_name(resource).lower()
 
 
 def same_machine(one: str, other: str) -> bool:

@@ -1,6 +1,7 @@
 """`simulate`: the steps rehearsed on this machine against a made-up event, approved, started, ended and undone; nobody is asked.
 
 It has a journal of its own beside the agent's: a rehearsal that was killed is undone at the beginning of the next.
+Whoever calls it holds the agent's own journal: a step is the machine's, and two must not have it at once.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ going on when the agent was killed is found again by reading the journal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from forewarn.guest.document import Event, parse_event
 from forewarn.guest.errors import BadDocument
@@ -33,6 +33,8 @@ class EventState:
     refused: str = ""
     over: str = ""
     gone: bool = False
+    # The machine has been back in service since it was over.
+    back: bool = False
 
     @property
     def open(self) -> bool:
@@ -53,12 +55,16 @@ class StepState:
     dirty: bool = False
     # "prepare" or "recover" while that is begun and has not ended.
     under_way: str = ""
-    # The machine has been rebooted since it was prepared: who knows whether it still holds.
+    # The machine has been rebooted since it was prepared, or its undoing has begun: who knows whether it still holds.
     doubtful: bool = False
+    # Whether it verified when its undoing began, in this boot.
+    verified: Optional[bool] = None
     share_s: float = 0.0
     child: Tuple[int, int] = (0, 0)
     # By event: whether it went well, and why not.
     outcomes: Dict[str, Tuple[bool, str]] = field(default_factory=dict)
+    # The events it was not begun for.
+    skipped: Set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -117,6 +123,10 @@ class State:
         """Nothing is open: the journal could begin anew."""
         return not (self.events or self.news or self.out_of_service or any(s.dirty for s in self.steps.values()))
 
+    def coming_back(self) -> List[EventState]:
+        """The events that are over, and the machine not back since."""
+        return [known for known in self.events.values() if known.over and not known.back]
+
     def tell(self, record: Record, event: Event, change: str) -> None:
         self.news += [News(step, change, event) for step in record.get("tell", ())]
 
@@ -125,7 +135,7 @@ def _start(state: State, record: Record) -> None:
     boot = str(record.get("boot", ""))
     if state.boot and boot and boot != state.boot:
         for step in state.steps.values():
-            step.child = (0, 0)
+            step.child, step.verified = (0, 0), None
             if step.held:
                 step.held, step.doubtful = False, True
                 step.outcomes.clear()
@@ -134,10 +144,23 @@ def _start(state: State, record: Record) -> None:
 
 def _seen(state: State, record: Record) -> None:
     event = parse_event(record["event"])
+    if event.id in state.events:
+        _forget(state, event.id)
     state.events[event.id] = EventState(event, record["do"], float(record["reserve_s"]), state.boot)
     state.tally.events += 1
     state.tally.detection_delay_s = float(record.get("delay_s") or 0.0)
     state.tell(record, event, "scheduled" if not event.started else "started")
+
+
+def _changed(state: State, record: Record) -> None:
+    """Another NotBefore is another budget: what was skipped may be begun after all."""
+    event = parse_event(record["event"])
+    known = state.events[event.id]
+    known.event, known.do, known.reserve_s = event, record["do"], float(record["reserve_s"])
+    for step in state.steps.values():
+        if event.id in step.skipped:
+            step.skipped.discard(event.id)
+            step.outcomes.pop(event.id, None)
 
 
 def _still(state: State, record: Record) -> None:
@@ -161,6 +184,9 @@ def _begin(state: State, record: Record) -> None:
     if record["phase"] == "prepare":
         step.dirty = True
         state.out_of_service = True
+    else:
+        step.held, step.doubtful, step.verified = False, True, record.get("verified")
+        step.outcomes.clear()
 
 
 def _child(state: State, record: Record) -> None:
@@ -175,6 +201,7 @@ def _end(state: State, record: Record) -> None:
     if phase == "prepare":
         step.held, step.doubtful = ok, False
         step.outcomes[record["event"]] = (ok, str(record.get("reason", "")))
+        step.skipped.discard(record["event"])
     elif ok:
         state.steps[record["step"]] = StepState()
 
@@ -182,6 +209,7 @@ def _end(state: State, record: Record) -> None:
 def _skip(state: State, record: Record) -> None:
     step = state.step(record["step"])
     step.outcomes[record["event"]] = (False, str(record["reason"]))
+    step.skipped.add(record["event"])
     if step.under_way == "prepare":
         step.under_way = ""
 
@@ -218,15 +246,17 @@ def _health(state: State, record: Record) -> None:
     state.last_health = "" if record["ok"] else str(record["reason"])
     state.tally.health_failures += not record["ok"]
     if not record["ok"]:
-        for known in _ended(state):
+        for known in state.coming_back():
             state.tell(record, known.event, "not healthy")
 
 
 def _in_service(state: State, record: Record) -> None:
-    state.out_of_service = False
+    state.out_of_service, state.last_health = False, ""
     state.tally.recoveries += 1
-    for known in _ended(state):
+    for known in state.coming_back():
         state.tell(record, known.event, "back in service")
+        known.back = True
+    for known in list(state.events.values()):
         if known.gone:
             _forget(state, known.event.id)
 
@@ -240,14 +270,11 @@ def _told(state: State, record: Record) -> None:
     state.news = [news for news in state.news if news not in _news(state, record)]
 
 
-def _ended(state: State) -> List[EventState]:
-    return [known for known in state.events.values() if known.over]
-
-
 def _forget(state: State, event_id: str) -> None:
     del state.events[event_id]
     for step in state.steps.values():
         step.outcomes.pop(event_id, None)
+        step.skipped.discard(event_id)
 
 
 def _news(state: State, record: Record) -> List[News]:
@@ -262,6 +289,7 @@ def _nothing(state: State, record: Record) -> None:
 KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "start": _start,  # the agent began: which boot this is
     "seen": _seen,  # an event that means us, for the first time
+    "changed": _changed,  # its NotBefore, its Resources, its type
     "still": _still,  # an event that is still Scheduled after a reboot that was not its own
     "started": _started,
     "begin": _begin,  # a step's prepare or recover is about to begin
