@@ -32,10 +32,12 @@ COMMAND_VARIABLES = frozenset(
     for name in (
         "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
         "RESOURCES", "HOSTS", "DURATION_S",
-        # and what the agent tells a step's
-        "STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S",
     )
 )  # fmt: skip
+# What the agent tells a step's command beside these.
+STEP_VARIABLES = frozenset(
+    f"FOREWARN_{name}" for name in ("STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S")
+)
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
@@ -334,7 +336,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    ours = {k: v for k, v in environment.items() if k.startswith(PREFIX) and k not in NOT_SETTINGS | COMMAND_VARIABLES}
+    others = NOT_SETTINGS | COMMAND_VARIABLES | STEP_VARIABLES
+    ours = {k: v for k, v in environment.items() if k.startswith(PREFIX) and k not in others}
     return {key.removeprefix(PREFIX).lower(): value for key, value in ours.items()}
 
 

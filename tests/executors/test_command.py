@@ -17,7 +17,7 @@ from forewarn.core.model import Event, EventType, Order, OrderState, Source, Sta
 from forewarn.executors import Progress, Report, Work
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
-from forewarn.settings import COMMAND_VARIABLES, load
+from forewarn.settings import COMMAND_VARIABLES, STEP_VARIABLES, load
 from forewarn.testing.stories import START
 
 ID = "00000001-0000-4000-8000-000000000000"
@@ -215,7 +215,8 @@ def test_what_a_command_is_told_does_not_disturb_forewarn_itself(tmp_path: Path)
     runs = executor(tmp_path, script(tmp_path, "env | grep -c ^FOREWARN_"))
     runs.begin(work())
     assert int(ended(runs).outcome.output) == len(COMMAND_VARIABLES)
-    assert load({}, dict.fromkeys(COMMAND_VARIABLES, "x")) == load({}, {})
+    told = dict.fromkeys(COMMAND_VARIABLES | STEP_VARIABLES, "x")
+    assert load({}, told) == load({}, {})
 
 
 def test_the_ticker_is_nudged_when_a_command_ends(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _step(state: State, name: str) -> Dict[str, Any]:
     elif remembered.held:
         shown_state, reason = "prepared", ""
     elif remembered.doubtful:
-        shown_state = "prepared before the reboot"
+        shown_state = "in doubt: verified again before it is trusted"
     else:
         shown_state = ("failed" if remembered.dirty else "skipped") if reason else "idle"
     return {"name": name, "state": shown_state, "reason": reason}
