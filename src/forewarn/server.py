@@ -511,6 +511,8 @@ def _bound(config: uvicorn.Config, address: str) -> Iterator[socket.socket]:
     listener = GateSocket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted inherits it: an answer in two pieces must not wait for the first to be acknowledged.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((config.host, config.port))
         except OSError as error:

@@ -1,7 +1,9 @@
 """Who may do what: every route with every role, owners and their scopes, tokens, and the mode without them."""
 
+import gc
 import logging
 import os
+import socket
 import stat
 from collections.abc import Iterator
 
@@ -12,6 +14,7 @@ from forewarn.core.model import Role
 from forewarn.server import _keep_operator_token
 from forewarn.settings import load
 from forewarn.web.api.calls import CALLS, Call
+from forewarn.web.gate import GateSocket
 from tests.api.house import FLEET, House, folder_of, house
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
@@ -235,3 +238,10 @@ def test_off_loopback_needs_tls() -> None:
     with pytest.raises(InvalidSettings, match="tls_key"):
         load({"operator": "10.0.0.1:8170", "tls_cert": "cert.pem"}, {})
     assert load({"operator": "10.0.0.1:8170", "behind_tls_proxy": "true"}, {}).behind_tls_proxy
+
+
+def test_answers_leave_at_once(home: House) -> None:
+    """On a connection that stays, no answer waits for an acknowledgement: what is accepted has TCP_NODELAY."""
+    opened = [each for each in gc.get_objects() if isinstance(each, GateSocket) and each.fileno() >= 0]
+    assert opened
+    assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)

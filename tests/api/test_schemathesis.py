@@ -49,7 +49,7 @@ def explore(home: House, folder: Path, ids: dict[str, str]) -> None:
     command = [
         *(str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(folder / "schemathesis.toml")),
         *("run", f"{home.url}/v1/openapi.json", "-H", f"Authorization: Bearer {home.token}", "--no-color"),
-        *("--exclude-path", "/v1/stream", "--max-examples", str(EXAMPLES * BUDGET)),
+        *("--exclude-path", "/v1/stream", "--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES * BUDGET)),
         # What no schema can say (a machine that exists, one of three targets) may well be refused.
         *("--exclude-checks", "positive_data_acceptance"),
     ]
