@@ -89,17 +89,32 @@ class Control:
             lambda current: difference(current, fleet, prune=prune), actor, dry_run=dry_run, once=once, answer=answer
         )
 
-    def put_scope(self, scope: Scope, actor: Actor) -> Difference:
-        return self._change_fleet(lambda current: difference(current, Fleet({scope.name: scope}, {})), actor)
+    def put_scope(self, scope: Scope, actor: Actor) -> bool:
+        """Whether it is new."""
+        new = False
 
-    def put_machine(self, machine: Machine, actor: Actor) -> Difference:
         def diff(current: Fleet) -> Difference:
+            nonlocal new
+            new = scope.name not in current.scopes
+            return difference(current, Fleet({scope.name: scope}, {}))
+
+        self._change_fleet(diff, actor)
+        return new
+
+    def put_machine(self, machine: Machine, actor: Actor) -> bool:
+        """Whether it is new."""
+        new = False
+
+        def diff(current: Fleet) -> Difference:
+            nonlocal new
+            new = machine.key not in current.machines
             scope = current.scopes.get(machine.scope)
             if scope is None:
                 raise NotFound(f"there is no scope {machine.scope!r}")
             return difference(current, Fleet({scope.name: scope}, {machine.key: machine}))
 
-        return self._change_fleet(diff, actor)
+        self._change_fleet(diff, actor)
+        return new
 
     def remove_scope(self, name: str, actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:

@@ -146,9 +146,5 @@ def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
             service.close()
 
 
-def log_lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
-
-
 def folder_of(house: House) -> Path:
     return house.service.settings.state_dir

@@ -19,6 +19,7 @@ from forewarn.core import fleet
 from forewarn.core.errors import Forbidden, Invalid, NotFound, Refused
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
+    Actor,
     ApprovalMode,
     Event,
     EventType,
@@ -229,9 +230,8 @@ def _scope(api: Api, name: str) -> Any:
 
 def put_scope(api: Api, ask: Ask) -> Answer:
     name = ask.path["scope"]
-    diff = api.control.put_scope(views.scope_in(name, ask.body), ask.who.actor)
-    created = any(line.startswith("+ scope") for line in diff.lines)
-    return _ok(views.scope_out(_scope(api, name)), 201 if created else 200)
+    new = api.control.put_scope(views.scope_in(name, ask.body), ask.who.actor)
+    return _ok(views.scope_out(_scope(api, name)), 201 if new else 200)
 
 
 def delete_scope(api: Api, ask: Ask) -> Answer:
@@ -276,9 +276,8 @@ def _machine_out(api: Api, key: tuple[str, str]) -> shapes.MachineOut:
 
 def put_machine(api: Api, ask: Ask) -> Answer:
     machine = views.machine_in(ask.path["scope"], ask.path["name"], ask.body)
-    diff = api.control.put_machine(machine, ask.who.actor)
-    created = any(line.startswith("+ machine") for line in diff.lines)
-    return _ok(_machine_out(api, machine.key), 201 if created else 200)
+    new = api.control.put_machine(machine, ask.who.actor)
+    return _ok(_machine_out(api, machine.key), 201 if new else 200)
 
 
 def delete_machine(api: Api, ask: Ask) -> Answer:
@@ -410,9 +409,9 @@ def get_maintenance(api: Api, ask: Ask) -> Answer:
     return _ok(api.told_maintenance(ask, ask.path["id"]))
 
 
-def _maintenance_verb(verb: str) -> Callable[[Api, Ask], Answer]:
+def _maintenance_verb(do: Callable[[Control, str, Actor], None]) -> Callable[[Api, Ask], Answer]:
     def call(api: Api, ask: Ask) -> Answer:
-        getattr(api.control, f"{verb}_maintenance")(ask.path["id"], ask.who.actor)
+        do(api.control, ask.path["id"], ask.who.actor)
         return _ok(api.told_maintenance(ask, ask.path["id"]))
 
     return call
@@ -736,11 +735,11 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/maintenances/{id}", get_maintenance, shapes.MaintenanceOut, "One maintenance, with its waves."),
     *(
-        _post(f"/v1/maintenances/{{id}}/{verb}", _maintenance_verb(verb), shapes.MaintenanceOut, summary)
-        for verb, summary in (
-            ("cancel", "Cancel what has not started."),
-            ("pause", "Hold what has not started."),
-            ("resume", "Go on with what was paused."),
+        _post(f"/v1/maintenances/{{id}}/{verb}", _maintenance_verb(do), shapes.MaintenanceOut, summary)
+        for verb, do, summary in (
+            ("cancel", Control.cancel_maintenance, "Cancel what has not started."),
+            ("pause", Control.pause_maintenance, "Hold what has not started."),
+            ("resume", Control.resume_maintenance, "Go on with what was paused."),
         )
     ),
     _get("/v1/events", list_events, shapes.Page[shapes.EventOut], "The events, newest first.", query=EventsQuery),

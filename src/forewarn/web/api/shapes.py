@@ -197,7 +197,7 @@ class MachineOut(Told):
     addresses: list[str]
     interface: str
     instance_id: str
-    last_seen: datetime | None
+    last_seen: datetime | None = None
 
 
 class FleetChange(Told):

@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
+
+import msgspec
 
 from forewarn.core import fleet
 from forewarn.core.model import (
@@ -24,89 +27,38 @@ from forewarn.web.api import shapes
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 ELSEWHERE = "it waits for something outside your scopes"
 
+S = TypeVar("S")
+
+
+def _as(shape: type[S], thing: object) -> S:
+    """The shape's fields, read from a thing that has them under the same names."""
+    return msgspec.convert(thing, shape, from_attributes=True)
+
 
 def scope_out(scope: Scope) -> shapes.ScopeOut:
-    return shapes.ScopeOut(
-        name=scope.name,
-        kind=scope.kind,
-        approval=scope.approval,
-        approve_user_events=scope.approve_user_events,
-        max_user_operations=scope.max_user_operations,
-        terminate_notice_s=scope.terminate_notice_s,
-        minimum_notice_s=dict(scope.minimum_notice_s),
-        enabled=scope.enabled,
-        epoch=scope.epoch,
-        incarnation=scope.incarnation,
-    )
+    return _as(shapes.ScopeOut, scope)
 
 
 def machine_out(machine: Machine, last_seen: datetime | None) -> shapes.MachineOut:
-    return shapes.MachineOut(
-        scope=machine.scope,
-        name=machine.name,
-        update_domain=machine.update_domain,
-        fault_domain=machine.fault_domain,
-        host=machine.host,
-        addresses=list(machine.addresses),
-        interface=machine.interface,
-        instance_id=machine.instance_id,
-        last_seen=last_seen,
-    )
+    told = _as(shapes.MachineOut, machine)
+    told.last_seen = last_seen
+    return told
 
 
 def fleet_out(stated: fleet.Fleet) -> shapes.Fleet:
     return shapes.Fleet(
-        scopes=[
-            shapes.FleetScope(
-                name=s.name,
-                kind=s.kind,
-                approval=s.approval,
-                approve_user_events=s.approve_user_events,
-                max_user_operations=s.max_user_operations,
-                terminate_notice_s=s.terminate_notice_s,
-                minimum_notice_s=dict(s.minimum_notice_s),
-            )
-            for s in stated.scopes.values()
-        ],
-        machines=[
-            shapes.FleetMachine(
-                name=m.name,
-                scope=m.scope,
-                update_domain=m.update_domain,
-                fault_domain=m.fault_domain,
-                host=m.host,
-                addresses=list(m.addresses),
-                interface=m.interface,
-                instance_id=m.instance_id,
-            )
-            for m in stated.machines.values()
-        ],
+        scopes=[_as(shapes.FleetScope, scope) for scope in stated.scopes.values()],
+        machines=[_as(shapes.FleetMachine, machine) for machine in stated.machines.values()],
     )
 
 
 def scope_in(name: str, said: shapes.ScopeIn) -> Scope:
-    return Scope(
-        name=name,
-        kind=said.kind,
-        approval=said.approval,
-        approve_user_events=said.approve_user_events,
-        max_user_operations=said.max_user_operations,
-        terminate_notice_s=said.terminate_notice_s,
-        minimum_notice_s=said.minimum_notice_s,
-    )
+    return Scope(**{**msgspec.structs.asdict(said), "name": name})
 
 
 def machine_in(scope: str, name: str, said: shapes.MachineIn) -> Machine:
-    return Machine(
-        scope=scope,
-        name=name,
-        update_domain=said.update_domain,
-        fault_domain=said.fault_domain,
-        host=said.host,
-        addresses=tuple(said.addresses),
-        interface=said.interface,
-        instance_id=said.instance_id,
-    )
+    stated = msgspec.structs.asdict(said)
+    return Machine(**{**stated, "addresses": tuple(said.addresses), "scope": scope, "name": name})
 
 
 def change_out(diff: fleet.Difference, *, dry_run: bool) -> shapes.FleetChange:
@@ -200,21 +152,7 @@ class Telling:
 
 
 def maintenance_row(maintenance: Maintenance) -> shapes.MaintenanceRow:
-    return shapes.MaintenanceRow(
-        id=maintenance.id,
-        type=maintenance.type,
-        source=maintenance.source,
-        status=maintenance.status,
-        description=maintenance.description,
-        duration_s=maintenance.duration_s,
-        emergency=maintenance.emergency,
-        on_failure=maintenance.on_failure,
-        created=maintenance.created,
-        created_by=maintenance.created_by,
-        not_before=maintenance.not_before,
-        earliest=maintenance.earliest,
-        ended=maintenance.ended,
-    )
+    return _as(shapes.MaintenanceRow, maintenance)
 
 
 def as_plan(told: shapes.MaintenanceOut) -> shapes.MaintenanceOut:
@@ -286,25 +224,11 @@ def order_out(order: Order, event: Event) -> shapes.OrderOut:
 
 def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> shapes.AuditOut:
     """From where others came is not an owner's business."""
-    return shapes.AuditOut(
-        id=entry.id,
-        at=entry.at,
-        who=entry.who,
-        action=entry.action,
-        origin=entry.origin if within is None else "",
-        scope=entry.scope,
-        maintenance_id=entry.maintenance_id,
-        event_id=entry.event_id,
-        detail=entry.detail,
-    )
+    told = _as(shapes.AuditOut, entry)
+    if within is not None:
+        told.origin = ""
+    return told
 
 
 def token_out(token: Token) -> shapes.TokenOut:
-    return shapes.TokenOut(
-        id=token.id,
-        name=token.name,
-        role=token.role,
-        scopes=list(token.scopes),
-        created=token.created,
-        created_by=token.created_by,
-    )
+    return _as(shapes.TokenOut, token)
