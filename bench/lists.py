@@ -19,9 +19,9 @@ from forewarn.control import Control
 from forewarn.core.model import EventType, OrderState, Role, Status
 from forewarn.store import AuditQuery, EventQuery, MachineQuery, MaintenanceQuery, OrderQuery, ScopeQuery, Store
 from forewarn.store.sqlite import SqliteStore
-from forewarn.web.api import calls
+from forewarn.web.api import admin, inventory, work
 from forewarn.web.api.access import Asking
-from forewarn.web.api.calls import Answer, Api, Ask, Paged
+from forewarn.web.api.asked import Answer, Api, Ask, Paged
 
 LARGEST_RATIO = 3.0
 PAGES_PER_ROUND = 5
@@ -78,14 +78,14 @@ PAGES: dict[str, Page] = {
     "events, one scope, a status": _events(scope=FIVE[2], statuses=(Status.COMPLETED,)),
     "events, one machine": _events(scope=FIVE[2], machine="vm-00"),
     "events, within five scopes": _events(within=FIVE),
-    "GET /v1/scopes?limit=5": _call(calls.list_scopes, Paged(limit=5)),
-    "GET /v1/machines": _call(calls.list_machines, calls.MachinesQuery()),
-    "GET /v1/maintenances": _call(calls.list_maintenances, calls.MaintenancesQuery()),
-    "GET /v1/events": _call(calls.list_events, calls.EventsQuery()),
-    "GET /v1/events, ended": _call(calls.list_events, calls.EventsQuery(status=(Status.COMPLETED,))),
-    "GET /v1/events, open": _call(calls.list_events, calls.EventsQuery(status=(Status.SCHEDULED, Status.STARTED))),
-    "GET /v1/orders": _call(calls.list_orders, calls.OrdersQuery()),
-    "GET /v1/audit": _call(calls.list_audit, calls.AuditsQuery()),
+    "GET /v1/scopes?limit=5": _call(inventory.list_scopes, Paged(limit=5)),
+    "GET /v1/machines": _call(inventory.list_machines, inventory.MachinesQuery()),
+    "GET /v1/maintenances": _call(work.list_maintenances, work.MaintenancesQuery()),
+    "GET /v1/events": _call(work.list_events, work.EventsQuery()),
+    "GET /v1/events, ended": _call(work.list_events, work.EventsQuery(status=(Status.COMPLETED,))),
+    "GET /v1/events, open": _call(work.list_events, work.EventsQuery(status=(Status.SCHEDULED, Status.STARTED))),
+    "GET /v1/orders": _call(work.list_orders, work.OrdersQuery()),
+    "GET /v1/audit": _call(admin.list_audit, admin.AuditsQuery()),
     "events, within five, since an hour ago": _events(within=FIVE, since=BEGINNING - HOUR),
 }
 

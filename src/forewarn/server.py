@@ -39,7 +39,7 @@ from forewarn.store.sqlite import SqliteStore
 from forewarn.ticker import Ticker
 from forewarn.web.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
 from forewarn.web.api.app import api_routes
-from forewarn.web.api.calls import Api
+from forewarn.web.api.asked import Api
 from forewarn.web.api.stream import Streams
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents

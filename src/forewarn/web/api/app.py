@@ -34,7 +34,8 @@ from forewarn.core.errors import (
 from forewarn.core.fleet import parse_fleet
 from forewarn.web.api import shapes
 from forewarn.web.api.access import Access, Asking
-from forewarn.web.api.calls import CALLS, JSON, MAX_KEY_CHARS, TOML, Answer, Api, Ask, Call, request_digest
+from forewarn.web.api.asked import JSON, TOML, Answer, Api, Ask, request_digest
+from forewarn.web.api.calls import CALLS, MAX_KEY_CHARS, Call
 from forewarn.web.api.openapi import openapi
 from forewarn.web.api.stream import Streams
 

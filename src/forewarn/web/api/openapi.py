@@ -8,7 +8,8 @@ import msgspec
 
 from forewarn import __version__
 from forewarn.web.api import shapes
-from forewarn.web.api.calls import JSON, MAX_KEY_CHARS, TOML, Call
+from forewarn.web.api.asked import JSON, TOML
+from forewarn.web.api.calls import MAX_KEY_CHARS, Call
 
 REF = "#/components/schemas/{name}"
 ABOUT = (
