@@ -202,6 +202,18 @@ def test_a_guest_that_closes_its_half_may_still_be_answered(pair: Pair) -> None:
     assert client.recv(100) == b"answer"
 
 
+@pytest.mark.parametrize("size", [1, wires.RECEIVE_BYTES, 3 * wires.RECEIVE_BYTES + 1])
+def test_all_that_was_sent_and_the_end_after_it_are_heard(pair: Pair, size: int) -> None:
+    """Both are there before the loop turns, and it is told of news only once: nothing of it may be left unread."""
+    client = pair.connect()
+    pair.turn_a_while()
+    client.sendall(b"x" * size)
+    client.shutdown(socket.SHUT_WR)
+    pair.turn_until(lambda: pair.guest.told[-1] == "lost")
+    assert pair.guest.data == b"x" * size
+    assert pair.guest.told == ["made", "eof", "lost"]
+
+
 def test_a_break_is_noticed_even_when_nothing_is_read(pair: Pair) -> None:
     """Reading is paused and the client resets the connection: it is lost, not watched for ever."""
     client = pair.connect()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
-IN, OUT = select.EPOLLIN, select.EPOLLOUT
+IN, OUT, ENDED, EDGE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP, select.EPOLLET
 # In one turn, so that what else there is to do has its turn as well; far more than one batch of woken guests, who all
 # come back at once and must not stand before somebody who has not been served yet.
 MAX_EVENTS = 1_024

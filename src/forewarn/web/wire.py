@@ -11,12 +11,13 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from forewarn.web.loop import IN, OUT, Loop
+from forewarn.web.loop import EDGE, ENDED, IN, OUT, Loop
 
 RECEIVE_BYTES = 8 * 1024
 MAX_ACCEPTED = 32
 ACCEPT_AGAIN_S = 1.0
 NOW = socket.MSG_DONTWAIT
+HEARING = IN | ENDED
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 # What a machine has too little of now and may have again soon.
 SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -71,7 +72,7 @@ class Wire:
         self._socket = accepted
         self.host = host
         self._guest = guest
-        self._interest = IN
+        self._interest = HEARING | EDGE  # told of news once: the kernel need not look at it again after each answer
         self._watched = False
         self._unsent = b""
         self._at_the_end: Callable[[], None] | None = None  # when all is sent
@@ -96,13 +97,20 @@ class Wire:
                 return
             if data:
                 self._guest.data_received(data)
+                if event != IN or len(data) == RECEIVE_BYTES:
+                    self._tell_again()
             elif self._guest.eof_received():
-                self._watch(self._interest & ~IN)
+                self._watch(self._interest & ~HEARING)
             else:
                 self.close()
         except Exception:
             log.exception("a guest's connection had to be cut: answering it failed")
             self.abort()
+
+    def _tell_again(self) -> None:
+        """There may be more to read, or the end: it will be told once more, after the others had their turn."""
+        if self._watched and (fd := self._socket.fileno()) >= 0:
+            self._loop.change(fd, self._interest)
 
     def _still_readable(self, event: int) -> bool:
         if event & OUT:
@@ -173,16 +181,15 @@ class Wire:
             self._guest.connection_lost()
 
     def pause_reading(self) -> None:
-        self._watch(self._interest & ~IN)
+        self._watch(self._interest & ~HEARING)
 
     def resume_reading(self) -> None:
-        self._watch(self._interest | IN)
+        self._watch(self._interest | HEARING)
 
     def _watch(self, interest: int) -> None:
         if interest != self._interest:
             self._interest = interest
-            if self._watched and (fd := self._socket.fileno()) >= 0:
-                self._loop.change(fd, interest)
+            self._tell_again()
 
 
 class Listener:
