@@ -9,8 +9,6 @@ import os
 import secrets
 import signal
 import socket
-import ssl
-import stat
 import sys
 import threading
 import time
@@ -32,6 +30,7 @@ from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, on_loopback, store_path
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
@@ -77,15 +76,6 @@ def open_store(settings: Settings) -> Store:
     if not settings.store:
         make_folder(path.parent)
     return SqliteStore(path)
-
-
-def make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise InvalidSettings(
-            f"state_dir: {path} cannot be made: {error.strerror}; name another with --state-dir"
-        ) from None
 
 
 def executor_for(settings: Settings) -> Executor:
@@ -263,31 +253,6 @@ def trust_of(settings: Settings) -> Trust:
     )
 
 
-def check_tls(settings: Settings) -> None:
-    """The certificate and its key work, or InvalidSettings says which file does not: before anybody is listened to."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return
-    for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise InvalidSettings(
-                f"{name}: {path} cannot be read: {error.strerror}; name a PEM file that this user may read"
-            ) from None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_verify_locations(settings.tls_cert)
-    except OSError:
-        raise InvalidSettings(f"tls_cert: {settings.tls_cert} holds no certificate: name a PEM file with one") from None
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # never ask at the terminal
-    except OSError as error:
-        raise InvalidSettings(
-            f"tls_key: {settings.tls_key} is no key without a password for {settings.tls_cert}"
-            f" ({getattr(error, 'reason', None) or 'it cannot be read as PEM'}): name the key of this certificate"
-        ) from None
-
-
 def environment_token() -> str:
     token = os.environ.get(ENVIRONMENT_TOKEN, "")
     if 0 < len(token) < MIN_TOKEN_CHARS:
@@ -383,7 +348,7 @@ def _findable(service: Service, url: str) -> Iterator[None]:
     if not service.settings.token_free:
         _keep_operator_token(service, folder / "operator.token")
     address = folder / "operator.url"
-    _write_private(address, url)
+    write_private(address, url)
     try:
         yield
     finally:
@@ -397,44 +362,13 @@ def _keep_operator_token(service: Service, path: Path) -> None:
     """The token in the file is one that is known; a revoked one is replaced, never brought back."""
     known = {token.digest for token in service.store.tokens()}
     with suppress(OSError, ValueError):
-        if digest(_read_private(path)) in known:
+        if digest(read_private(path)) in known:
             return
     secret = secret_text(secrets.token_bytes(SECRET_BYTES))
     token = Token(id=new_id(), name="operator", role=Role.OPERATOR, digest=digest(secret), created=service.clock.now())
     # In this order: a token in the file that is not known is replaced at the next start, one that nobody has would stay.
-    _write_private(path, secret)
+    write_private(path, secret)
     service.control.add_token(token, Actor("service", "first start"))
-
-
-def _read_private(path: Path) -> str:
-    """What others could read is closed to them from now on."""
-    with path.open(encoding="ascii") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            os.fchmod(file.fileno(), 0o600)
-            log.warning(
-                "%s could be read by others (mode %04o), and is mode 0600 now: revoke its token if others may have it",
-                path,
-                mode,
-            )
-        return file.read().strip()
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and for this user alone."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        draft.unlink(missing_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise InvalidSettings(
-            f"state_dir: {path} cannot be written: {error.strerror}; name another folder with --state-dir"
-        ) from None
 
 
 @contextmanager
