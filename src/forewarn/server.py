@@ -31,7 +31,7 @@ from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.private import check_tls, make_folder, read_private, write_private
-from forewarn.settings import Settings, on_loopback, store_path
+from forewarn.settings import Settings, is_postgres, on_loopback, store_path
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
@@ -70,6 +70,16 @@ def new_id() -> str:
 
 
 def open_store(settings: Settings) -> Store:
+    if is_postgres(settings.store):
+        # Beside an embedded store nobody needs its driver.
+        try:
+            from forewarn.store.postgres import PostgresStore
+        except ImportError:
+            raise InvalidSettings(
+                "store: PostgreSQL needs its driver: pip install 'forewarn[server,postgres]'"
+            ) from None
+
+        return PostgresStore(settings.store, direct=settings.store_direct)
     path = store_path(settings)
     if path is None:
         return MemoryStore()

@@ -4,7 +4,7 @@ Stores know core.model and nothing else of the core: they keep what they are giv
 call from several threads.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -211,6 +211,54 @@ class Sighting:
     event_id: str
     machine: str
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a node has read: of which database, up to which transaction, and what it read of later ones."""
+
+    cluster: tuple[str, int]
+    horizon: int
+    handled: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What others changed: scopes with the version they have now (0: gone), machines that came, changed or went.
+
+    `now` is the database's time; it was asked for and told at these readings of the monotonic clock.
+    """
+
+    mark: Mark
+    everything: bool
+    scopes: Mapping[str, int]
+    machines: tuple[tuple[str, str], ...]
+    changed: bool
+    now: datetime
+    asked_s: float
+    told_s: float
+    warning: str = ""
+
+
+class Feed(Protocol):
+    """What other processes do to a store that several share. Raises StoreUnavailable while it cannot know."""
+
+    def look(self, since: Mark | None, wait_s: float) -> News:
+        """Wait so long for something to happen, then tell what changed since."""
+
+    def close(self) -> None: ...
+
+
+class Leases(Protocol):
+    """Who does what, where several could; by the store's own clock."""
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        """Whether it is this node's for so long from now."""
+
+    def living(self) -> set[str]:
+        """The nodes whose own lease, `node NAME`, has not ended."""
+
+    def drop_leases(self, node: str) -> None: ...
 
 
 class Store(Protocol):

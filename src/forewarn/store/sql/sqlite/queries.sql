@@ -177,7 +177,7 @@ SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 SELECT a.* FROM json_each(:ids) i CROSS JOIN audit a ON a.id = i.value;
 
 -- name: audit_ids_of_scope
-SELECT id FROM audit INDEXED BY audit_by_scope
+SELECT id AS number FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_of_maintenance
@@ -197,7 +197,7 @@ ORDER BY id DESC LIMIT :limit;
 SELECT * FROM audit WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_ids_of_scope
-SELECT id FROM audit INDEXED BY audit_by_scope
+SELECT id AS number FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_of_maintenance
@@ -229,6 +229,12 @@ ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.appro
     terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
     enabled = excluded.enabled, epoch = excluded.epoch, incarnation = excluded.incarnation,
     version = excluded.version, changed = excluded.changed;
+
+-- name: add_scope
+-- One that must not be there yet: where it is, nothing happens, which the store notices.
+INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
+    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
+ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
 DELETE FROM scopes WHERE name = :name;
