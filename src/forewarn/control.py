@@ -280,6 +280,13 @@ class Control:
         )
         return change.orders[0]
 
+    def take_over_order(self, order_id: str, actor: Actor, *, node: str, of: str) -> Order:
+        """The order as it was saved."""
+        change = self._decide(
+            _at(order_id), lambda s, now: lifecycle.take_over(s, order_id, now=now, actor=actor, node=node, of=of)
+        )
+        return change.orders[0]
+
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
         self.report_orders([Report(order_id, attempt, outcome)], actor)
 

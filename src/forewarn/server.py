@@ -15,13 +15,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 import uvicorn
 
-from forewarn.clock import Clock, clock_for
+from forewarn.clock import Clock, KeptClock, clock_for
 from forewarn.control import Control
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
@@ -30,9 +30,10 @@ from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.follower import Follower
 from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, is_postgres, on_loopback, store_path
-from forewarn.store import Store
+from forewarn.store import SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.ticker import Ticker
@@ -89,6 +90,8 @@ def open_store(settings: Settings) -> Store:
 
 
 def executor_for(settings: Settings) -> Executor:
+    if settings.role == "guest":
+        return ExternalExecutor()  # the work is the other nodes'
     if settings.executor == "command":
         make_folder(settings.state_dir / "orders")
         return CommandExecutor(
@@ -108,7 +111,10 @@ def executor_for(settings: Settings) -> Executor:
 
 
 class Service:
-    """Store, control, executor and ticker, wired; the listeners come with `serve`."""
+    """Store, control, executor and ticker, wired; the listeners come with `serve`.
+
+    On a store that several nodes share there is a follower too, which keeps the database's time.
+    """
 
     def __init__(
         self,
@@ -122,9 +128,17 @@ class Service:
         self.settings = settings
         self.executor = executor_for(settings)
         self.store = store or open_store(settings)
+        self.follower: Follower | None = None
+        node = node or f"{socket.gethostname()}:{os.getpid()}"
+        shared = self.store if isinstance(self.store, SharedStore) and clock is None else None
         try:
             self.store.hold()
-            lived = [scope.changed for scope in self.store.scopes().values() if scope.changed is not None]
+            if shared is not None:
+                kept = KeptClock(shared.now)
+                self.follower = Follower(shared.feed(), kept)
+                self.follower.begin()
+                clock = kept
+            lived = [] if clock else [s.changed for s in self.store.scopes().values() if s.changed is not None]
             self.clock = clock or clock_for(settings.clock, floor=max(lived, default=None))
         except Invalid as error:
             self.store.close()
@@ -138,9 +152,13 @@ class Service:
             self.store,
             self.clock,
             self.executor,
-            node=node or f"{socket.gethostname()}:{os.getpid()}",
+            node=node,
             retain_history_s=settings.retain_history_s,
+            shared=shared,
+            may_tick=settings.role != "guest",
         )
+        if self.follower is not None:
+            self.follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
         if isinstance(self.executor, CommandExecutor):
             self.executor.nudge = self.ticker.nudge
 
@@ -155,11 +173,17 @@ class Service:
 
     def store_works(self) -> str:
         """ "" or what is wrong with the store."""
+        if self.follower is not None:
+            return self.follower.complaint()
         try:
             self.store.next_wakeup()
         except ServiceError as error:
             return str(error)
         return ""
+
+    def warnings(self) -> dict[str, str]:
+        """What works, and should be better."""
+        return {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
 
     def close(self) -> None:
         self.executor.close()
@@ -174,9 +198,13 @@ class GuestSide:
         # Whoever waits for a write waits in line: every write of a guest runs on this one thread.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._stopped = False
-        self.documents = Documents(service.store, service.clock)
+        follower = service.follower
+        max_stale_s = settings.max_stale_s if follower is not None else None
+        self.documents = Documents(service.store, service.clock, max_stale_s=max_stale_s)
         self.documents.load()
         service.control.listen(self.documents.heard)
+        if follower is not None:
+            follower.listen(self.documents.follow)
         self.guests = Guests(
             self.documents,
             service.control,
@@ -302,7 +330,8 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
             _say_difference(service.apply_fleet_file(settings.fleet), say)
         with running(service) as (guests, operator_url):
             calm()
-            say(f"ready guest={','.join(guests.listener.urls)} operator={operator_url}")
+            urls = ",".join(guests.listener.urls) if guests is not None else "none"
+            say(f"ready guest={urls} operator={operator_url}")
             stopping.wait()
             log.info("stopping")
     finally:
@@ -320,16 +349,43 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
 
 
 @contextmanager
-def running(service: Service) -> Iterator[tuple[GuestSide, str]]:
-    """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address."""
+def running(service: Service) -> Iterator[tuple[GuestSide | None, str]]:
+    """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address.
+
+    A node that is for operators alone has no guest side.
+    """
     check_tls(service.settings)
     token = environment_token()
-    with _answering(service) as guests, _ticking(service), _listening(service, guests, token) as operator_url:
+    with (
+        _answering(service) as guests,
+        _following(service),
+        _ticking(service),
+        _listening(service, guests, token) as operator_url,
+    ):
         yield guests, operator_url
 
 
 @contextmanager
-def _answering(service: Service) -> Iterator[GuestSide]:
+def _following(service: Service) -> Iterator[None]:
+    """After the guest side has been made, which listens to it, and has loaded what is followed from here on."""
+    follower = service.follower
+    if follower is None:
+        yield
+        return
+    thread = threading.Thread(target=follower.run, name="follower", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.stop()
+        thread.join(timeout=STOP_WITHIN_S)
+
+
+@contextmanager
+def _answering(service: Service) -> Iterator[GuestSide | None]:
+    if service.settings.role == "operator":
+        yield None
+        return
     guests = GuestSide(service)
     guests.listener.start()
     try:
@@ -348,6 +404,7 @@ def _ticking(service: Service) -> Iterator[None]:
         service.ticker.stop()
         # What it is doing now is one transaction: it ends soon, or is safely left unsaved.
         thread.join(timeout=STOP_WITHIN_S)
+        service.ticker.leave()
 
 
 @contextmanager
@@ -382,13 +439,15 @@ def _keep_operator_token(service: Service, path: Path) -> None:
 
 
 @contextmanager
-def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]:
+def _listening(service: Service, guests: GuestSide | None, token: str) -> Iterator[str]:
     """The operator listener in a thread of its own; yields its address once it accepts."""
     settings = service.settings
     host, _, port = settings.operator.rpartition(":")
     access = Access(service.store.tokens, environment_token=token, free=settings.token_free)
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.ring())
+    if service.follower is not None:
+        service.follower.listen(lambda news: streams.ring() if news.changed else None)
     api = Api(
         service.control,
         service.store,
@@ -397,12 +456,14 @@ def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
     )
-    pages, rest = api_routes(api, access, streams)
+    # A node for guests says how it is, and nothing else, to whoever watches over it.
+    pages, rest = api_routes(api, access, streams) if settings.role != "guest" else ([], None)
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
-        guests_accepted=guests.listener.accepting,
-        guests=guests.guests,
+        warnings=service.warnings,
+        guests_accepted=guests.listener.accepting if guests is not None else None,
+        guests=guests.guests if guests is not None else None,
         pages=pages,
         rest=rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
@@ -435,7 +496,7 @@ def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]
         try:
             scheme = "https" if settings.tls_cert is not None else "http"
             url = f"{scheme}://{_reachable(host.strip('[]'))}:{listener.getsockname()[1]}"
-            with _findable(service, url):
+            with _findable(service, url) if settings.role != "guest" else nullcontext():
                 yield url
         finally:
             server.should_exit = True

@@ -21,11 +21,11 @@ EVENTS = """
 """
 
 ORDERS = """
-              take     finish  fail    retry
-    open      running  done    failed  -
-    running   -        done    failed  -
-    failed    -        done    -       open
-    done      -        -       -       -
+              take     take-over  finish  fail    retry
+    open      running  -          done    failed  -
+    running   -        running    done    failed  -
+    failed    -        -          done    -       open
+    done      -        -          -       -       -
 """
 
 # What each verb of lifecycle makes of an event that stands where the row says: the status it has afterwards, or the

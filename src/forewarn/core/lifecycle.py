@@ -234,6 +234,19 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
     return draft.change()
 
 
+def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
+    """Another executor goes on with what one began that is no longer there: same order, same attempt, same deadline."""
+    draft = Draft(snapshot, now, actor)
+    order = _order(draft, order_id)
+    state = order_after(order, OrderVerb.TAKE_OVER)
+    if order.node != of:
+        raise Refused(f"order {order_id} is with {order.node} by now, not with {of}")
+    draft.put_order(replace(order, state=state, node=node))
+    detail = f"attempt {order.attempt} by {node}, begun by {of}"
+    draft.note("order taken over", event=draft.events[order_id], detail=detail)
+    return draft.change()
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's."""

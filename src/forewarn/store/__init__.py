@@ -7,7 +7,7 @@ call from several threads.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.model import (
     MAX_SCOPES_PER_TOKEN,
@@ -224,7 +224,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What others changed: scopes with the version they have now (0: gone), machines that came, changed or went.
+    """What others changed: scopes with the version they got, those that went (and may have come again), machines.
 
     `now` is the database's time; it was asked for and told at these readings of the monotonic clock.
     """
@@ -232,6 +232,7 @@ class News:
     mark: Mark
     everything: bool
     scopes: Mapping[str, int]
+    removed: frozenset[str]
     machines: tuple[tuple[str, str], ...]
     changed: bool
     now: datetime
@@ -255,10 +256,11 @@ class Leases(Protocol):
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         """Whether it is this node's for so long from now."""
 
-    def living(self) -> set[str]:
-        """The nodes whose own lease, `node NAME`, has not ended."""
+    def drop_lease(self, name: str, node: str) -> None:
+        """Give up one that is this node's."""
 
-    def drop_leases(self, node: str) -> None: ...
+    def living(self, past_s: float = 0.0) -> set[str]:
+        """The nodes whose own lease, `node NAME`, has not ended, or not longer ago than that."""
 
 
 class Store(Protocol):
@@ -348,3 +350,17 @@ class Store(Protocol):
         """Claim the store for this process, or raise StoreInUse; released by close or by the process's death."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class SharedStore(Store, Leases, Protocol):
+    """A store that several processes write to."""
+
+    def feed(self) -> Feed:
+        """What the others change, as it happens."""
+
+    def now(self) -> datetime:
+        """The time that counts for all of them."""
+
+    def forget_changes(self, limit: int) -> int:
+        """Forget what every one of them has long heard of; how much."""

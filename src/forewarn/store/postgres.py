@@ -200,14 +200,14 @@ class PostgresStore(SqlStore):
         with self._writing() as writer:
             return writer.one("take_lease", name=name, node=node, seconds=seconds) == 1
 
-    def living(self) -> set[str]:
-        """The nodes whose lease has not ended."""
-        with self._reading() as reader:
-            return {row["node"] for row in reader.ask("living")}
-
-    def drop_leases(self, node: str) -> None:
+    def drop_lease(self, name: str, node: str) -> None:
         with self._writing() as writer:
-            writer.one("drop_leases", node=node)
+            writer.one("drop_lease", name=name, node=node)
+
+    def living(self, past_s: float = 0.0) -> set[str]:
+        """The nodes whose lease has not ended, or not longer ago than that."""
+        with self._reading() as reader:
+            return {row["node"] for row in reader.ask("living", past_s=past_s)}
 
     # -- the database's time
 

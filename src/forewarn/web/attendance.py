@@ -39,10 +39,22 @@ class Attendance:
         if due is None or self._after is None or now < due:
             return 0
         idle = self._documents.idle(now, self._after)
+        if idle and self._documents.shared:
+            idle = self._idle_everywhere(idle, now)
         for scope in idle:
             self._control.disable(scope, IDLE_WATCH)
         self._bound = self._documents.next_idle(self._after)
         return len(idle)
+
+    def _idle_everywhere(self, scopes: Collection[str], now: datetime) -> list[str]:
+        """Those whose guests asked no other node either; of the rest it is remembered that they did."""
+        latest: dict[str, datetime] = {}
+        for (scope, _), at in self._store.last_seen(scopes).items():
+            latest[scope] = max(at, latest.get(scope, at))
+        for scope, at in latest.items():
+            self._documents.seen_elsewhere(scope, at)
+        still = set(self._documents.idle(now, self._after)) if self._after is not None else set()
+        return [scope for scope in scopes if scope in still]
 
     def write(self, callers: Iterable[Caller]) -> None:
         """Save when these were last seen; in the writer's thread."""

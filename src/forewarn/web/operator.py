@@ -74,18 +74,21 @@ def operator_app(
     *,
     ticked_at_s: Callable[[], float | None],
     store_works: Callable[[], str],
-    guests_accepted: Callable[[], bool],
-    guests: Guests,
+    guests_accepted: Callable[[], bool] | None,
+    guests: Guests | None,
+    warnings: Callable[[], Mapping[str, str]] = dict,
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
 
+    What `warnings` tells does not make it unready. Where there is no guest listener, `guests` and `guests_accepted` are None.
     `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
     """
     registry = CollectorRegistry()
-    registry.register(GuestMetrics(guests))
+    if guests is not None:
+        registry.register(GuestMetrics(guests))
 
     def healthz(request: Request) -> JSONResponse:
         del request
@@ -98,10 +101,14 @@ def operator_app(
         checks = {
             "store": store_works() or "ok",
             "ticker": "ok" if ticking else "no cycle lately",
-            "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
+        if guests_accepted is not None:
+            checks["guest"] = "ok" if guests_accepted() else "the listener does not accept"
         ready = all(result == "ok" for result in checks.values())
-        return JSONResponse({"ready": ready, "checks": checks}, status_code=200 if ready else 503)
+        told = {"ready": ready, "checks": checks}
+        if warned := warnings():
+            told["warnings"] = dict(warned)
+        return JSONResponse(told, status_code=200 if ready else 503)
 
     def metrics(request: Request) -> Response:
         del request

@@ -413,14 +413,15 @@ INSERT INTO leases VALUES (%(name)s, %(node)s, clock_timestamp() + %(seconds)s *
 ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
 WHERE leases.node = excluded.node OR leases.until < clock_timestamp();
 
--- name: drop_leases
-DELETE FROM leases WHERE node = %(node)s;
+-- name: drop_lease
+DELETE FROM leases WHERE name = %(name)s AND node = %(node)s;
 
 -- name: forget_leases
 DELETE FROM leases WHERE until < clock_timestamp() - interval '1 day';
 
 -- name: living
-SELECT node FROM leases WHERE name = 'node ' || node AND until >= clock_timestamp();
+SELECT node FROM leases
+WHERE name = 'node ' || node AND until >= clock_timestamp() - %(past_s)s * interval '1 second';
 
 -- name: now
 SELECT clock_timestamp() AS now;
