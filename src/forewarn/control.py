@@ -3,6 +3,7 @@
 No rule lives here. A conflict (somebody else was first) means reload and decide again, a few times.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from forewarn.core.model import (
     Change,
     Event,
     EventType,
+    Hold,
     Machine,
     Maintenance,
     Order,
@@ -36,6 +38,8 @@ from forewarn.core.waiting import Waiting, waiting_for, waiting_for_each
 from forewarn.store import Focus, Store
 
 MAX_TRIES = 3
+
+log = logging.getLogger("forewarn.control")
 
 Bell = Callable[[Change], None]
 Decision = Callable[[Snapshot, datetime], Change]
@@ -59,7 +63,10 @@ class Answered(Exception):
 
 
 class Control:
-    def __init__(self, store: Store, clock: Clock, *, new_id: Callable[[], str], order_timeout_s: int) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, *, new_id: Callable[[], str], order_timeout_s: int, node: str = ""
+    ) -> None:
+        self._node = node
         self._store = store
         self._clock = clock
         self._new_id = new_id
@@ -152,7 +159,7 @@ class Control:
                 diff = make(Fleet(current.scopes, current.machines))
                 if dry_run or not (diff.lines or once):
                     return diff
-                now = self._clock.now()
+                now = self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
@@ -305,12 +312,42 @@ class Control:
         """One bounded batch, in one transaction; raises Conflict for the next cycle to try again."""
         timeout_s = self._order_timeout_s
         with self._deciding:
+            now = self._now()
             snapshot = self._store.snapshot(Focus(maintenances=tuple(maintenance_ids)))
-            change = lifecycle.tick(snapshot, now=self._clock.now(), actor=actor, order_timeout_s=timeout_s)
+            change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s)
             if not change.empty:
                 self._store.apply(change)
         self._ring(change)
         return change
+
+    # -- the clock
+
+    def watch_clock(self) -> None:
+        """Save at once that the clock jumped, where it did."""
+        if self._clock.jump() is not None:
+            with self._deciding:
+                self._now()
+
+    def confirm_clock(self, actor: Actor) -> None:
+        self._decide(Focus(), lambda s, now: lifecycle.confirm_clock(s, now=now, actor=actor))
+
+    def clock_hold(self) -> Hold | None:
+        return self._store.snapshot(Focus()).hold
+
+    def _now(self) -> datetime:
+        """For a decision on a snapshot read after this: a jump of the clock is saved before anybody decides by it."""
+        now = self._clock.now()
+        jump = self._clock.jump()
+        if jump is not None:
+            hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
+            change = lifecycle.hold_clock(hold, now=now)
+            self._store.apply(change)
+            self._clock.note_jump(jump)
+            log.error(
+                "the clock jumped forward by %d s: unapproved starts wait for `forewarn clock confirm`", jump.seconds
+            )
+            self._ring(change)
+        return now
 
     # -- what anybody may know
 
@@ -376,7 +413,8 @@ class Control:
         with self._deciding:
             for _ in range(MAX_TRIES):
                 self.refuse_repetition(once)
-                change = decide(self._store.snapshot(focus), self._clock.now())
+                now = self._now()
+                change = decide(self._store.snapshot(focus), now)
                 if self._save(change):
                     return change
         raise _too_many_conflicts()

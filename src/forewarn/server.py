@@ -146,7 +146,9 @@ class Service:
         except BaseException:
             self.store.close()
             raise
-        self.control = Control(self.store, self.clock, new_id=new_id, order_timeout_s=settings.order_timeout_s)
+        self.control = Control(
+            self.store, self.clock, new_id=new_id, order_timeout_s=settings.order_timeout_s, node=node
+        )
         self.ticker = Ticker(
             self.control,
             self.store,
@@ -183,7 +185,14 @@ class Service:
 
     def warnings(self) -> dict[str, str]:
         """What works, and should be better."""
-        return {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
+        found = {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
+        with suppress(ServiceError):
+            hold = self.control.clock_hold()
+            if hold is not None:
+                found["clock"] = (
+                    f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
+                )
+        return found
 
     def close(self) -> None:
         self.executor.close()

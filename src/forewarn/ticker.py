@@ -202,6 +202,8 @@ class Ticker:
     def cycle(self) -> bool:
         """Do what is due now, in bounded batches; whether anything was done."""
         with self._cycling:
+            self._clock.now()
+            self._control.watch_clock()
             done = self._renew()
             due = self._due() if self._leads else []
             done += self._tick(due) if due else Counter[str]()

@@ -24,9 +24,11 @@ from forewarn.core.model import (
     Actor,
     Approval,
     ApprovalMode,
+    AuditEntry,
     Change,
     Event,
     EventType,
+    Hold,
     Maintenance,
     Order,
     Request,
@@ -319,6 +321,25 @@ def _lies_within(draft: Draft, maintenance_id: str) -> bool:
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
 
 
+# -- a clock that jumped
+
+
+def hold_clock(hold: Hold, *, now: datetime) -> Change:
+    """From here on, what time alone would let start waits for an operator."""
+    detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
+    noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
+    return Change(at=now, hold=hold, audit=(noted,))
+
+
+def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
+    """An operator has looked: the clock is right, and what is due by it may start."""
+    if snapshot.hold is None:
+        raise Refused("the clock is not held: there is nothing to confirm")
+    detail = f"it had jumped by {snapshot.hold.jumped_s} s"
+    noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
+    return Change(at=now, releases_hold=True, audit=(noted,))
+
+
 # -- enabling
 
 
@@ -336,7 +357,7 @@ def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> C
     """Nobody asked for a day: no more notice until somebody does. What was published keeps its NotBefore."""
     draft = Draft(snapshot, now, actor)
     known = _scope(draft, scope)
-    if known.enabled:
+    if known.enabled and snapshot.hold is None:  # whether it was a day a held clock cannot say
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
     return draft.change()

@@ -18,6 +18,7 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Hold,
     Machine,
     Maintenance,
     Order,
@@ -173,6 +174,7 @@ class Rows:
         self.audit = Codec(coders, AuditEntry, by_name=by_name)
         self.token = Codec(coders, Token, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
+        self.hold = Codec(coders, Hold, by_name=by_name)
 
 
 TEXT_ROWS = Rows(_TEXT, never="", ever="~", by_name=False)

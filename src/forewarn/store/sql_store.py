@@ -97,12 +97,14 @@ class SqlStore:
             orders = () if focus.shown else reader.ask("orders_of_events", ids=reader.listed(events))
             scopes = reader.ask("scopes_by_name", names=reader.listed(sorted(names)))
             maintenances = () if focus.shown else reader.ask("maintenances_by_id", ids=reader.listed(maintenance_ids))
+            hold = () if focus.shown else [reader.rows.hold.thing(row) for row in reader.ask("clock_hold")]
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.thing(row) for row in scopes},
                 machines=machines,
                 maintenances={row["id"]: reader.rows.maintenance.thing(row) for row in maintenances},
                 events=events,
                 orders={row["id"]: reader.rows.order.thing(row) for row in orders},
+                hold=hold[0] if hold else None,
             )
 
     def inventory(self) -> Inventory:
@@ -138,6 +140,7 @@ class SqlStore:
             writer.many("put_order", (writer.rows.order.values(o) for o in change.orders))
             writer.many("wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes))
             _write_tokens(writer, change)
+            _write_hold(writer, change)
             self._announce(writer, change)
             writer.many("add_audit", (writer.rows.audit.values(entry) for entry in change.audit))
 
@@ -371,3 +374,11 @@ def _write_tokens(writer: Session, change: Change) -> None:
         raise Conflict("a token with this id or secret exists already")
     if writer.many("add_receipt", (writer.rows.receipt.values(r) for r in change.receipts)) != len(change.receipts):
         raise Conflict("a request with this key was answered already")
+
+
+def _write_hold(writer: Session, change: Change) -> None:
+    if change.hold is not None:
+        writer.one("hold_clock", **writer.rows.hold.values(change.hold))
+    if change.releases_hold:
+        writer.one("release_clock")
+        writer.one("wake_everything", at=writer.rows.time(change.at))

@@ -13,6 +13,7 @@ from forewarn.store import Seen, Sighting, Store
 from forewarn.web.documents import Caller, Documents
 
 IDLE_WATCH = Actor("idle watch")
+LOOK_AGAIN = timedelta(minutes=1)
 
 
 class Attendance:
@@ -41,6 +42,9 @@ class Attendance:
         idle = self._documents.idle(now, self._after)
         if idle and self._documents.shared:
             idle = self._idle_everywhere(idle, now)
+        if idle and self._control.clock_hold() is not None:
+            self._bound = now + LOOK_AGAIN  # on a clock that jumped nobody can say how long they were silent
+            return 0
         for scope in idle:
             self._control.disable(scope, IDLE_WATCH)
         self._bound = self._documents.next_idle(self._after)

@@ -349,8 +349,17 @@ class NewToken(TokenOut):
     token: str
 
 
+class HeldOut(Told):
+    """The clock jumped forward: what time alone would let start waits until it is confirmed."""
+
+    trusted: datetime
+    noticed: datetime
+    jumped_s: int
+
+
 class ClockOut(Told):
     """The service's time."""
 
     now: datetime
     kind: Literal["system", "manual", "scaled"]
+    held: HeldOut | None = None

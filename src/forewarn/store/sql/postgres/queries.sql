@@ -357,6 +357,23 @@ SELECT machine, at FROM sightings WHERE event_id = %(event_id)s ORDER BY machine
 -- name: machines_named
 SELECT * FROM machines WHERE name = %(name)s ORDER BY scope LIMIT 4;
 
+-- name: clock_hold
+SELECT trusted, noticed, jumped_s, node FROM clock_hold WHERE one;
+
+-- name: hold_clock
+-- Of two holds the earlier counts.
+INSERT INTO clock_hold VALUES (true, %(trusted)s, %(noticed)s, %(jumped_s)s, %(node)s)
+ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.noticed, jumped_s = excluded.jumped_s,
+    node = excluded.node
+WHERE excluded.trusted < clock_hold.trusted;
+
+-- name: release_clock
+DELETE FROM clock_hold WHERE one;
+
+-- name: wake_everything
+UPDATE maintenances SET wake_at = %(at)s, version = version + 1
+WHERE status IN ('Planned', 'Running', 'Paused');
+
 -- The rest is about being several.
 
 -- name: lock_maintenances

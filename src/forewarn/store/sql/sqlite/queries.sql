@@ -345,3 +345,20 @@ SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
 
 -- name: machines_named
 SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT 4;
+
+-- name: clock_hold
+SELECT trusted, noticed, jumped_s, node FROM clock_hold WHERE one = 1;
+
+-- name: hold_clock
+-- Of two holds the earlier counts.
+INSERT INTO clock_hold VALUES (1, :trusted, :noticed, :jumped_s, :node)
+ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.noticed, jumped_s = excluded.jumped_s,
+    node = excluded.node
+WHERE excluded.trusted < clock_hold.trusted;
+
+-- name: release_clock
+DELETE FROM clock_hold WHERE one = 1;
+
+-- name: wake_everything
+UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1
+WHERE status IN ('Planned', 'Running', 'Paused');
