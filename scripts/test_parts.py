@@ -28,6 +28,7 @@ PARTS: dict[str, list[str]] = {
     "store": [*PYTEST, "tests/store"],
     "stories": [*PYTEST, "tests/scenarios"],
     "properties": [*PYTEST, "tests/properties"],
+    "nodes": [*PYTEST, "tests/nodes"],
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],

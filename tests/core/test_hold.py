@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.core.building import OPERATOR, World, at, event, maintenance, scope, shop
@@ -91,7 +92,7 @@ def test_nobody_falls_silent_on_a_clock_that_jumped() -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"earliest": at(10)}])
-def test_the_judge_refuses_a_start_on_a_held_clock(asked: dict[str, object]) -> None:
+def test_the_judge_refuses_a_start_on_a_held_clock(asked: dict[str, Any]) -> None:
     """Invariant 1 is checked apart from the rules that are meant to keep it."""
     told = event(approvals=())
     whole = maintenance(**asked)

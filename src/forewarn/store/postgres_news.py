@@ -91,7 +91,8 @@ class PostgresFeed:
         )
         connection.execute("COMMIT")
         self._pool.deadlines.take_back(connection)
-        self._store.synchronous = standbys["synchronous"] > 0
+        if cluster["same"]:  # a server just promoted has no standby yet: what counts is the one before it
+            self._store.synchronous = standbys["synchronous"] > 0
         new = [row for row in rows if since is None or row["number"] not in since.handled]
         horizon: int = where["horizon"]
         scopes: dict[str, int] = {}

@@ -5,6 +5,7 @@ With `postgres` and its other parts the only place that knows psycopg. No messag
 
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -39,6 +40,8 @@ LOOK_EVERY_S = 0.25
 # It warns of every pipeline that an error of ours, handled and told, has ended.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
+
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -57,7 +60,9 @@ class Dsn:
             ) from None
         self.secret = str(given.get("password") or "")
         host, port = given.get("host") or given.get("hostaddr") or "localhost", given.get("port") or "5432"
-        self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
+        shown = f"{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
+        # An address that was read otherwise than it was meant may have a part of the password for its host.
+        self.shown = f"postgresql://{shown}" if _PLAIN.fullmatch(shown) else "the PostgreSQL store"
         self.pooled = pooled
         ours: dict[str, Any] = {
             "application_name": "forewarn",
