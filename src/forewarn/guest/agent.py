@@ -279,6 +279,8 @@ class Agent:
             limit_s=(lambda: self._limit_s(event)) if limited else (lambda: None),
             glance=self._glance,
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
+            kept=self.state.step(step).kept if phase in ("prepare", "recover") else {},
+            note_kept=lambda facts: self._remember({"kind": "kept", "step": step, "facts": dict(facts)}),
         )
 
     def _limit_s(self, event: Optional[Event]) -> Optional[float]:

@@ -44,14 +44,26 @@ class Run:
         limit_s: Callable[[], Optional[float]] = lambda: None,
         glance: Callable[[], None] = lambda: None,
         note_child: Callable[[int, int], None] = lambda _pid, _ticks: None,
+        kept: Optional[Mapping[str, Any]] = None,
+        note_kept: Callable[[Mapping[str, Any]], None] = lambda _facts: None,
     ) -> None:
         self.step, self.phase, self.event = step, phase, event
+        # What the journal remembers of this step, since its preparing began and until it is undone.
+        self.kept: Mapping[str, Any] = dict(kept or {})
         self.change = ""
         self._time = time
         self._deadline_s = time.monotonic() + share_s
         self._limit_s = limit_s
         self._glance = glance
-        self._note_child = note_child
+        self._note_child, self._note_kept = note_child, note_kept
+
+    def keep(self, **facts: Any) -> None:
+        """Have the journal remember this with the step; on the disk when it returns. No secrets."""
+        self._note_kept(facts)
+        self.kept = {**self.kept, **facts}
+
+    def wall_s(self) -> float:
+        return self._time.wall()
 
     def left_s(self) -> float:
         """Until the share ends, or until a more urgent event's budget does."""
