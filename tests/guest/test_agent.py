@@ -622,7 +622,7 @@ def test_what_a_handler_keeps_is_there_until_its_step_is_undone(
     def prepare(spec: command.Spec, run: Run) -> None:
         run.keep(was="up", tries=1)
         run.keep(tries=2)
-        assert '"facts":{"tries":2}' in (tmp_path / "state" / "journal.jsonl").read_text()
+        assert '"kept":{"tries":2}' in (tmp_path / "state" / "journal.jsonl").read_text()
 
     monkeypatch.setattr(command, "prepare", prepare)
     monkeypatch.setattr(command, "recover", lambda spec, run: seen.append(dict(run.kept)))

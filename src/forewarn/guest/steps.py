@@ -1,4 +1,4 @@
-"""Carrying out one phase of one step: its time, its variables, its programs.
+"""Carrying out one phase of one step: its time, its variables, its programs, and what it must not forget.
 
 A program is started held back: it waits for a line on its stdin until its pid is in the journal, and ends by itself when the
 agent dies before that. So a program that outlives the agent is always known to the next one, which waits for it instead of
@@ -25,13 +25,18 @@ GLANCE_S = 1.0
 # Between asking a program to end and ending it.
 GRACE_S = 2.0
 POLL_S = 0.05
+# Between two looks at the machine's health.
+HEALTH_EVERY_S = 0.5
 MAX_RESOURCES_BYTES = 32 * 1024
 # The event is a file, not a pipe: a pipe that is full and that nobody reads would hold up the agent.
 _GATE = 'read -r go || exit 125; exec <"/dev/fd/$1"; shift; exec "$@"'
 
 
 class Run:
-    """What a handler may use: the event, the time it has, and a way to run programs and to pause."""
+    """What a handler may use: the event, the time it has, and a way to run programs, to pause and to remember.
+
+    `kept` is what earlier phases of this step have kept: also those of an agent before us, until the step is undone.
+    """
 
     def __init__(
         self,
@@ -45,25 +50,19 @@ class Run:
         glance: Callable[[], None] = lambda: None,
         note_child: Callable[[int, int], None] = lambda _pid, _ticks: None,
         kept: Optional[Mapping[str, Any]] = None,
-        note_kept: Callable[[Mapping[str, Any]], None] = lambda _facts: None,
+        note_kept: Callable[[Mapping[str, Any]], None] = lambda _kept: None,
+        health: Sequence[str] = (),
     ) -> None:
         self.step, self.phase, self.event = step, phase, event
-        # What the journal remembers of this step, since its preparing began and until it is undone.
-        self.kept: Mapping[str, Any] = dict(kept or {})
         self.change = ""
         self._time = time
         self._deadline_s = time.monotonic() + share_s
         self._limit_s = limit_s
         self._glance = glance
-        self._note_child, self._note_kept = note_child, note_kept
-
-    def keep(self, **facts: Any) -> None:
-        """Have the journal remember this with the step; on the disk when it returns. No secrets."""
-        self._note_kept(facts)
-        self.kept = {**self.kept, **facts}
-
-    def wall_s(self) -> float:
-        return self._time.wall()
+        self._note_child = note_child
+        self.kept: Dict[str, Any] = dict(kept or {})
+        self._note_kept = note_kept
+        self._health = health
 
     def left_s(self) -> float:
         """Until the share ends, or until a more urgent event's budget does."""
@@ -102,6 +101,18 @@ class Run:
                 if code is not None:
                     return code
                 self._glance()
+
+    def keep(self, **values: Any) -> None:
+        """On the disk when this returns, and in `kept` until the step is undone; no secrets."""
+        self._note_kept(values)
+        self.kept.update(values)
+
+    def until_healthy(self) -> None:
+        """For what lets work in again: not before `[health]` is green, where there is one."""
+        while self._health and self.command(self._health, checked=False) != 0:
+            if self.left_s() <= HEALTH_EVERY_S:
+                raise StepFailed(f"the machine is not healthy: {_named(self._health)} says so")
+            self.pause(HEALTH_EVERY_S)
 
     def check(self, argv: Sequence[str]) -> None:
         """Run it; anything but 0 is a failure."""

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
+from forewarn.guest.sockets import Deadline, connect
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 1024 * 1024
@@ -68,15 +69,15 @@ class Transport:
 
     def _connect(self, endpoint: str, timeout_s: float) -> None:
         parts = urlsplit(endpoint)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(
-            parts.hostname or "",
-            parts.port,
-            timeout=min(CONNECT_TIMEOUT_S, timeout_s),
-            source_address=self._source,
-        )
+        secure = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port)
+        deadline = Deadline(min(CONNECT_TIMEOUT_S, timeout_s))
         try:
-            connection.connect()
+            connection.sock = connect(connection.host, connection.port, deadline, self._source)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if secure:
+                connection.sock = _wrapped(connection.sock, connection.host, deadline)
         except OSError as error:
             connection.close()
             raise Unreachable(f"no connection to {endpoint}: {error.strerror or error}") from None
@@ -112,6 +113,15 @@ class Transport:
         if left_s <= 0:
             raise socket.timeout()
         return left_s
+
+
+def _wrapped(connected: socket.socket, host: str, deadline: Deadline) -> socket.socket:
+    import ssl
+
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    connected.settimeout(deadline.left_s())  # of the whole handshake
+    return context.wrap_socket(connected, server_hostname=host)
 
 
 @contextlib.contextmanager
