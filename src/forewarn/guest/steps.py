@@ -64,6 +64,10 @@ class Run:
         self._note_kept = note_kept
         self._health = health
 
+    def wall_s(self) -> float:
+        """By the calendar, as files have it."""
+        return self._time.wall()
+
     def left_s(self) -> float:
         """Until the share ends, or until a more urgent event's budget does."""
         left_s = self._deadline_s - self._time.monotonic()
@@ -78,9 +82,23 @@ class Run:
         self._time.sleep(min(seconds, left_s))
         self._glance()
 
-    def command(self, argv: Sequence[str], *, checked: bool = True) -> int:
-        """Run it to its end with the event on stdin; its exit code. Raises StepFailed, or OutOfTime after ending it."""
-        code = self._awaited(self._spawn(argv), argv)
+    def until(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> str:
+        """Look until it is so: "". At the end of the time: what was seen instead."""
+        while True:
+            good, seen = look()
+            if good:
+                return ""
+            try:
+                self.pause(every_s)
+            except OutOfTime:
+                return seen or "its time was over"
+
+    def command(self, argv: Sequence[str], *, checked: bool = True, more: Optional[Mapping[str, str]] = None) -> int:
+        """Run it to its end with the event on stdin and in variables, and `more` of these; its exit code.
+
+        Raises StepFailed, or OutOfTime after ending it.
+        """
+        code = self._awaited(self._spawn(argv, more or {}), argv)
         if code in (126, 127):
             raise StepFailed(f"{_named(argv)} cannot be run")
         if checked and code != 0:
@@ -118,7 +136,7 @@ class Run:
         """Run it; anything but 0 is a failure."""
         self.command(argv)
 
-    def _spawn(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         held_back = os.name == "posix"
         try:
             with _unnamed_file() as file:
@@ -128,7 +146,7 @@ class Run:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", _GATE, "sh", str(number), *argv] if held_back else list(argv),
                     stdin=subprocess.PIPE if held_back else file,
-                    env={**os.environ, **self.variables()},
+                    env={**os.environ, **self.variables(), **more},
                     start_new_session=held_back,
                     pass_fds=(number,) if held_back else (),
                 )

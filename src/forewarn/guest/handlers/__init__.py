@@ -14,12 +14,15 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Mapping
 
-from forewarn.guest.handlers import command, log, notify, process, systemd
+from forewarn.guest.handlers import checkpoint, command, log, notify, patroni, process, redis, systemd
 
 HANDLERS: Mapping[str, ModuleType] = {
     "command": command,
     "process": process,
     "systemd": systemd,
+    "patroni": patroni,
+    "redis": redis,
+    "checkpoint": checkpoint,
     "log": log,
     "notify": notify,
 }
