@@ -30,7 +30,8 @@ def keys_of(table: Any, known: Iterable[str], where: str) -> None:
 
 def values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:
     """Every value by the reader named for it; a text where none is."""
-    return {key: readers.get(key, text)(value, f"{where}.{key}") for key, value in table.items()}
+    known: Dict[str, Callable[[Any, str], Any]] = {**dict.fromkeys(table, text), **readers}
+    return {key: known[key](value, f"{where}.{key}") for key, value in table.items()}
 
 
 def text(value: Any, where: str) -> str:

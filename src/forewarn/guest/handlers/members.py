@@ -10,7 +10,7 @@ import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
-from forewarn.guest.errors import EndpointError, StepFailed
+from forewarn.guest.errors import EndpointError, OutOfTime, StepFailed
 from forewarn.guest.reading import secret_in
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Transport
@@ -20,6 +20,7 @@ ASK_S = 2.0
 # Patroni answers when it is done, which takes a while. Its answer is not waited for longer than this: the cluster tells.
 SWITCH_S = 5.0
 MAX_MEMBERS = 32
+LOOK_S = 0.2
 LEADING = ("leader", "standby_leader", "master", "primary")
 
 
@@ -49,9 +50,13 @@ class Member(NamedTuple):
     def leads(self) -> bool:
         return self.role in LEADING
 
+    @property
+    def must_not_lead(self) -> bool:
+        return bool(self.tags.get("nofailover")) or self.tags.get("failover_priority") == 0
+
     def why_not(self, max_lag: int) -> str:
         """ "" when it could lead; else what is in the way."""
-        if self.tags.get("nofailover") or self.tags.get("failover_priority") == 0:
+        if self.must_not_lead:
             return "its tags say nofailover"
         if self.state not in ("running", "streaming"):
             return f"it is {self.state or 'in no known state'}"
@@ -76,14 +81,27 @@ def itself(spec: Spec, url: str, *, seconds: float = ASK_S) -> Dict[str, Any]:
     return _asked(spec, url, "/patroni", seconds)
 
 
-def candidates(spec: Spec, members: List[Member]) -> List[str]:
-    """Those who could lead, the best first: synchronous, then with least to catch up, then preferred by its tags."""
-    others = [each for each in members if each.name != spec.member and spec.candidate in ("", each.name)]
-    able = [each for each in others if not each.why_not(spec.max_lag)]
-    if not able:
+def candidates(spec: Spec, run: Run) -> List[str]:
+    """Those who could lead, the best first: synchronous, then with least to catch up, then preferred by its tags.
+
+    One that starts or lags just now is waited for; one that must not lead is not.
+    """
+    able: List[Member] = []
+
+    def look() -> Tuple[Optional[bool], str]:
+        members = cluster(spec, spec.url, seconds=patience_s(run))
+        others = [each for each in members if each.name != spec.member and spec.candidate in ("", each.name)]
+        able[:] = [each for each in others if not each.why_not(spec.max_lag)]
         reasons = [f"{each.name}: {each.why_not(spec.max_lag)}" for each in others]
         nobody = f"there is no {spec.candidate!r}" if spec.candidate else "there is no other"
-        raise StepFailed(f"no member can take over: {'; '.join(reasons) or nobody}")
+        why = f"no member can take over: {'; '.join(reasons) or nobody}"
+        if all(each.must_not_lead for each in others) and members:
+            raise StepFailed(why)
+        return bool(able), why
+
+    why = run.until(look, LOOK_S)
+    if why:
+        raise OutOfTime(why)
     return [each.name for each in sorted(able, key=_rank)]
 
 

@@ -8,11 +8,10 @@ from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers.members import LEADING, Spec, candidates, cluster, itself, patience_s, switch
+from forewarn.guest.handlers.members import LEADING, LOOK_S, Spec, candidates, cluster, itself, patience_s, switch
 from forewarn.guest.reading import keys_of, readable_secret, text, values
 from forewarn.guest.steps import Run
 
-LOOK_S = 0.2
 # A switchover that an agent before us asked for is given so long to show before it is asked for again.
 SETTLE_S = 10.0
 REFUSED, NOT_POSSIBLE = range(400, 500), 412
@@ -81,8 +80,7 @@ def _leads(spec: Spec, run: Run) -> bool:
 def _switched(spec: Spec, run: Run) -> str:
     """Ask for it, of one candidate after the other until one is accepted; what was answered then, for what it is worth."""
     refusals = []
-    members = cluster(spec, spec.url, seconds=patience_s(run))
-    for candidate in candidates(spec, members):
+    for candidate in candidates(spec, run):
         status, said = switch(spec, run, candidate)
         if status not in REFUSED:
             return f"{status}: {said}" if status else said
