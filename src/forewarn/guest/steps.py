@@ -25,6 +25,8 @@ GLANCE_S = 1.0
 # Between asking a program to end and ending it.
 GRACE_S = 2.0
 POLL_S = 0.05
+# With less time than this one would look and see nothing.
+LOOK_NEEDS_S = 0.5
 # Between two looks at the machine's health.
 HEALTH_EVERY_S = 0.5
 MAX_RESOURCES_BYTES = 32 * 1024
@@ -83,15 +85,14 @@ class Run:
         self._glance()
 
     def until(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> str:
-        """Look until it is so: "". At the end of the time: what was seen instead."""
+        """Look until it is so: "". At the end of the time: what was seen instead, which must be something."""
         while True:
             good, seen = look()
             if good:
                 return ""
-            try:
-                self.pause(every_s)
-            except OutOfTime:
-                return seen or "its time was over"
+            if self.left_s() <= max(every_s, LOOK_NEEDS_S):
+                return seen
+            self.pause(every_s)
 
     def command(self, argv: Sequence[str], *, checked: bool = True, more: Optional[Mapping[str, str]] = None) -> int:
         """Run it to its end with the event on stdin and in variables, and `more` of these; its exit code.

@@ -7,9 +7,9 @@ on the old one, which follows the new one as soon as the Sentinels name it. Eith
 from __future__ import annotations
 
 import contextlib
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
-from forewarn.guest.errors import StepFailed
+from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers.replication import (
     ASK_S,
     Side,
@@ -34,14 +34,9 @@ PAUSE_S = 10.0
 def by_failover(spec: Spec, run: Run) -> None:
     """Asked for; not confirmed."""
     run.until(lambda: (_calm(spec, run), ""), LOOK_S)  # an agent before us may have asked
-    me = mine(spec, run)
-    if not me.is_master:
+    if not mine(spec, run).is_master:
         return
-    online = sorted((each for each in me.replicas if each.online), key=lambda each: (each.behind, each.address))
-    able = [each.address for each in online if spec.replica in ("", each.address)]
-    if not able:
-        who = f"{spec.replica} is not" if spec.replica else "none is"
-        raise StepFailed(f"no replica can take over: {who} online at {me.address}")
+    able = _able(spec, run)
     run.keep(master=able[0])
     must(spec, run, "FAILOVER", "TO", *split(able[0]), "TIMEOUT", _pause_ms(run))
 
@@ -55,8 +50,7 @@ def call_off(spec: Spec) -> None:
 def by_sentinel(spec: Spec, run: Run) -> None:
     """A Sentinel promotes a replica, the others name it, and our own server follows it."""
     me = mine(spec, run)
-    if not any(each.online for each in me.replicas):
-        raise StepFailed(f"no replica can take over: none is online at {me.address}")
+    _able(spec, run)
     must(spec, run, "CLIENT", "PAUSE", _pause_ms(run), "WRITE")
     try:
         why = run.until(lambda: _caught_up(spec, run), LOOK_S) or _begun(spec, run)
@@ -67,6 +61,25 @@ def by_sentinel(spec: Spec, run: Run) -> None:
     finally:
         with contextlib.suppress(OSError, Complaint, StepFailed):
             tell(spec, ("CLIENT", "UNPAUSE"), seconds=ASK_S)
+
+
+def _able(spec: Spec, run: Run) -> List[str]:
+    """The replicas that are online, the one with most of the data first; one that is not yet is waited for."""
+    able: List[str] = []
+
+    def look() -> Tuple[Optional[bool], str]:
+        known = [each for each in mine(spec, run).replicas if spec.replica in ("", each.address)]
+        able[:] = [each.address for each in sorted(known, key=lambda each: (each.behind, each.address)) if each.online]
+        who = f"{spec.replica} is not" if spec.replica else "none is"
+        why = f"no replica can take over: {who} online at {spec.address}"
+        if not known:
+            raise StepFailed(why)
+        return bool(able), why
+
+    why = run.until(look, LOOK_S)
+    if why:
+        raise OutOfTime(why)
+    return able
 
 
 def _calm(spec: Spec, run: Run) -> bool:
