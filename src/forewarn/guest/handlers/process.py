@@ -111,17 +111,22 @@ def _detached(spec: Spec) -> int:
 def _running(spec: Spec) -> int:
     """The pid of the process that lives, or 0."""
     pid = _pid(spec)
-    return pid if pid > 0 and alive(pid) and spec.match in _command_line(pid) else 0
+    return pid if pid > 0 and alive(pid) and spec.match in command_line(pid) else 0
 
 
 def _pid(spec: Spec) -> int:
+    return pid_of(spec.pid_file)
+
+
+def pid_of(pid_file: str) -> int:
+    """What the file says; 0 when it says nothing."""
     try:
-        return int(Path(spec.pid_file).read_text("ascii").split()[0])
+        return int(Path(pid_file).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:

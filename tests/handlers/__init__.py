@@ -1,0 +1,1 @@
+"""Handlers against the real thing."""
