@@ -1,1 +1,0 @@
-"""Handlers against the real thing."""

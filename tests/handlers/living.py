@@ -1,5 +1,6 @@
 """A real agent, as a process of its own that can be killed, and the endpoint that tells it of one event."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -53,11 +54,12 @@ class Platform:
             self.approvals.append(self._ready())
             say(handler, 200)
         else:
-            self._tell(handler)
+            with contextlib.suppress(OSError):  # whoever asked was killed meanwhile
+                self._tell(handler)
 
     def _tell(self, handler: BaseHTTPRequestHandler) -> None:
         wait = handler.headers.get("Prefer", "").removeprefix("wait=")
-        more = {}
+        more: dict[str, str] = {}
         with self._changed:
             if wait and handler.headers.get("If-None-Match") == f'"{self._incarnation}"':
                 seen = self._incarnation
@@ -66,7 +68,7 @@ class Platform:
             tag = f'"{self._incarnation}"'
             told = document(*self._events, incarnation=self._incarnation)
         if handler.headers.get("If-None-Match") == tag:
-            say(handler, 304, ETag=tag, **more)
+            say(handler, 304, b"", ETag=tag, **more)
         else:
             say(handler, 200, told, ETag=tag, **more)
 

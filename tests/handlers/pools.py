@@ -81,7 +81,9 @@ class _Answer(socketserver.StreamRequestHandler):
             self.server.let_go.wait(20)
         body = self.server.name.encode()
         with contextlib.suppress(OSError):
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            self.wfile.write(
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            )
 
 
 def get(front: Path, path: str = "/") -> str:

@@ -306,6 +306,8 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
                 Path(proxy).unlink()
                 web.haproxy()
             between.mode = "pass"
+            agent.kill()
+            agent.up()  # at once, and not after a pause
             agent.until_back()
             assert platform.approvals == []
         assert web.seen(proxy).usable

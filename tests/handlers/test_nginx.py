@@ -98,7 +98,7 @@ def test_the_last_one_does_not_leave(web: Pool) -> None:
     """Where no other server of the file is up; unless `keep` is 0."""
     text = web.include.read_text().replace("web-1 ", "web-1 down ")
     web.include.write_text(text)
-    with pytest.raises(StepFailed, match="^fewer than 1 other servers of .* are up"):
+    with pytest.raises(StepFailed, match=r"^fewer than 1 other servers of .* are up"):
         nginx.prepare(spec_of(web), run_of())
     assert web.include.read_text() == text
     nginx.prepare(spec_of(web, keep=0), run_of())
@@ -125,7 +125,7 @@ def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture
 def test_a_reload_that_lies_is_not_believed(web: Pool) -> None:
     """The command says done and nothing was reloaded: the workers are the old ones, so it is not in force."""
     run = run_of(share_s=0.7)
-    with pytest.raises(OutOfTime, match="^nginx was told to reload, and goes on as before$"):
+    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
         nginx.prepare(spec_of(web, reload=["true"]), run)
     assert nginx.verify(spec_of(web), run_of(**run.kept)) is False
     nginx.recover(spec_of(web), run_of(**run.kept))
@@ -158,7 +158,7 @@ def test_nginx_is_down(web: Pool) -> None:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not web.nginx_pids())
     (web.folder / "nginx.front").unlink()
-    with pytest.raises(StepFailed, match="^nginx is not running: .*/nginx.pid leads to no worker of it$"):
+    with pytest.raises(StepFailed, match=r"^nginx is not running: .*/nginx.pid leads to no worker of it$"):
         nginx.prepare(spec, run)
     assert any("nginx is not running" in each for each in nginx.check(spec))
     with pytest.raises(StepFailed, match="nginx is not running"):
