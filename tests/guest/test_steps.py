@@ -147,18 +147,16 @@ def test_a_program_that_outlives_the_agent_is_waited_for() -> None:
     await_orphan((0, 0), run_of(share_s=0.1), Time())
 
 
-def test_looking_again_until_it_is_true() -> None:
-    """With a complaint of one's own when the time is over first, in the pause or in the look."""
+def test_looking_again_until_it_is_so() -> None:
+    """What was seen last is told when the time is over first; and for one thing there is no more time than is left."""
     looks = iter([False, False, True])
-    run_of().until(lambda: next(looks), lambda: "never", 0.01)
+    assert run_of().until(lambda: (next(looks), "not yet"), 0.01) == ""
     assert next(looks, None) is None
-    with pytest.raises(OutOfTime, match="it never was"):
-        run_of(share_s=0.1).until(lambda: False, lambda: "it never was", 0.02)
-    late = run_of(share_s=0.1)
-    with pytest.raises(OutOfTime, match="it never was"):
-        late.until(lambda: late.time_for(5.0) > 5, lambda: "it never was", 0.02)
+    assert run_of(share_s=0.8).until(lambda: (None, "not yet"), 0.02) == "not yet"
     assert 0 < run_of(share_s=1).time_for(5.0) <= 1
     assert run_of(share_s=10).time_for(5.0) == 5.0
+    with pytest.raises(OutOfTime):
+        run_of(share_s=0).time_for(5.0)
 
 
 def test_not_before_health_is_green(tmp_path: Path) -> None:

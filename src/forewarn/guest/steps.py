@@ -25,6 +25,8 @@ GLANCE_S = 1.0
 # Between asking a program to end and ending it.
 GRACE_S = 2.0
 POLL_S = 0.05
+# With less time than this one would look and see nothing.
+LOOK_NEEDS_S = 0.5
 # Between two looks at the machine's health.
 HEALTH_EVERY_S = 0.5
 MAX_RESOURCES_BYTES = 32 * 1024
@@ -64,6 +66,10 @@ class Run:
         self._note_kept = note_kept
         self._health = health
 
+    def wall_s(self) -> float:
+        """By the calendar, as files have it."""
+        return self._time.wall()
+
     def left_s(self) -> float:
         """Until the share ends, or until a more urgent event's budget does."""
         left_s = self._deadline_s - self._time.monotonic()
@@ -82,17 +88,28 @@ class Run:
         self._time.sleep(self.time_for(seconds))
         self._glance()
 
-    def until(self, true: Callable[[], bool], complaint: Callable[[], str], every_s: float = POLL_S) -> None:
-        """Look again and again; OutOfTime with the complaint when the time is over before it is true."""
-        try:
-            while not true():
-                self.pause(every_s)
-        except OutOfTime:
-            raise OutOfTime(complaint()) from None
+    def until(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> str:
+        """Look until it is so: "". At the end of the time: what was seen instead, which must be something."""
+        while True:
+            good, seen = look()
+            if good:
+                return ""
+            if self.left_s() <= max(every_s, LOOK_NEEDS_S):
+                return seen
+            self.pause(every_s)
 
-    def command(self, argv: Sequence[str], *, checked: bool = True) -> int:
-        """Run it to its end with the event on stdin; its exit code. Raises StepFailed, or OutOfTime after ending it."""
-        code = self._awaited(self._spawn(argv), argv)
+    def must(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> None:
+        """Look until it is so; OutOfTime with what was seen instead."""
+        why = self.until(look, every_s)
+        if why:
+            raise OutOfTime(why)
+
+    def command(self, argv: Sequence[str], *, checked: bool = True, more: Optional[Mapping[str, str]] = None) -> int:
+        """Run it to its end with the event on stdin and in variables, and `more` of these; its exit code.
+
+        Raises StepFailed, or OutOfTime after ending it.
+        """
+        code = self._awaited(self._spawn(argv, more or {}), argv)
         if code in (126, 127):
             raise StepFailed(f"{_named(argv)} cannot be run")
         if checked and code != 0:
@@ -124,13 +141,13 @@ class Run:
         health = self._health
         if health:
             said = f"the machine is not healthy, as {_named(health)} says"
-            self.until(lambda: self.command(health, checked=False) == 0, lambda: said, HEALTH_EVERY_S)
+            self.must(lambda: (self.command(health, checked=False) == 0, said), HEALTH_EVERY_S)
 
     def check(self, argv: Sequence[str]) -> None:
         """Run it; anything but 0 is a failure."""
         self.command(argv)
 
-    def _spawn(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         held_back = os.name == "posix"
         try:
             with _unnamed_file() as file:
@@ -140,7 +157,7 @@ class Run:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", _GATE, "sh", str(number), *argv] if held_back else list(argv),
                     stdin=subprocess.PIPE if held_back else file,
-                    env={**os.environ, **self.variables()},
+                    env={**os.environ, **self.variables(), **more},
                     start_new_session=held_back,
                     pass_fds=(number,) if held_back else (),
                 )

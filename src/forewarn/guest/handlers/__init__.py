@@ -15,7 +15,19 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Mapping
 
-from forewarn.guest.handlers import command, haproxy, http, log, nginx, notify, process, systemd
+from forewarn.guest.handlers import (
+    checkpoint,
+    command,
+    haproxy,
+    http,
+    log,
+    nginx,
+    notify,
+    patroni,
+    process,
+    redis,
+    systemd,
+)
 
 HANDLERS: Mapping[str, ModuleType] = {
     "command": command,
@@ -24,6 +36,9 @@ HANDLERS: Mapping[str, ModuleType] = {
     "haproxy": haproxy,
     "nginx": nginx,
     "http": http,
+    "patroni": patroni,
+    "redis": redis,
+    "checkpoint": checkpoint,
     "log": log,
     "notify": notify,
 }

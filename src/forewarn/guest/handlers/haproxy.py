@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.haproxy_runtime import Place, Seen, asked, servers
-from forewarn.guest.reading import count, keys_of, seconds, words
+from forewarn.guest.reading import address, count, keys_of, seconds, words
 from forewarn.guest.sockets import Deadline
 from forewarn.guest.steps import Run
 
@@ -25,7 +25,6 @@ CHECK_S = 2.0
 POLL_S = 0.2
 MAX_PLACES = 64
 _SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
-_PROXY = re.compile(r"/.+|(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 log = logging.getLogger("forewarn.guest.haproxy")
 
@@ -43,8 +42,8 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
     keys_of(table, Spec._fields, where)
     proxies, names = (words(table.get(key), f"{where}.{key}") for key in ("proxies", "servers"))
     for proxy in proxies:
-        if not _PROXY.fullmatch(proxy):
-            raise ConfigError(f"{where}.proxies: {proxy!r}: write /run/haproxy/admin.sock or 10.0.0.5:9999")
+        if not proxy.startswith("/"):
+            address(proxy, f"{where}.proxies")
     for name in names:
         if not _SERVER.fullmatch(name):
             raise ConfigError(f"{where}.servers: {name!r}: write it like backend/server")
@@ -126,12 +125,12 @@ def _those_of(places: List[Place], troubles: List[str], act: Callable[[Place], o
 def _await(places: List[Place], true: Callable[[Place], bool], run: Run, complaint: str) -> None:
     """Until it is true of each; OutOfTime naming those of which it is not."""
 
-    def of_all() -> bool:
+    def look() -> Tuple[bool, str]:
         places[:] = [place for place in places if not true(place)]
-        return not places
+        return not places, complaint.format(", ".join(map(str, places)))
 
     places = list(places)
-    run.until(of_all, lambda: complaint.format(", ".join(map(str, places))), POLL_S)
+    run.must(look, POLL_S)
 
 
 def _others_suffice(spec: Spec, place: Place, run: Run) -> bool:

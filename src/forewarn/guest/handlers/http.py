@@ -5,7 +5,7 @@ What the changing request was answered is not enough: `verify` must hold. What w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.http_registrar import Change, Look, change, headers_of, look, named
@@ -77,7 +77,7 @@ def recover(spec: Spec, run: Run) -> None:
     if spec.recovered is not None:
         _until(spec, spec.recovered, run)
     else:
-        run.until(lambda: _is_in(spec, run), lambda: f"{named(spec.verify.url)} still says that it is out", POLL_S)
+        run.must(lambda: (_is_in(spec, run), f"{named(spec.verify.url)} still says that it is out"), POLL_S)
 
 
 def _is_in(spec: Spec, run: Run) -> bool:
@@ -85,13 +85,11 @@ def _is_in(spec: Spec, run: Run) -> bool:
 
 
 def _until(spec: Spec, wanted: Look, run: Run) -> None:
-    seen = [""]
+    def look_() -> Tuple[bool, str]:
+        seen = _complaint(spec, wanted, run)
+        return not seen, f"the request was answered well, but {named(wanted.url)} {seen}"
 
-    def true() -> bool:
-        seen[0] = _complaint(spec, wanted, run)
-        return not seen[0]
-
-    run.until(true, lambda: f"the request was answered well, but {named(wanted.url)} {seen[0]}", POLL_S)
+    run.must(look_, POLL_S)
 
 
 def _complaint(spec: Spec, wanted: Look, run: Run) -> str:

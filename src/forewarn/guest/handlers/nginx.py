@@ -15,7 +15,7 @@ from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
 from forewarn.guest.handlers.process import command_line, pid_of
 from forewarn.guest.reading import count, keys_of, seconds, text, words
-from forewarn.guest.steps import Run, children
+from forewarn.guest.steps import POLL_S, Run, children
 
 # An interrupted undoing is done again: what is undone already it leaves as it is.
 UNDOES_AGAIN = True
@@ -117,7 +117,7 @@ def _reload(spec: Spec, run: Run, otherwise: Upstream) -> List[Worker]:
     old = _workers(spec)
     run.keep(workers=old)
     run.command(spec.reload)
-    run.until(lambda: _in_force(spec, old), lambda: "nginx was told to reload, and goes on as before")
+    run.must(lambda: (_in_force(spec, old), "nginx was told to reload, and goes on as before"), POLL_S)
     return old
 
 
@@ -125,15 +125,15 @@ def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
     """Until the old workers are gone; after `drain_for` those left are counted, said and left behind."""
     end_s = run.left_s() - spec.drain_for
 
-    def over() -> bool:
+    def look() -> Tuple[bool, str]:
         left = _left(spec, old)
         if left and spec.drain_for and run.left_s() <= end_s:
             log.warning("connections of %d old worker(s) are left behind after %.0f s", len(left), spec.drain_for)
             run.keep(left=len(left))
-            return True
-        return not left
+            return True, ""
+        return not left, f"connections of {len(left)} old worker(s) of nginx are still open"
 
-    run.until(over, lambda: f"connections of {len(_left(spec, old))} old worker(s) of nginx are still open")
+    run.must(look, POLL_S)
 
 
 def _workers(spec: Spec) -> List[Worker]:
