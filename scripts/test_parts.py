@@ -35,12 +35,14 @@ PARTS: dict[str, list[str]] = {
     "cli": [*PYTEST, "tests/cli"],
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
+    # Most of it is waiting for others' programs.
+    "handlers": [*PYTEST, "-n", "3", "tests/handlers"],
     "api": [*PYTEST, "tests/api"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "crash")
+LONG = ("properties", "web", "guest", "handlers", "crash")
 LANES = 2
 
 

@@ -190,7 +190,7 @@ class Agent:
         def work(run: Run) -> None:
             handler = HANDLERS[step.handler]
             await_orphan(child, run, self.time)
-            if interrupted:
+            if interrupted and not getattr(handler, "UNDOES_AGAIN", False):
                 # What did not verify before its undoing began does not tell by that whether it was undone.
                 now = handler.verify(step.spec, run)
                 if (verified is True and now is False) or (now is not True and not step.repeatable):

@@ -13,6 +13,7 @@ from forewarn.guest.errors import ConfigError, StepFailed
 
 MAX_DURATION_S = 7 * 86_400
 MAX_LINKS = 40
+MAX_COUNT = 10_000
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -43,6 +44,12 @@ def text(value: Any, where: str) -> str:
 def flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{where}: {value!r} is neither true nor false")
+    return value
+
+
+def count(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise ConfigError(f"{where}: {value!r} is no number from 0 to {MAX_COUNT}")
     return value
 
 

@@ -77,9 +77,8 @@ def _connected(
     return made
 
 
-def ask(address: str, line: str, seconds: float) -> str:
+def ask(address: str, line: str, deadline: Deadline) -> str:
     """One line to `/path/of/a.socket` or `host:port`; everything that comes back until the other side closes."""
-    deadline = Deadline(seconds)
     with _reached(address, deadline) as talking:
         talking.settimeout(deadline.left_s())
         talking.sendall(line.encode() + b"\n")

@@ -76,12 +76,16 @@ class Run:
         limit_s = self._limit_s()
         return left_s if limit_s is None else min(left_s, limit_s)
 
-    def pause(self, seconds: float) -> None:
-        """Sleep, or raise OutOfTime."""
+    def time_for(self, most_s: float) -> float:
+        """For one thing: so long at most, and no longer than is left. OutOfTime when nothing is."""
         left_s = self.left_s()
         if left_s <= 0:
             raise OutOfTime("its time was over")
-        self._time.sleep(min(seconds, left_s))
+        return min(most_s, left_s)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, or raise OutOfTime."""
+        self._time.sleep(self.time_for(seconds))
         self._glance()
 
     def until(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> str:
@@ -93,6 +97,12 @@ class Run:
             if self.left_s() <= max(every_s, LOOK_NEEDS_S):
                 return seen
             self.pause(every_s)
+
+    def must(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> None:
+        """Look until it is so; OutOfTime with what was seen instead."""
+        why = self.until(look, every_s)
+        if why:
+            raise OutOfTime(why)
 
     def command(self, argv: Sequence[str], *, checked: bool = True, more: Optional[Mapping[str, str]] = None) -> int:
         """Run it to its end with the event on stdin and in variables, and `more` of these; its exit code.
@@ -128,10 +138,10 @@ class Run:
 
     def until_healthy(self) -> None:
         """For what lets work in again: not before `[health]` is green, where there is one."""
-        while self._health and self.command(self._health, checked=False) != 0:
-            if self.left_s() <= HEALTH_EVERY_S:
-                raise StepFailed(f"the machine is not healthy: {_named(self._health)} says so")
-            self.pause(HEALTH_EVERY_S)
+        health = self._health
+        if health:
+            said = f"the machine is not healthy, as {_named(health)} says"
+            self.must(lambda: (self.command(health, checked=False) == 0, said), HEALTH_EVERY_S)
 
     def check(self, argv: Sequence[str]) -> None:
         """Run it; anything but 0 is a failure."""
@@ -269,6 +279,12 @@ def _fields(pid: str) -> List[str]:
     except OSError:
         return []
     return fields if len(fields) > 19 else []
+
+
+def children(pid: int) -> List[Tuple[int, int]]:
+    """The processes it has started and that live, each with when it began."""
+    found = [(path.name, _fields(path.name)) for path in Path("/proc").glob("[0-9]*")]
+    return [(int(name), int(of[19])) for name, of in found if of and of[0] not in ("Z", "X") and int(of[1]) == pid]
 
 
 def alive(pid: int) -> bool:

@@ -80,7 +80,7 @@ def recover(spec: Spec, run: Run) -> None:
         return
     if spec.foreground:
         pid = _detached(spec)
-        while _pid(spec.pid_file) != pid and alive(pid):
+        while pid_of(spec.pid_file) != pid and alive(pid):
             run.pause(POLL_S)
     else:
         run.command(spec.start)
@@ -114,18 +114,19 @@ def _running(spec: Spec) -> int:
 
 def running(pid_file: str, match: str) -> int:
     """The pid of the process that lives, or 0."""
-    pid = _pid(pid_file)
-    return pid if pid > 0 and alive(pid) and match in _command_line(pid) else 0
+    pid = pid_of(pid_file)
+    return pid if pid > 0 and alive(pid) and match in command_line(pid) else 0
 
 
-def _pid(pid_file: str) -> int:
+def pid_of(pid_file: str) -> int:
+    """What the file says; 0 when it says nothing."""
     try:
         return int(Path(pid_file).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:
