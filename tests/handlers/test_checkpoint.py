@@ -1,7 +1,6 @@
 """`checkpoint` with a real program that counts: saved, killed and restored; and what is not restored."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,11 +15,11 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.process import running
 from tests.e2e.test_serve import until
-from tests.handlers.announced import ROOT, Agent, announced, run_of
+from tests.handlers.announced import Agent, announced, page_steps, run_of
 
 COUNTER = str(Path(__file__).parent / "counter.py")
 # The example of the documentation, for a program that counts.
-(PAGE_STEP,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/handlers/checkpoint.md").read_text("utf-8"), re.DOTALL)
+(PAGE_STEP,) = page_steps("checkpoint")
 # Starts it and returns.
 START = f"""#!/bin/sh
 setsid {sys.executable} {COUNTER} {{folder}} "$@" >/dev/null 2>&1 &

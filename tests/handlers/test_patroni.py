@@ -1,6 +1,5 @@
 """`patroni` on a real PostgreSQL cluster: the leader's machine is announced to go, and goes; then one goes unannounced."""
 
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +10,15 @@ import pytest
 from forewarn.core.model import Status
 from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers import patroni
+from forewarn.guest.handlers.members import Spec
 from tests.e2e.test_serve import until
-from tests.handlers.announced import ROOT, Agent, announced, run_of
+from tests.handlers.announced import Agent, announced, page_steps, run_of
 from tests.handlers.loopback import alone
 from tests.handlers.patronis import LOGIN, SQL_PORT, TTL_S, WITHIN_S, Cluster, Member, cluster_of, streaming
 from tests.handlers.writer import writing
 
 # The example of the documentation, with this cluster's addresses.
-(PAGE_STEP,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/handlers/patroni.md").read_text("utf-8"), re.DOTALL)
+(PAGE_STEP,) = page_steps("patroni")
 # What a platform does: the machine's power goes, its agent with it.
 POWER_OFF = (
     "kill -KILL $(cat {agent}/pid) $(cat {member}); touch {agent}/down; while [ -e {agent}/down ]; do sleep 0.1; done"
@@ -70,7 +70,7 @@ def step_of(member: Member, login: Path) -> str:
     return step.replace("/etc/forewarn/patroni", str(login))
 
 
-def spec_of(member: Member, login: Path, **more: str) -> patroni.Spec:
+def spec_of(member: Member, login: Path, **more: str) -> Spec:
     return patroni.parse({"url": member.url, "member": member.name, "login_file": str(login), **more}, "here")
 
 

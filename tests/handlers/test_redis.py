@@ -1,6 +1,5 @@
 """`redis` with real servers and real Sentinels: by FAILOVER and through Sentinel; both sides say who is master."""
 
-import re
 import signal
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -10,10 +9,10 @@ import pytest
 
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from forewarn.guest.handlers.replication import split
+from forewarn.guest.handlers.replication import Spec, split
 from forewarn.guest.handlers.resp import Reply
 from tests.e2e.test_serve import until
-from tests.handlers.announced import ROOT, run_of
+from tests.handlers.announced import page_steps, run_of
 from tests.handlers.loopback import alone
 from tests.handlers.redises import Server, pair, watched
 from tests.handlers.writer import Writer, writing
@@ -48,10 +47,9 @@ def went_on(writer: Writer, moment_s: float) -> None:
     until(lambda: writer.last_s > moment_s, 20)
 
 
-def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), password_file: str = "") -> redis.Spec:
+def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), password_file: str = "") -> Spec:
     """An example of the documentation, with these servers' addresses."""
-    step = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/handlers/redis.md").read_text("utf-8"), re.DOTALL)[number]
-    (table,) = tomllib.loads(step)["steps"]
+    (table,) = tomllib.loads(page_steps("redis")[number])["steps"]
     said = {**table["redis"], "address": server.address}
     if sentinels:
         said["sentinels"] = [each.address for each in sentinels]
@@ -60,7 +58,7 @@ def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), pas
     return redis.parse(said, "here")
 
 
-def spec_of(server: Server, **more: object) -> redis.Spec:
+def spec_of(server: Server, **more: object) -> Spec:
     return redis.parse({"address": server.address, **more}, "here")
 
 
