@@ -36,7 +36,7 @@ PARTS: dict[str, list[str]] = {
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
     # Most of it is waiting for others' programs.
-    "handlers": [*PYTEST, "-n", "3", "tests/handlers"],
+    "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "api": [*PYTEST, "tests/api"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],

@@ -1,6 +1,7 @@
 """A real `forewarn serve` that has announced an event to one machine, and that machine's agent, which may be killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,12 @@ source_address = "{ADDRESS}"
 state_dir = "state"
 boot_id_file = "boot"
 """
+
+
+def page_steps(handler: str) -> list[str]:
+    """The examples on a handler's page of the documentation."""
+    page = (ROOT / "docs" / "handlers" / f"{handler}.md").read_text("utf-8")
+    return [str(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
 
 
 def run_of(share_s: float = 20.0, **kept: object) -> Run:

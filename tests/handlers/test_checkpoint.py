@@ -15,21 +15,14 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.process import running
 from tests.e2e.test_serve import until
-from tests.handlers.announced import Agent, announced, run_of
+from tests.handlers.announced import Agent, announced, page_steps, run_of
 
 COUNTER = str(Path(__file__).parent / "counter.py")
-STEP = """
-[[steps]]
-name = "save the count"
-required = true
-timeout = "20s"
-[steps.checkpoint]
-file = "{folder}/checkpoint"
-signal = "USR1"
-pid_file = "{folder}/pid"
-match = "counter.py"
-stable_for = "1s"
-restore = ["/bin/sh", "-c", "setsid {python} {counter} {folder} --from {{checkpoint}} >/dev/null 2>&1 &"]
+# The example of the documentation, for a program that counts.
+(PAGE_STEP,) = page_steps("checkpoint")
+# Starts it and returns.
+START = f"""#!/bin/sh
+setsid {sys.executable} {COUNTER} {{folder}} "$@" >/dev/null 2>&1 &
 """
 POWER_OFF = """
 kill -KILL $(cat {agent}/pid) $(cat {folder}/pid)
@@ -74,13 +67,22 @@ def spec_of(folder: Path, **more: object) -> checkpoint.Spec:
     return checkpoint.parse(table(folder, **more), "here")
 
 
+def step_of(folder: Path) -> str:
+    starter = folder / "start"
+    starter.write_text(START.format(folder=folder))
+    starter.chmod(0o755)
+    step = PAGE_STEP.replace("/var/lib/simulation", str(folder)).replace("/run/simulation.pid", str(folder / "pid"))
+    step = step.replace("/usr/local/bin/simulation-start", str(starter))
+    return step.replace('match = "simulation"', 'match = "counter.py"')
+
+
 @contextmanager
 def machine(tmp_path: Path, damage: str = "") -> Iterator[tuple[Path, Agent]]:
     """A program that counts on a machine whose power has gone, as announced, after its agent approved."""
     folder = tmp_path / "counter"
     power_off = POWER_OFF.format(agent=tmp_path / "agent-0", folder=folder, damage=damage)
     with counting(folder), announced(tmp_path, command=power_off) as service:
-        agent = service.agent(STEP.format(folder=folder, python=sys.executable, counter=COUNTER))
+        agent = service.agent(step_of(folder))
         agent.up()
         until(lambda: (agent.folder / "down").exists(), 20)
         (ended,) = agent.ended("prepare")
@@ -123,7 +125,7 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
     """Not approved by the dead; the next agent finds the file new, does not ask again, and approves when it is whole."""
     folder = tmp_path / "counter"
     with counting(folder, "--slowly", "--ends"), announced(tmp_path) as service:
-        agent = service.agent(STEP.format(folder=folder, python=sys.executable, counter=COUNTER))
+        agent = service.agent(step_of(folder))
         agent.up()
         until(lambda: (folder / "checkpoint").exists(), 20)
         agent.kill()

@@ -10,22 +10,15 @@ import pytest
 from forewarn.core.model import Status
 from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers import patroni
+from forewarn.guest.handlers.members import Spec
 from tests.e2e.test_serve import until
-from tests.handlers.announced import Agent, announced, run_of
+from tests.handlers.announced import Agent, announced, page_steps, run_of
 from tests.handlers.loopback import alone
 from tests.handlers.patronis import LOGIN, SQL_PORT, TTL_S, WITHIN_S, Cluster, Member, cluster_of, streaming
 from tests.handlers.writer import writing
 
-STEP = """
-[[steps]]
-name = "hand over"
-required = true
-timeout = "1m"
-[steps.patroni]
-url = "{url}"
-member = "{member}"
-login_file = "{login}"
-"""
+# The example of the documentation, with this cluster's addresses.
+(PAGE_STEP,) = page_steps("patroni")
 # What a platform does: the machine's power goes, its agent with it.
 POWER_OFF = (
     "kill -KILL $(cat {agent}/pid) $(cat {member}); touch {agent}/down; while [ -e {agent}/down ]; do sleep 0.1; done"
@@ -72,7 +65,12 @@ def rows(cluster: Cluster) -> set[int]:
         return {n for (n,) in connection.execute("SELECT n FROM rows")}
 
 
-def spec_of(member: Member, login: Path, **more: str) -> patroni.Spec:
+def step_of(member: Member, login: Path) -> str:
+    step = PAGE_STEP.replace("http://10.0.0.4:8008", member.url).replace('"pg0"', f'"{member.name}"')
+    return step.replace("/etc/forewarn/patroni", str(login))
+
+
+def spec_of(member: Member, login: Path, **more: str) -> Spec:
     return patroni.parse({"url": member.url, "member": member.name, "login_file": str(login), **more}, "here")
 
 
@@ -111,7 +109,7 @@ def test_the_leaders_machine_goes_announced_and_another_unannounced(
     agent_folder = tmp_path / "agent-0"
     power_off = POWER_OFF.format(agent=agent_folder, member=leader.pid_file)
     with writing(lambda: Rows(cluster)) as writer, announced(tmp_path, command=power_off) as service:
-        agent = service.agent(STEP.format(url=leader.url, member=leader.name, login=login))
+        agent = service.agent(step_of(leader, login))
         agent.up()
         until(lambda: (agent_folder / "down").exists(), WITHIN_S)
         assert cluster.leader is replica  # when its power went, it had handed over

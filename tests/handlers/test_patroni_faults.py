@@ -14,6 +14,7 @@ import pytest
 from forewarn.core.model import Status
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import patroni
+from forewarn.guest.handlers.members import Spec
 from tests.e2e.test_serve import until
 from tests.guest.talking import http_endpoint, say
 from tests.handlers.announced import announced, run_of
@@ -88,7 +89,7 @@ def made_up() -> Iterator[MadeUp]:
         yield made
 
 
-def spec_of(made: MadeUp, **more: object) -> patroni.Spec:
+def spec_of(made: MadeUp, **more: object) -> Spec:
     return patroni.parse({"url": made.urls["pg0"], "member": "pg0", **more}, "here")
 
 
@@ -184,7 +185,10 @@ def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
             while not over.wait(0.05):
                 handler.wfile.write(b"H")
 
-        for misbehave in (lambda _name, _handler: over.wait(30), trickle):
+        def hang(_name: str, _handler: BaseHTTPRequestHandler) -> None:
+            over.wait(30)
+
+        for misbehave in (hang, trickle):
             over.clear()
             made.before_answer = misbehave
             began_s = time.monotonic()

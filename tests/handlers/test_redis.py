@@ -1,17 +1,18 @@
 """`redis` with real servers and real Sentinels: by FAILOVER and through Sentinel; both sides say who is master."""
 
 import signal
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from forewarn.guest.handlers.replication import split
+from forewarn.guest.handlers.replication import Spec, split
 from forewarn.guest.handlers.resp import Reply
 from tests.e2e.test_serve import until
-from tests.handlers.announced import run_of
+from tests.handlers.announced import page_steps, run_of
 from tests.handlers.loopback import alone
 from tests.handlers.redises import Server, pair, watched
 from tests.handlers.writer import Writer, writing
@@ -46,7 +47,18 @@ def went_on(writer: Writer, moment_s: float) -> None:
     until(lambda: writer.last_s > moment_s, 20)
 
 
-def spec_of(server: Server, **more: object) -> redis.Spec:
+def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), password_file: str = "") -> Spec:
+    """An example of the documentation, with these servers' addresses."""
+    (table,) = tomllib.loads(page_steps("redis")[number])["steps"]
+    said = {**table["redis"], "address": server.address}
+    if sentinels:
+        said["sentinels"] = [each.address for each in sentinels]
+    if password_file:
+        said["password_file"] = password_file
+    return redis.parse(said, "here")
+
+
+def spec_of(server: Server, **more: object) -> Spec:
     return redis.parse({"address": server.address, **more}, "here")
 
 
@@ -120,7 +132,7 @@ def test_a_password_is_used_and_never_told(tmp_path: Path) -> None:
         path = tmp_path / "password"
         path.write_text("hunter2\n")
         path.chmod(0o600)
-        spec = spec_of(first, password_file=str(path))
+        spec = page_step(0, first, password_file=str(path))
         redis.prepare(spec, run_of())
         assert second.role == "master"
         path.write_text("hunter3")
@@ -142,7 +154,7 @@ def test_through_sentinel(tmp_path: Path) -> None:
             assert isinstance(said, list)
             return Keys([each for each in (first, second) if split(each.address)[0] == said[0]])
 
-        spec = spec_of(first, sentinels=[each.address for each in sentinels], master="shop")
+        spec = page_step(1, first, sentinels)
         assert redis.check(spec) == []
         assert redis.verify(spec, run_of()) is False
         with writing(named) as writer:

@@ -13,7 +13,7 @@ import pytest
 from forewarn.core.model import Status
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from forewarn.guest.handlers.replication import split
+from forewarn.guest.handlers.replication import Spec, split
 from forewarn.guest.handlers.resp import MAX_ANSWER_BYTES, Complaint, ask
 from tests.e2e.test_serve import until
 from tests.handlers.announced import announced, run_of
@@ -89,7 +89,7 @@ def replica(run_id: str, of: str, link: str = "up") -> bytes:
     )
 
 
-def spec_of(address: str) -> redis.Spec:
+def spec_of(address: str) -> Spec:
     return redis.parse({"address": address}, "here")
 
 

@@ -71,6 +71,28 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # match = "importer"              # must occur in its command line: an old pid file may name somebody else
 
 # [[steps]]
+# name = "hand over the database"
+# [steps.patroni]                 # docs/handlers/patroni.md
+# url = "http://10.0.0.4:8008"    # this machine's own REST API
+# member = "pg0"                  # its name in the cluster
+# login_file = "/etc/forewarn/patroni"
+
+# [[steps]]
+# name = "hand over the cache"
+# [steps.redis]                   # docs/handlers/redis.md
+# address = "10.0.0.4:6379"       # this machine's own Redis
+# sentinels = ["10.0.0.4:26379", "10.0.0.5:26379", "10.0.0.6:26379"]   # without them: by FAILOVER
+# master = "shop"                 # what the Sentinels call it
+
+# [[steps]]
+# name = "save the simulation"
+# [steps.checkpoint]              # docs/handlers/checkpoint.md
+# file = "/var/lib/simulation/checkpoint"
+# signal = "USR1"                 # or command = ["/usr/local/bin/save", "{checkpoint}"]
+# pid_file = "/run/simulation.pid"
+# restore = ["/usr/local/bin/simulation-start", "--from", "{checkpoint}"]
+
+# [[steps]]
 # name = "write it down"
 # log = { file = "/var/log/forewarn-events.jsonl" }      # or syslog = "daemon"
 

@@ -17,6 +17,7 @@ from forewarn.guest.handlers.saved import checksum_of, mark_of, to_disk
 from forewarn.guest.reading import keys_of, seconds, values, words
 from forewarn.guest.steps import POLL_S, Run
 
+UNDOES_AGAIN = True
 PLACE = "{checkpoint}"
 VARIABLE = "FOREWARN_CHECKPOINT"
 # A file's time is the kernel's, which ticks a little behind the clock.

@@ -12,6 +12,7 @@ from forewarn.guest.handlers.members import LEADING, LOOK_S, Spec, candidates, c
 from forewarn.guest.reading import keys_of, readable_secret, text, values
 from forewarn.guest.steps import Run
 
+UNDOES_AGAIN = True
 # A switchover that an agent before us asked for is given so long to show before it is asked for again.
 SETTLE_S = 10.0
 REFUSED, NOT_POSSIBLE = range(400, 500), 412

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional, Tuple
 
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers.replication import Spec, agreed, mine, must, side, split, tell, tell_sentinel
+from forewarn.guest.handlers.replication import Spec, agreed, mine, must, say_to, say_to_sentinel, side, split
 from forewarn.guest.handlers.resp import Complaint
 from forewarn.guest.handlers.takeover import LOOK_S, by_failover, by_sentinel, call_off
 from forewarn.guest.reading import address, keys_of, readable_secret, values, words
 from forewarn.guest.steps import Run
+
+UNDOES_AGAIN = True
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
@@ -41,9 +43,9 @@ def check(spec: Spec) -> List[str]:
     for each in () if wrong else (spec.address, *spec.sentinels):
         try:
             if each == spec.address:
-                tell(spec, ("INFO",))
+                say_to(spec, ("INFO",))
             else:
-                tell_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master))
+                say_to_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master))
         except (OSError, Complaint, StepFailed) as error:
             wrong.append(f"{each} does not answer as it should: {error}")
     return wrong

@@ -56,13 +56,13 @@ def patience_s(run: Run) -> float:
     return max(0.1, min(ASK_S, run.left_s()))
 
 
-def tell(spec: Spec, words: Sequence[str], address: str = "", *, seconds: float = ASK_S) -> Reply:
+def say_to(spec: Spec, words: Sequence[str], address: str = "", *, seconds: float = ASK_S) -> Reply:
     """A command for one of the servers, by default our own."""
     login = [secret_in(spec.password_file)] if spec.password_file else []
     return ask(address or spec.address, words, login=[spec.user, *login] if spec.user else login, seconds=seconds)
 
 
-def tell_sentinel(spec: Spec, address: str, words: Sequence[str], *, seconds: float = ASK_S) -> Reply:
+def say_to_sentinel(spec: Spec, address: str, words: Sequence[str], *, seconds: float = ASK_S) -> Reply:
     login = [secret_in(spec.sentinel_password_file)] if spec.sentinel_password_file else []
     return ask(address, ("SENTINEL", *words), login=login, seconds=seconds)
 
@@ -70,7 +70,7 @@ def tell_sentinel(spec: Spec, address: str, words: Sequence[str], *, seconds: fl
 def must(spec: Spec, run: Run, *words: str) -> None:
     """A command our own server has to obey."""
     try:
-        tell(spec, words, seconds=patience_s(run))
+        say_to(spec, words, seconds=patience_s(run))
     except OSError as error:
         raise StepFailed(f"{spec.address} did not answer {words[0]}: {error}") from None
     except Complaint as error:
@@ -81,7 +81,7 @@ def side(spec: Spec, run: Run, address: str = "") -> Optional[Side]:
     """None when it does not answer; its complaint is a failure."""
     address = address or spec.address
     try:
-        info = facts(tell(spec, ("INFO",), address, seconds=patience_s(run)))
+        info = facts(say_to(spec, ("INFO",), address, seconds=patience_s(run)))
     except OSError:
         return None
     except Complaint as error:
@@ -109,7 +109,7 @@ def agreed(spec: Spec, run: Run) -> str:
     said: List[str] = []
     for each in spec.sentinels:
         try:
-            answer = tell_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=patience_s(run))
+            answer = say_to_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=patience_s(run))
         except (OSError, Complaint):
             continue
         if isinstance(answer, list) and len(answer) == 2:

@@ -18,10 +18,10 @@ from forewarn.guest.handlers.replication import (
     mine,
     must,
     patience_s,
+    say_to,
+    say_to_sentinel,
     side,
     split,
-    tell,
-    tell_sentinel,
 )
 from forewarn.guest.handlers.resp import Complaint
 from forewarn.guest.steps import Run
@@ -44,7 +44,7 @@ def by_failover(spec: Spec, run: Run) -> None:
 def call_off(spec: Spec) -> None:
     """What is half done would go on after its time, and nobody could write meanwhile."""
     with contextlib.suppress(OSError, Complaint, StepFailed):
-        tell(spec, ("FAILOVER", "ABORT"), seconds=1.0)
+        say_to(spec, ("FAILOVER", "ABORT"), seconds=1.0)
 
 
 def by_sentinel(spec: Spec, run: Run) -> None:
@@ -60,7 +60,7 @@ def by_sentinel(spec: Spec, run: Run) -> None:
         must(spec, run, "REPLICAOF", *split(agreed(spec, run)))
     finally:
         with contextlib.suppress(OSError, Complaint, StepFailed):
-            tell(spec, ("CLIENT", "UNPAUSE"), seconds=ASK_S)
+            say_to(spec, ("CLIENT", "UNPAUSE"), seconds=ASK_S)
 
 
 def _able(spec: Spec, run: Run) -> List[str]:
@@ -101,7 +101,7 @@ def _begun(spec: Spec, run: Run) -> str:
     refusals = []
     for each in spec.sentinels:
         try:
-            tell_sentinel(spec, each, ("FAILOVER", spec.master), seconds=patience_s(run))
+            say_to_sentinel(spec, each, ("FAILOVER", spec.master), seconds=patience_s(run))
             return ""
         except (OSError, Complaint) as error:
             if str(error).startswith("INPROG"):
