@@ -15,6 +15,7 @@ from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import haproxy
 from forewarn.guest.handlers.haproxy import Spec
+from forewarn.guest.sockets import Deadline, ask
 from forewarn.guest.steps import Run
 from tests.guest.talking import event
 from tests.handlers.living import living, until
@@ -196,6 +197,18 @@ def test_back_only_when_healthy(web: Pool, tmp_path: Path) -> None:
     haproxy.recover(spec, run_of(health=health, **run.kept))
     assert green.exists()
     assert web.seen(proxy).usable
+
+
+def test_ready_is_not_yet_up(web: Pool) -> None:
+    """Told to be ready and still without requests: that is not back, and is said until it is."""
+    proxy = web.haproxy()
+    spec, run = spec_of(proxy), run_of()
+    haproxy.prepare(spec, run)
+    ask(proxy, "set server web/web-0 weight 0", Deadline(5))
+    with pytest.raises(OutOfTime, match=f"^not up again: web/web-0 at {proxy}$"):
+        haproxy.recover(spec, run_of(share_s=0.8, **run.kept))
+    ask(proxy, "set server web/web-0 weight 100%", Deadline(5))
+    haproxy.recover(spec, run)
 
 
 def test_out_and_nobody_knows_why(web: Pool) -> None:

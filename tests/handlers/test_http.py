@@ -330,6 +330,23 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
             assert "hunter2" not in told
 
 
+def test_killed_while_it_is_put_in_again(registrar: Registrar, tmp_path: Path) -> None:
+    """Out no longer is not yet in: a registrar that has forgotten the request meanwhile is sent another."""
+    recovered = f"recovered = {_inline({'url': registrar.url + MEMBER, 'contains': 'up'})}\n"
+    with living(tmp_path, step(registrar.url, secret(tmp_path)) + recovered, lambda: True) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: platform.approvals == [True])
+        registrar.lock_after = "hang at GET"
+        platform.end()
+        agent.until(lambda: registrar.changes == ["PUT drained", "PUT up"] and registrar.mode == "hang at GET")
+        agent.kill()
+        registrar.state, registrar.mode, registrar.lock_after = "unknown", "pass", ""
+        agent.up()
+        agent.until_back()
+    assert registrar.changes == ["PUT drained", "PUT up", "PUT up"]
+    assert registrar.state == "up"
+
+
 @pytest.mark.parametrize("fault", ["500", "hang", "lie"])
 def test_a_target_at_fault_means_no_approval(registrar: Registrar, tmp_path: Path, fault: str) -> None:
     """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
