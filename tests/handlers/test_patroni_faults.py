@@ -181,7 +181,7 @@ def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
         spec = spec_of(made)
         gone = patroni.parse({"url": "http://127.0.0.1:9", "member": "pg0"}, "here")
         with pytest.raises(StepFailed, match=r"Patroni does not answer at http://127.0.0.1:9"):
-            patroni.prepare(gone, run_of())
+            patroni.prepare(gone, run_of(1))
         assert patroni.verify(gone, run_of()) is None
         assert patroni.check(gone) == ["Patroni does not answer at http://127.0.0.1:9"]
         over = threading.Event()

@@ -105,6 +105,7 @@ def candidates(spec: Spec, run: Run) -> List[str]:
         able[:] = [each for each in others if not each.why_not(spec.max_lag, streamed_to)]
         reasons = [f"{each.name}: {each.why_not(spec.max_lag, streamed_to)}" for each in others]
         nobody = f"there is no {spec.candidate!r}" if spec.candidate else "there is no other"
+        nobody = nobody if members else f"Patroni does not answer at {spec.url}"
         why = f"no member can take over: {'; '.join(reasons) or nobody}"
         if all(each.must_not_lead for each in others) and members:
             raise StepFailed(why)

@@ -11,6 +11,7 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers.members import (
     LEADING,
     LOOK_S,
+    Member,
     Spec,
     candidates,
     cluster,
@@ -80,9 +81,14 @@ def _settled(spec: Spec, run: Run) -> None:
 
 
 def _leads(spec: Spec, run: Run) -> bool:
-    members = cluster(spec, spec.url, seconds=patience_s(run))
-    if not members:
-        raise StepFailed(f"Patroni does not answer at {spec.url}")
+    """As the cluster has it; a Patroni that does not answer just now is waited for."""
+    members: List[Member] = []
+
+    def look() -> Tuple[Optional[bool], str]:
+        members[:] = cluster(spec, spec.url, seconds=patience_s(run))
+        return bool(members), f"Patroni does not answer at {spec.url}"
+
+    run.must(look, LOOK_S)
     if spec.member not in [each.name for each in members]:
         raise StepFailed(f"the cluster has no member {spec.member!r}: this machine cannot tell whether it leads")
     return any(each.leads and each.name == spec.member for each in members)
