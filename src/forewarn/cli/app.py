@@ -17,6 +17,7 @@ from forewarn.cli import (
     machines,
     maintenances,
     orders,
+    scenarios,
     scopes,
     statuses,
     tokens,
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
 command(app, "status")(statuses.status)
-for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases):
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases, scenarios):
     app.add_typer(noun.app)
 
 
