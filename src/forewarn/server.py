@@ -43,7 +43,7 @@ from forewarn.web.api.calls import CALLS, Call
 from forewarn.web.api.stream import Streams
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
-from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateSocket
+from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
 from forewarn.web.guest import Connection, NewConnection
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
@@ -60,6 +60,7 @@ MIN_SECRET_BYTES = 16
 MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
+LOOK_EVERY_S = 0.001
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -430,7 +431,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         ssl_keyfile=settings.tls_key,
     )
     with _bound(config, service.settings.operator) as listener:
-        server = uvicorn.Server(config)
+        server = GateServer(config)
         thread = threading.Thread(target=server.run, args=([listener],), name="operator", daemon=True)
         thread.start()
         _wait_until(lambda: server.started, thread)
@@ -440,7 +441,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
             with _findable(service, url):
                 yield url
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(timeout=STOP_WITHIN_S)
 
 
@@ -475,4 +476,4 @@ def _wait_until(true: Callable[[], bool], thread: threading.Thread) -> None:
     while not true():
         if not thread.is_alive() or time.monotonic() > deadline_s:
             raise ForewarnError("the operator listener did not start: see the log above")
-        time.sleep(0.005)
+        time.sleep(LOOK_EVERY_S)

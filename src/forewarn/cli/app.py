@@ -12,6 +12,7 @@ from forewarn.cli import (
     audits,
     clocks,
     databases,
+    emulating,
     events,
     fleets,
     machines,
@@ -119,6 +120,9 @@ def serve(
         )
     logs.set_up(loaded.log_level)
     server.serve(loaded, say=lambda line: print(line, flush=True))
+
+
+app.command("emulate")(emulating.emulate)
 
 
 @app.command()

@@ -174,6 +174,10 @@ class Emulator:
         """What guests and the command line need to find it."""
         return {"FOREWARN_ENDPOINT": self.endpoint, "FOREWARN_SERVER": self.operator_url}
 
+    def machine_names(self) -> list[str]:
+        """Each as `scope/name`."""
+        return sorted(f"{m.scope}/{m.name}" for m in self.service.store.known())
+
     # -- what an operator does
 
     def schedule(

@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import cache
 from importlib.resources import files
 from typing import Any, get_args, get_origin
 
@@ -60,12 +61,16 @@ def api_routes(
     api: Api, access: Access, streams: Streams, calls: Sequence[Call] = CALLS
 ) -> tuple[list[Route], ASGIApp]:
     """The pages everybody may read, for what the API is like is no secret, and what answers everything else."""
-    described = msgspec.json.encode(openapi(calls))
     table = [(_pattern(call.path), call) for call in calls]
+
+    @cache
+    def described() -> bytes:
+        """When it is first asked for: most services, and nearly all emulators, never are."""
+        return msgspec.json.encode(openapi(calls))
 
     async def description(request: Request) -> Response:
         del request
-        return Response(described, media_type=JSON, headers=HEADERS)
+        return Response(described(), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
         name, media_type = DOCS[request.url.path]
