@@ -1,6 +1,8 @@
 """The shipped scenarios are true, are played at their own times on every clock, and hostile ones are refused with their line."""
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,12 +12,13 @@ from typer.testing import CliRunner
 from forewarn.cli.app import app
 from forewarn.core.errors import ForewarnError, Invalid, NotFound, Refused
 from forewarn.core.model import Actor
+from forewarn.guest import Client
 from forewarn.server import Service
 from forewarn.settings import Settings
 from forewarn.store import EventQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scenario_names
-from forewarn.testing.scenarios.playing import Play, play_alone, play_on, story_ids
+from forewarn.testing.scenarios.playing import Play, emulator_for, play_alone, play_on, story_ids
 from forewarn.testing.stories import START, play
 from forewarn.testing.storytext import parse_story
 
@@ -100,9 +103,7 @@ def test_on_a_fast_clock_it_takes_its_own_time() -> None:
 
 
 def on_a_service(found: Scenario, say: list[str]) -> tuple[Service, Play]:
-    service = Service(
-        Settings(store="memory:", clock="manual"), store=MemoryStore(), new_id=story_ids()
-    )
+    service = Service(Settings(store="memory:", clock="manual"), store=MemoryStore(), new_id=story_ids())
 
     service.control.apply_fleet(found.fleet, Actor("test"))
     return service, play_on(service, found, say=say.append)
@@ -135,6 +136,54 @@ def test_an_event_that_was_approved_starts_the_rest_early() -> None:
     service.ticker.advance(90)
     assert playing.over.is_set()
     assert lines[-1].strip() == "E1 Completed emulated#0 vm-0, started +10s, ended +1m40s"
+
+
+def test_a_guest_of_an_emulator_begins_the_scenario_and_its_owner_moves_the_clock() -> None:
+    """`emulate --clock manual --scenario`: the first poll begins it, one long advance plays it, settings are the scenario's."""
+    lines: list[str] = []
+    found = scenario("asleep-for-a-day").with_machines(2)
+    with emulator_for(found, seed=1) as emulator:
+        assert emulator.service.settings.disable_after_s == 86_400
+        assert emulator.service.settings.executor == "external"
+        playing = play_on(emulator.service, found, say=lines.append)
+        emulator.advance(hours=1)
+        assert not any("restart" in line for line in lines)
+        client = Client(emulator.endpoint)
+        client.poll()
+        emulator.advance(hours=1)
+        assert client.poll().incarnation == 4
+        emulator.advance(hours=25)
+        assert "waiting for a machine of emulated to ask" in lines[-1]
+        assert client.poll().incarnation == 1
+        emulator.advance(hours=1)
+        assert playing.over.wait(10)
+        client.close()
+    assert sum("started" in line for line in lines) == 2
+
+
+def test_emulate_plays_a_scenario_as_a_program() -> None:
+    """The real command: ready, then each step as it happens."""
+    command = [
+        sys.executable,
+        "-m",
+        "forewarn",
+        "emulate",
+        "--port",
+        "0",
+        "--clock",
+        "6000x",
+        "--scenario",
+        "user-reboot",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        endpoint = program.stdout.readline().split()[1].removeprefix("guest=")
+        client = Client(endpoint)
+        client.poll()
+        client.close()
+        assert any("E1 Completed emulated#0 vm-0" in line for line in program.stdout)
+        program.terminate()
+        assert program.wait(10) == 0
 
 
 def test_more_machines_than_the_scenario_names() -> None:

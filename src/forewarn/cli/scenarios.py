@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli.desk import AsJson, group, usage
 from forewarn.cli.output import Out
 from forewarn.core.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from forewarn.testing.scenarios import Scenario
 
 app = group("scenario", "Maintenance as it happens in real life: listed, shown, played.")
 
@@ -20,21 +23,18 @@ def list_scenarios(as_json: AsJson = False) -> None:
     """The scenarios that come with forewarn."""
     from forewarn.testing.scenarios import scenario, scenario_names
 
-    found = [scenario(name) for name in scenario_names()]
+    listed = [scenario(name) for name in scenario_names()]
     out = Out(as_json=as_json)
     if as_json:
-        out.json([{"name": each.name, "title": each.title, "told": list(each.told)} for each in found])
+        out.json([{"name": each.name, "title": each.title, "told": list(each.told)} for each in listed])
     else:
-        out.table(("name", "what happens"), [(each.name, each.title) for each in found])
+        out.table(("name", "what happens"), [(each.name, each.title) for each in listed])
 
 
 @app.command()
 def show(name: Name) -> None:
     """The text of a scenario, to read or to begin your own with."""
-    from forewarn.testing.scenarios import scenario
-
-    with _usage():
-        print(scenario(name).text, end="")
+    print(found(name).text, end="")
 
 
 @app.command()
@@ -44,18 +44,26 @@ def run(
     machines: Annotated[
         int | None, typer.Option(help="At least so many machines; the others are not concerned.", show_default=False)
     ] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixes the ids of events.", show_default=False)] = None,
 ) -> None:
     """Play a scenario with nobody attending, telling each step; `emulate --scenario` plays it for your own agent."""
-    from forewarn.testing.scenarios import scenario
+    from forewarn.testing.emulator import seeded_ids
     from forewarn.testing.scenarios.playing import play_alone
 
     out = Out()
+    played = found(name, machines)
+    out.say(played.title)
     with _usage():
-        found = scenario(name)
-        if machines is not None:
-            found = found.with_machines(machines)
-        out.say(found.title)
-        play_alone(found, clock=clock, say=out.say)
+        play_alone(played, clock=clock, new_id=seeded_ids(seed) if seed is not None else None, say=out.say)
+
+
+def found(name: str, machines: int | None = None) -> "Scenario":
+    """The scenario, with at least so many machines; or wrong usage."""
+    from forewarn.testing.scenarios import scenario
+
+    with _usage():
+        read = scenario(name)
+        return read if machines is None else read.with_machines(machines)
 
 
 @contextmanager

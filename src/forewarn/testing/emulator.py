@@ -55,7 +55,6 @@ OWN_SETTINGS = (
     "fleet",
     "prune",
     "clock",
-    "executor",
     "guest",
     "operator",
     "token_free",
@@ -112,7 +111,11 @@ class Emulator:
         self._fleet = fleet
         self._port = port
         self._enabled = enabled
-        self._settings = {"disable_after": "0", **{key: _text(value) for key, value in settings.items()}}
+        self._settings = {
+            "disable_after": "0",
+            "executor": "simulated",
+            **{key: _text(value) for key, value in settings.items()},
+        }
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
         self.clock = _clock(clock, seeded=seed is not None)
@@ -138,16 +141,14 @@ class Emulator:
 
     def _start(self) -> None:
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="forewarn-"))
-        every_caller = f"{SCOPE}/vm-0" if self._machines == 1 and self._fleet is None else None
         flags = {
             **self._settings,
             "store": "memory:",
             "state_dir": folder,
-            "executor": "simulated",
             "guest": f"127.0.0.1:{self._port}",
             "operator": f"127.0.0.1:{self._port + 1 if self._port else 0}",
             "token_free": True,
-            "every_caller": every_caller,
+            "every_caller": self._every_caller(),
         }
         # Not the environment: what is set there is meant for a service, and a test must not depend on it.
         self.service = Service(load(flags, {}), clock=self.clock, store=MemoryStore(), new_id=self._new_id)
@@ -159,6 +160,12 @@ class Emulator:
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)))
         )
         self.endpoint = guests.listener.urls[0]
+
+    def _every_caller(self) -> str | None:
+        """The one machine, where there is only one."""
+        if isinstance(self._fleet, Fleet) and len(self._fleet.machines) == 1:
+            return "/".join(next(iter(self._fleet.machines)))
+        return f"{SCOPE}/vm-0" if self._machines == 1 and self._fleet is None else None
 
     def _apply_fleet(self) -> None:
         if isinstance(self._fleet, Path):

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import count
+from typing import Any
 
 from forewarn.clock import ManualClock, clock_for
 from forewarn.core.durations import parse_duration
@@ -18,6 +19,7 @@ from forewarn.server import Service
 from forewarn.settings import Settings
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
+from forewarn.testing.emulator import Emulator
 from forewarn.testing.scenarios import Scenario
 from forewarn.testing.stories import START, Player, to_end
 from forewarn.testing.storytext import Step
@@ -69,6 +71,15 @@ def _tick_until_over(service: Service, playing: "Play") -> None:
     finally:
         service.ticker.stop()
         ticking.join()
+
+
+def emulator_for(scenario: Scenario, **options: Any) -> Emulator:
+    """An emulator with the scenario's fleet and settings, waiting for its guests; `options` are the emulator's own."""
+    settings = {name: str(value) for name, value in scenario.settings.items()}
+    stated = {
+        name.removesuffix("_s"): f"{value}s" if name.endswith("_s") else value for name, value in settings.items()
+    }
+    return Emulator(fleet=scenario.addressed(), enabled=False, **{"executor": "external", **stated, **options})
 
 
 def story_ids() -> Callable[[], str]:
