@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -142,22 +143,20 @@ def test_a_guest_of_an_emulator_begins_the_scenario_and_its_owner_moves_the_cloc
     """`emulate --clock manual --scenario`: the first poll begins it, one long advance plays it, settings are the scenario's."""
     lines: list[str] = []
     found = scenario("asleep-for-a-day").with_machines(2)
-    with emulator_for(found, seed=1) as emulator:
+    with emulator_for(found, seed=1) as emulator, closing(Client(emulator.endpoint)) as client:
         assert emulator.service.settings.disable_after_s == 86_400
         assert emulator.service.settings.executor == "external"
         playing = play_on(emulator.service, found, say=lines.append)
         emulator.advance(hours=1)
         assert not any("restart" in line for line in lines)
-        client = Client(emulator.endpoint)
         client.poll()
         emulator.advance(hours=1)
-        assert client.poll().incarnation == 4
+        assert client.poll().incarnation == "4"
         emulator.advance(hours=25)
         assert "waiting for a machine of emulated to ask" in lines[-1]
-        assert client.poll().incarnation == 1
+        assert client.poll().incarnation == "1"
         emulator.advance(hours=1)
         assert playing.over.wait(10)
-        client.close()
     assert sum("started" in line for line in lines) == 2
 
 
@@ -176,14 +175,16 @@ def test_emulate_plays_a_scenario_as_a_program() -> None:
         "user-reboot",
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        endpoint = program.stdout.readline().split()[1].removeprefix("guest=")
-        client = Client(endpoint)
-        client.poll()
-        client.close()
-        assert any("E1 Completed emulated#0 vm-0" in line for line in program.stdout)
-        program.terminate()
-        assert program.wait(10) == 0
+        try:
+            assert program.stdout is not None
+            endpoint = program.stdout.readline().split()[1].removeprefix("guest=")
+            with closing(Client(endpoint)) as client:
+                client.poll()
+            assert any("E1 Completed emulated#0 vm-0" in line for line in program.stdout)
+            program.terminate()
+            assert program.wait(10) == 0
+        finally:
+            program.kill()
 
 
 def test_more_machines_than_the_scenario_names() -> None:
