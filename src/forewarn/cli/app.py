@@ -11,6 +11,7 @@ from forewarn import __version__
 from forewarn.cli import (
     audits,
     clocks,
+    conforming,
     databases,
     emulating,
     events,
@@ -123,6 +124,8 @@ def serve(
 
 
 app.command("emulate")(emulating.emulate)
+# What follows the first word of the agent's command is the agent's.
+app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
 
 
 @app.command()
