@@ -136,6 +136,8 @@ class Service:
         )
         if isinstance(self.executor, CommandExecutor):
             self.executor.nudge = self.ticker.nudge
+        if isinstance(self.executor, SimulatedExecutor):
+            self.control.listen(self.executor.heard)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))

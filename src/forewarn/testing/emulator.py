@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from forewarn.clock import Clock, ManualClock, clock_for
-from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.errors import Invalid, InvalidSettings, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -25,6 +25,7 @@ from forewarn.core.model import (
     EventType,
     Machine,
     OnFailure,
+    Order,
     OrderState,
     Request,
     Scope,
@@ -234,9 +235,7 @@ class Emulator:
     def finish(self, event: Scheduled | str) -> None:
         """The work of a started event is done, or was done after all."""
         event_id, control = _id(event), self.service.control
-        self.service.ticker.settle()  # an approval that just came has started it
-        _, order = control.event(event_id)
-        if order is not None and order.state is OrderState.FAILED:
+        if self._order(event_id).state is OrderState.FAILED:
             control.settle_event(event_id, Verb.FINISH, OPERATOR)
         else:
             control.report_order(event_id, Outcome(ok=True), OPERATOR)
@@ -244,9 +243,18 @@ class Emulator:
 
     def fail(self, event: Scheduled | str, reason: str = "it was told to fail") -> None:
         """The work of a started event failed: it stays Started until it is finished."""
+        event_id = _id(event)
+        self._order(event_id)
+        self.service.control.report_order(event_id, Outcome(ok=False, reason=reason), OPERATOR)
         self.service.ticker.settle()
-        self.service.control.report_order(_id(event), Outcome(ok=False, reason=reason), OPERATOR)
+
+    def _order(self, event_id: str) -> Order:
+        """Of a started event; an approval that just came has started it."""
         self.service.ticker.settle()
+        event, order = self.service.control.event(event_id)
+        if order is None:
+            raise Refused(f"event {event_id} is {event.status}, not Started: approve it, or advance the clock")
+        return order
 
     def status(self, event: Scheduled | str) -> str:
         """Planned, Scheduled, Started, Completed, Cancelled or Abandoned."""
