@@ -13,7 +13,7 @@ from tests.testing.guests import Reply, approve, ask
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator(seed=1, rate_limit=0) as made:
+    with Emulator(seed=1) as made:
         yield made
 
 

@@ -187,7 +187,7 @@ def test_the_same_answers_as_the_service(tmp_path: Path) -> None:
         b"NONSENSE %b\r\n\r\n",
     ]
     requests = [head % DOCUMENT.encode() for head in heads]
-    with Emulator(seed=1, rate_limit=0) as emulator, plain_service(tmp_path) as url:
+    with Emulator(seed=1) as emulator, plain_service(tmp_path) as url:
         for request in (*requests, *requests):
             assert raw(emulator.endpoint, request) == raw(url, request), request
         assert len(emulator.requests()) == 2 * len(requests)
@@ -201,7 +201,7 @@ def test_seeds_make_runs_equal() -> None:
 
     def run(seed: int | None) -> tuple[str, bytes]:
         faults = [{"fault": "status", "status": 503, "probability": 0.5}]
-        with Emulator(2, seed=seed, faults=faults, rate_limit=0) as emulator:
+        with Emulator(2, seed=seed, faults=faults) as emulator:
             received = b""
             event = emulator.schedule("Reboot", "vm-0", "vm-1")
             for number in range(20):
@@ -251,6 +251,14 @@ def test_settings_are_the_services() -> None:
         assert ask(emulator.endpoint).headers["etag"] == '"1-2"'
 
 
+def test_requests_are_limited_where_it_is_asked_for() -> None:
+    """A guest may hear of many changes in a second of a moved clock: the service's limit is off until a test wants it."""
+    with Emulator() as emulator:
+        assert {ask(emulator.endpoint).status for _ in range(30)} == {200}
+    with Emulator(rate_limit=1) as emulator:
+        assert [ask(emulator.endpoint).status for _ in range(2)] == [200, 429]
+
+
 def test_a_scope_may_wait_for_its_first_poll() -> None:
     """With `enabled=False` an event in a scope that nobody has asked for starts at once, as in the service."""
     with Emulator(seed=1, enabled=False) as emulator:
@@ -291,7 +299,7 @@ def test_ports_are_neighbours() -> None:
         ({"port": 65_535}, "port: 65535"),
         ({"clock": "sundial"}, "clock: .*sundial"),
         ({"store": "sqlite:x"}, "store: an emulator has its own"),
-        ({"executor": "command"}, "executor: an emulator has its own"),
+        ({"token_free": False}, "token_free: an emulator has its own"),
         ({"no_such": 1}, "no-such: unknown setting"),
         ({"faults": [{"fault": "flood"}]}, "fault 1: fault: 'flood' is not one of"),
     ],

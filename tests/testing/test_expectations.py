@@ -13,7 +13,7 @@ from tests.testing.guests import approve, ask
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator(2, seed=1, rate_limit=0) as made:
+    with Emulator(2, seed=1) as made:
         yield made
 
 

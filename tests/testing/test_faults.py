@@ -39,7 +39,7 @@ probability = 0.25
 
 @contextmanager
 def emulated(*faults: dict[str, object], machines: int = 1) -> Iterator[Emulator]:
-    with Emulator(machines, seed=1, rate_limit=0, faults=faults) as emulator:
+    with Emulator(machines, seed=1, faults=faults) as emulator:
         yield emulator
 
 

@@ -46,13 +46,19 @@ def emulate(
     from forewarn.server import calm
     from forewarn.testing.emulator import Emulator
 
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     emulator = Emulator(
-        machines or 1, fleet=fleet, clock=clock, seed=seed, port=port, faults=faults, log_level=log_level
+        1 if machines is None else machines,
+        fleet=fleet,
+        clock=clock,
+        seed=seed,
+        port=port,
+        faults=faults,
+        log_level=log_level,
     )
     with emulator:
+        stopping = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
         logs.set_up(log_level)
         calm()
         print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")

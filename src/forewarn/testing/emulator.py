@@ -4,7 +4,6 @@ Not a second implementation: `server` wires it as it does for `serve`. What is a
 expectations, all at the listener's one seam (`listening`).
 """
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -62,6 +61,8 @@ OWN_SETTINGS = (
     "token_free",
     "every_caller",
 )
+# Where time is moved, guests hear of many changes in a second: a limit by the second is a test's to ask for.
+DEFAULTS = {"disable_after": "0", "rate_limit": "0"}
 
 Faults = Path | str | Sequence[Mapping[str, object]]
 
@@ -86,7 +87,8 @@ class Emulator:
 
     `clock` is `manual`, `system` or a rate like `60x`. `seed` fixes the ids, the dice of the faults, and on the manual clock
     the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `enabled=False` waits for the
-    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`.
+    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default
+    both are off.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Emulator:
         self._fleet = fleet
         self._port = port
         self._enabled = enabled
-        self._settings = {"disable_after": "0", **{key: _text(value) for key, value in settings.items()}}
+        self._settings = {**DEFAULTS, **{key: _text(value) for key, value in settings.items()}}
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
         self.clock = _clock(clock, seeded=seed is not None)
@@ -138,12 +140,10 @@ class Emulator:
         self._open.close()
 
     def _start(self) -> None:
-        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="forewarn-"))
         every_caller = f"{SCOPE}/vm-0" if self._machines == 1 and self._fleet is None else None
         flags = {
             **self._settings,
             "store": "memory:",
-            "state_dir": folder,
             "executor": "simulated",
             "guest": f"127.0.0.1:{self._port}",
             "operator": f"127.0.0.1:{self._port + 1 if self._port else 0}",
@@ -157,7 +157,7 @@ class Emulator:
         self._apply_fleet()
         connection = partial(RecordedConnection, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)))
+            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
         )
         self.endpoint = guests.listener.urls[0]
 
@@ -285,19 +285,23 @@ class Emulator:
     def wait_seen(
         self, event: Scheduled | str, by: str | None = None, *, status: str = "", within_s: float = WITHIN_S
     ) -> Asked:
+        __tracebackhide__ = True
         return self.expectations.seen(_id(event), by=by, status=status, within_s=within_s)
 
     def expect_approval(
         self, event: Scheduled | str, within_s: float = WITHIN_S, times: int = 1, *, by: str | None = None
     ) -> list[Asked]:
+        __tracebackhide__ = True
         return self.expectations.approval(_id(event), by=by, times=times, within_s=within_s)
 
     def expect_no_approval(self, event: Scheduled | str, within_s: float = 0.0, *, by: str | None = None) -> None:
+        __tracebackhide__ = True
         self.expectations.no_approval(_id(event), by=by, within_s=within_s)
 
     def expect_poll(
         self, by: str | None = None, *, within_s: float = WITHIN_S, times: int = 1, since: int | None = None
     ) -> list[Asked]:
+        __tracebackhide__ = True
         return self.expectations.poll(by=by, times=times, within_s=within_s, since=since)
 
     def timeline(self) -> str:
@@ -314,6 +318,10 @@ class Emulator:
         parsed = read_faults(Path(faults)) if isinstance(faults, str | Path) else parse_faults(faults)
         self._faults_since = self.clock.now()
         self._playbook = Playbook(parsed, seed=self.seed)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return self._playbook.faults
 
     def _choose_fault(self, machine: str, method: str) -> Fault | None:
         since_s = (self.clock.now() - self._faults_since).total_seconds()
