@@ -135,7 +135,7 @@ def test_an_occupied_port_is_said() -> None:
 
 
 def test_it_starts_without_what_it_does_not_need() -> None:
-    """No SQLite, no uvloop, no command executor's processes: what the emulator does not use is not imported."""
+    """What only the command line, the portal's tables, pytest or a faster loop need is not imported with it."""
     program = "import sys, forewarn.testing.emulator; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
     assert "forewarn.server" in done.stdout.split()

@@ -1,7 +1,7 @@
 """The emulator in this process: the service itself, a clock to move, a log of what guests did."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -312,16 +312,16 @@ def test_wrong_arguments_are_refused(arguments: dict[str, object], message: str)
 
 def test_what_failed_to_start_leaves_nothing_behind(tmp_path: Path) -> None:
     """A wrong fleet file is refused, and no thread of the emulator is left."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
     (tmp_path / "fleet.toml").write_text("machines = 3")
     with pytest.raises(InvalidFleet), Emulator(fleet=tmp_path / "fleet.toml"):
         pass
-    assert threading.active_count() == before
+    assert_ended(set(threading.enumerate()) - before)
 
 
 def test_an_emulator_ends_whatever_its_guests_do() -> None:
     """Open connections, long polls and stalled answers do not keep it."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with Emulator(seed=1, faults=[{"fault": "stall", "requests": 2}]) as emulator:
         guests = [
             threading.Thread(target=hopeless, args=(emulator.endpoint, headers))
@@ -330,9 +330,13 @@ def test_an_emulator_ends_whatever_its_guests_do() -> None:
         for number, guest in enumerate(guests, 1):
             guest.start()
             assert emulator.log.wait(lambda requests, n=number: len(requests) >= n or None, 10)  # type: ignore[misc]
-    for guest in guests:
-        guest.join(10)
-    assert threading.active_count() <= before
+    assert_ended(set(threading.enumerate()) - before)
+
+
+def assert_ended(threads: Iterable[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive(), thread
 
 
 def hopeless(endpoint: str, headers: dict[str, str]) -> None:
