@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -136,6 +136,8 @@ class Service:
         )
         if isinstance(self.executor, CommandExecutor):
             self.executor.nudge = self.ticker.nudge
+        if isinstance(self.executor, SimulatedExecutor):
+            self.control.listen(self.executor.heard)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
@@ -315,11 +317,12 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
 
 @contextmanager
 def running(
-    service: Service, *, connection: NewConnection = Connection, calls: Sequence[Call] = CALLS
+    service: Service, *, connection: NewConnection = Connection, calls: Sequence[Call] = CALLS, findable: bool = True
 ) -> Iterator[tuple[GuestSide, str]]:
     """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address.
 
-    `connection` talks to guests, and `calls` are the API's: an emulator has more of both.
+    `connection` talks to guests, and `calls` are the API's: an emulator has more of both. Unless `findable`, the command line is
+    told where it is by its user.
     """
     check_tls(service.settings)
     token = environment_token()
@@ -327,6 +330,7 @@ def running(
         _answering(service, connection) as guests,
         _ticking(service),
         _listening(service, guests, token, calls) as operator_url,
+        _findable(service, operator_url) if findable else nullcontext(),
     ):
         yield guests, operator_url
 
@@ -438,8 +442,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         try:
             scheme = "https" if settings.tls_cert is not None else "http"
             url = f"{scheme}://{_reachable(host.strip('[]'))}:{listener.getsockname()[1]}"
-            with _findable(service, url):
-                yield url
+            yield url
         finally:
             server.end()
             thread.join(timeout=STOP_WITHIN_S)

@@ -56,15 +56,19 @@ def emulate(
     from forewarn import logs
     from forewarn.server import calm
     from forewarn.testing.emulator import Emulator
-    from forewarn.testing.scenarios.playing import emulator_for, play_on
 
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "faults": faults, "log_level": log_level}
-    played = found(scenario, machines) if scenario is not None else None
-    emulator = emulator_for(played, **options) if played else Emulator(machines or 1, fleet=fleet, **options)
+    if scenario is None:
+        played, emulator = None, Emulator(1 if machines is None else machines, fleet=fleet, **options)
+    else:
+        from forewarn.testing.scenarios.playing import emulator_for, play_on
+
+        played = found(scenario, machines)
+        emulator = emulator_for(played, **options)
     with emulator:
+        stopping = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
         logs.set_up(log_level)
         calm()
         print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")

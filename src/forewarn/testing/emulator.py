@@ -4,7 +4,6 @@ Not a second implementation: `server` wires it as it does for `serve`. What is a
 expectations, all at the listener's one seam (`listening`).
 """
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from forewarn.clock import Clock, ManualClock, clock_for
-from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.errors import Invalid, InvalidSettings, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -25,6 +24,7 @@ from forewarn.core.model import (
     EventType,
     Machine,
     OnFailure,
+    Order,
     OrderState,
     Request,
     Scope,
@@ -60,6 +60,8 @@ OWN_SETTINGS = (
     "token_free",
     "every_caller",
 )
+# Where time is moved, guests hear of many changes in a second: a limit by the second is a test's to ask for.
+DEFAULTS = {"disable_after": "0", "rate_limit": "0", "executor": "simulated"}
 
 Faults = Path | str | Sequence[Mapping[str, object]]
 
@@ -84,7 +86,8 @@ class Emulator:
 
     `clock` is `manual`, `system` or a rate like `60x`. `seed` fixes the ids, the dice of the faults, and on the manual clock
     the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `enabled=False` waits for the
-    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`.
+    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default
+    both are off.
     """
 
     def __init__(
@@ -111,11 +114,7 @@ class Emulator:
         self._fleet = fleet
         self._port = port
         self._enabled = enabled
-        self._settings = {
-            "disable_after": "0",
-            "executor": "simulated",
-            **{key: _text(value) for key, value in settings.items()},
-        }
+        self._settings = {**DEFAULTS, **{key: _text(value) for key, value in settings.items()}}
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
         self.clock = _clock(clock, seeded=seed is not None)
@@ -140,11 +139,9 @@ class Emulator:
         self._open.close()
 
     def _start(self) -> None:
-        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="forewarn-"))
         flags = {
             **self._settings,
             "store": "memory:",
-            "state_dir": folder,
             "guest": f"127.0.0.1:{self._port}",
             "operator": f"127.0.0.1:{self._port + 1 if self._port else 0}",
             "token_free": True,
@@ -157,7 +154,7 @@ class Emulator:
         self._apply_fleet()
         connection = partial(RecordedConnection, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)))
+            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
         )
         self.endpoint = guests.listener.urls[0]
 
@@ -241,9 +238,7 @@ class Emulator:
     def finish(self, event: Scheduled | str) -> None:
         """The work of a started event is done, or was done after all."""
         event_id, control = _id(event), self.service.control
-        self.service.ticker.settle()  # an approval that just came has started it
-        _, order = control.event(event_id)
-        if order is not None and order.state is OrderState.FAILED:
+        if self._order(event_id).state is OrderState.FAILED:
             control.settle_event(event_id, Verb.FINISH, OPERATOR)
         else:
             control.report_order(event_id, Outcome(ok=True), OPERATOR)
@@ -251,9 +246,18 @@ class Emulator:
 
     def fail(self, event: Scheduled | str, reason: str = "it was told to fail") -> None:
         """The work of a started event failed: it stays Started until it is finished."""
+        event_id = _id(event)
+        self._order(event_id)
+        self.service.control.report_order(event_id, Outcome(ok=False, reason=reason), OPERATOR)
         self.service.ticker.settle()
-        self.service.control.report_order(_id(event), Outcome(ok=False, reason=reason), OPERATOR)
+
+    def _order(self, event_id: str) -> Order:
+        """Of a started event; an approval that just came has started it."""
         self.service.ticker.settle()
+        event, order = self.service.control.event(event_id)
+        if order is None:
+            raise Refused(f"event {event_id} is {event.status}, not Started: approve it, or advance the clock")
+        return order
 
     def status(self, event: Scheduled | str) -> str:
         """Planned, Scheduled, Started, Completed, Cancelled or Abandoned."""
@@ -284,19 +288,23 @@ class Emulator:
     def wait_seen(
         self, event: Scheduled | str, by: str | None = None, *, status: str = "", within_s: float = WITHIN_S
     ) -> Asked:
+        __tracebackhide__ = True
         return self.expectations.seen(_id(event), by=by, status=status, within_s=within_s)
 
     def expect_approval(
         self, event: Scheduled | str, within_s: float = WITHIN_S, times: int = 1, *, by: str | None = None
     ) -> list[Asked]:
+        __tracebackhide__ = True
         return self.expectations.approval(_id(event), by=by, times=times, within_s=within_s)
 
     def expect_no_approval(self, event: Scheduled | str, within_s: float = 0.0, *, by: str | None = None) -> None:
+        __tracebackhide__ = True
         self.expectations.no_approval(_id(event), by=by, within_s=within_s)
 
     def expect_poll(
         self, by: str | None = None, *, within_s: float = WITHIN_S, times: int = 1, since: int | None = None
     ) -> list[Asked]:
+        __tracebackhide__ = True
         return self.expectations.poll(by=by, times=times, within_s=within_s, since=since)
 
     def timeline(self) -> str:
@@ -313,6 +321,10 @@ class Emulator:
         parsed = read_faults(Path(faults)) if isinstance(faults, str | Path) else parse_faults(faults)
         self._faults_since = self.clock.now()
         self._playbook = Playbook(parsed, seed=self.seed)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return self._playbook.faults
 
     def _choose_fault(self, machine: str, method: str) -> Fault | None:
         since_s = (self.clock.now() - self._faults_since).total_seconds()

@@ -6,6 +6,7 @@ Times here are real seconds: a guest is a real program.
 from forewarn.testing.recording import Asked, RequestLog
 
 WITHIN_S = 10.0
+__tracebackhide__ = True  # pytest shows the test's own line
 
 
 class ExpectationFailed(AssertionError):

@@ -97,9 +97,8 @@ class RecordedConnection(Connection):
             super().write(status, skewed(data, fault.skew_s) if fault is not None else data, keep=keep)
 
     def eof_received(self) -> bool:
-        """Whoever hangs up on an answer that never comes has left."""
-        stalled = self._held and self._timer is None
-        return False if stalled else super().eof_received()
+        """Whoever hangs up on an answer that is held back has left."""
+        return False if self._held else super().eof_received()
 
     def connection_lost(self) -> None:
         if self._timer is not None:
@@ -166,9 +165,9 @@ def _document(data: bytes) -> tuple[int | None, tuple[tuple[str, str], ...]]:
 
 
 def cut(data: bytes) -> bytes:
-    """Half of the body; half of the head where there is no body."""
+    """Half of the body; where there is none, not even a whole status."""
     head, end, body = data.partition(END_OF_HEAD)
-    return head + end + body[: len(body) // 2] if body else data[: len(data) // 2]
+    return head + end + body[: len(body) // 2] if body else data[: len(b"HTTP/1.1 2")]
 
 
 def bad_json(data: bytes) -> bytes:

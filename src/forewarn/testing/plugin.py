@@ -75,16 +75,13 @@ def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {**arguments, **marker.kwargs}
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+@pytest.hookimpl(hookwrapper=True)  # and not `wrapper`: it is loaded by whatever pytest is there
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     """A test that failed shows what guests and service did; an expectation that failed has said so itself."""
-    report = yield
+    report = (yield).get_result()
     emulator = getattr(item, "funcargs", {}).get(FIXTURE)
     if call.when == "call" and report.failed and emulator is not None and not hasattr(_raised(call), "timeline"):
         report.sections.append((FIXTURE, emulator.timeline()))
-    return report
 
 
 def _raised(call: pytest.CallInfo[None]) -> BaseException | None:
