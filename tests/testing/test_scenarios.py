@@ -258,6 +258,13 @@ def test_a_step_that_makes_no_sense_ends_the_scenario(text: str) -> None:
         told(parse_scenario(FLEET + text, "mine.txt"))
 
 
+def test_on_a_fast_clock_too_it_does_not_wait_for_what_cannot_come() -> None:
+    """An event without notice that nobody finishes stays as it is."""
+    text = FLEET + "schedule Reboot emulated/vm-0 emergency\n\nuntil E1 gone\n"
+    with pytest.raises(Refused, match="E1 to be gone, and nothing is due"):
+        told(parse_scenario(text, "mine.txt"), "6000x")
+
+
 def test_a_refusal_of_the_service_is_told_and_the_scenario_goes_on() -> None:
     """What an operator would have been answered."""
     lines = told(parse_scenario(FLEET + "schedule Terminate emulated/vm-0\n\nevents\n", "mine.txt"))

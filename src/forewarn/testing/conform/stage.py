@@ -151,13 +151,22 @@ class Stage:
 
     def ends_on_sigterm(self, within_s: float) -> bool:
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(within_s)
-            except subprocess.TimeoutExpired:
+            os.kill(self._process.pid, signal.SIGTERM)
+        deadline_s = time.monotonic() + within_s
+        while self._exit_code() is None and not self._stopping.is_set():
+            if time.monotonic() > deadline_s:
                 return False
-            self.kill()
+            self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
         return True
+
+    def _exit_code(self) -> int | None:
+        """None while it runs; below 0 the signal. It is not reaped: until `kill` its number, and its group's, is its own."""
+        if self._process is None:
+            return 0
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def output(self) -> str:
         """The last lines it said."""
@@ -221,7 +230,7 @@ class Stage:
         return result
 
     def check_alive(self) -> None:
-        if self._process is not None and (code := self._process.poll()) is not None:
+        if self._process is not None and (code := self._exit_code()) is not None:
             told = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise AgentFailed(f"the agent ended, {told}")
 

@@ -24,6 +24,8 @@ from forewarn.testing.scenarios import Scenario
 from forewarn.testing.stories import START, Player, to_end
 from forewarn.testing.storytext import Step
 
+LOOK_EVERY_S = 0.5
+
 Say = Callable[[str], None]
 
 
@@ -67,7 +69,12 @@ def _tick_until_over(service: Service, playing: "Play") -> None:
     ticking = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
     ticking.start()
     try:
-        playing.over.wait()
+        idle = 0
+        while not playing.over.wait(LOOK_EVERY_S):
+            # Twice in a row: between two steps there may be nothing due for a moment.
+            idle = idle + 1 if service.ticker.next_wakeup() is None else 0
+            if idle > 1:
+                raise Refused(f"the story waits for {playing.waits_for}, and nothing is due that could bring it")
     finally:
         service.ticker.stop()
         ticking.join()
