@@ -11,6 +11,7 @@ from forewarn import __version__
 from forewarn.cli import (
     audits,
     clocks,
+    conforming,
     databases,
     emulating,
     events,
@@ -18,6 +19,7 @@ from forewarn.cli import (
     machines,
     maintenances,
     orders,
+    scenarios,
     scopes,
     statuses,
     tokens,
@@ -39,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
 command(app, "status")(statuses.status)
-for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases):
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases, scenarios):
     app.add_typer(noun.app)
 
 
@@ -122,6 +124,8 @@ def serve(
 
 
 app.command("emulate")(emulating.emulate)
+# What follows the first word of the agent's command is the agent's.
+app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
 
 
 @app.command()

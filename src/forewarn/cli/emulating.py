@@ -1,10 +1,12 @@
 """`forewarn emulate`: the emulator as a program, for guests and tests in any language."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.scenarios import found
+from forewarn.cli.words import plain
 from forewarn.core.errors import InvalidSettings
 
 PORT = 8169
@@ -31,6 +33,13 @@ def emulate(
     faults: Annotated[
         Path | None, typer.Option(help="A playbook (TOML) of what goes wrong.", show_default=False)
     ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="A scenario, by name or file, that begins when a machine first asks; `forewarn scenario list` has them.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="`debug`, `info`, `warning` or `error`.")] = "warning",
 ) -> None:
     """Pretend maintenance for tests: the service in memory, without tokens, on this machine alone, until SIGTERM.
@@ -39,22 +48,20 @@ def emulate(
     """
     if machines is not None and fleet is not None:
         raise InvalidSettings("--machines: a fleet file says which machines there are: leave one of the two out")
+    if scenario is not None and fleet is not None:
+        raise InvalidSettings("--scenario: it says which machines there are: leave out --fleet, or use --machines")
     import signal
     import threading
 
     from forewarn import logs
     from forewarn.server import calm
     from forewarn.testing.emulator import Emulator
+    from forewarn.testing.scenarios.playing import emulator_for, play_on
 
-    emulator = Emulator(
-        1 if machines is None else machines,
-        fleet=fleet,
-        clock=clock,
-        seed=seed,
-        port=port,
-        faults=faults,
-        log_level=log_level,
-    )
+    options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "faults": faults, "log_level": log_level}
+    played = found(scenario, machines) if scenario is not None else None
+    count = 1 if machines is None else machines
+    emulator = emulator_for(played, **options) if played else Emulator(count, fleet=fleet, **options)
     with emulator:
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -69,4 +76,6 @@ def emulate(
         print(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes", flush=True)
         if faults is not None and seed is None:
             print(f"# the same dice for {faults}: --seed {emulator.seed}", flush=True)
+        if played is not None:
+            play_on(emulator.service, played, say=lambda line: print(plain(line), flush=True))
         stopping.wait()

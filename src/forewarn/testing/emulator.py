@@ -55,14 +55,13 @@ OWN_SETTINGS = (
     "fleet",
     "prune",
     "clock",
-    "executor",
     "guest",
     "operator",
     "token_free",
     "every_caller",
 )
 # Where time is moved, guests hear of many changes in a second: a limit by the second is a test's to ask for.
-DEFAULTS = {"disable_after": "0", "rate_limit": "0"}
+DEFAULTS = {"disable_after": "0", "rate_limit": "0", "executor": "simulated"}
 
 Faults = Path | str | Sequence[Mapping[str, object]]
 
@@ -140,15 +139,13 @@ class Emulator:
         self._open.close()
 
     def _start(self) -> None:
-        every_caller = f"{SCOPE}/vm-0" if self._machines == 1 and self._fleet is None else None
         flags = {
             **self._settings,
             "store": "memory:",
-            "executor": "simulated",
             "guest": f"127.0.0.1:{self._port}",
             "operator": f"127.0.0.1:{self._port + 1 if self._port else 0}",
             "token_free": True,
-            "every_caller": every_caller,
+            "every_caller": self._every_caller(),
         }
         # Not the environment: what is set there is meant for a service, and a test must not depend on it.
         self.service = Service(load(flags, {}), clock=self.clock, store=MemoryStore(), new_id=self._new_id)
@@ -160,6 +157,12 @@ class Emulator:
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
         )
         self.endpoint = guests.listener.urls[0]
+
+    def _every_caller(self) -> str | None:
+        """The one machine, where there is only one."""
+        if isinstance(self._fleet, Fleet) and len(self._fleet.machines) == 1:
+            return "/".join(next(iter(self._fleet.machines)))
+        return f"{SCOPE}/vm-0" if self._machines == 1 and self._fleet is None else None
 
     def _apply_fleet(self) -> None:
         if isinstance(self._fleet, Path):

@@ -23,6 +23,7 @@ KINDS = {
     "stall": (),
     "cut": (),
     "bad-json": (),
+    "newer": (),
     "reset": (),
 }
 STATUSES = {

@@ -21,6 +21,14 @@ from forewarn.web.loop import Timer
 
 END_OF_HEAD = b"\r\n\r\n"
 RETRY_AFTER = (b"Retry-After: 1",)
+UNKNOWN_EVENT = {
+    "EventId": "00000000-0000-4000-8000-00000000FFFF",
+    "EventStatus": "Scheduled",
+    "EventType": "Hibernate",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["somebody-else"],
+    "NotBefore": "",
+}
 
 Choose = Callable[[str, str], Fault | None]
 
@@ -83,6 +91,8 @@ class RecordedConnection(Connection):
             super().write(status, cut(data), keep=False)
         elif kind == "bad-json":
             super().write(status, bad_json(data), keep=keep)
+        elif kind == "newer":
+            super().write(status, newer(data), keep=keep)
         else:
             super().write(status, skewed(data, fault.skew_s) if fault is not None else data, keep=keep)
 
@@ -163,6 +173,21 @@ def cut(data: bytes) -> bytes:
 def bad_json(data: bytes) -> bytes:
     """As long as it was, and no JSON any more; an answer without a body stays as it is."""
     return data[:-1] + b"," if data.partition(END_OF_HEAD)[2] else data
+
+
+def newer(data: bytes) -> bytes:
+    """As a later version might have it: fields nobody knows, an EventSource that says nothing, an event of an unknown type."""
+    head, end, body = data.partition(END_OF_HEAD)
+    if _document(data)[0] is None:
+        return data
+    told = json.loads(body)
+    told["Unheard"] = {"Of": [None]}
+    told["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in told["Events"]]
+    told["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
+    longer = json.dumps(told, separators=(",", ":")).encode()
+    lines = head.split(b"\r\n")
+    lengths = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
+    return b"\r\n".join(lengths) + end + longer
 
 
 def skewed(data: bytes, by_s: int) -> bytes:
