@@ -56,12 +56,15 @@ def emulate(
     from forewarn import logs
     from forewarn.server import calm
     from forewarn.testing.emulator import Emulator
-    from forewarn.testing.scenarios.playing import emulator_for, play_on
 
     options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "faults": faults, "log_level": log_level}
-    played = found(scenario, machines) if scenario is not None else None
-    count = 1 if machines is None else machines
-    emulator = emulator_for(played, **options) if played else Emulator(count, fleet=fleet, **options)
+    if scenario is None:
+        played, emulator = None, Emulator(1 if machines is None else machines, fleet=fleet, **options)
+    else:
+        from forewarn.testing.scenarios.playing import emulator_for, play_on
+
+        played = found(scenario, machines)
+        emulator = emulator_for(played, **options)
     with emulator:
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -32,6 +32,7 @@ CLAIMS = {
 }
 MACHINE = "vm-0"
 SEED = 1
+RATE_LIMIT = 5
 # An event is to be seen within this: of a Preempt's 30 s enough must be left.
 SEEN_WITHIN_S = 5.0
 # For whatever else is expected of it, pauses after failures included.
@@ -98,6 +99,7 @@ class Stage:
             seed=SEED,
             faults=behaviour.faults,
             executor="external",
+            rate_limit=RATE_LIMIT,
         )
         with self.emulated:
             try:
