@@ -289,7 +289,7 @@ def test_a_slow_answer_nobody_waits_for() -> None:
             ask(emulator.endpoint, timeout_s=0.05)
         left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), 10)
         assert left is not None
-        assert (left.status, left.fault) == (None, "slow")
+        assert (left.status, left.answered_s, left.fault) == (None, None, "slow")
 
 
 def test_a_stalled_answer() -> None:
