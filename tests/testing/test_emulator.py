@@ -390,6 +390,13 @@ def test_the_log_can_be_asked(emulator: Emulator) -> None:
     assert emulator.requests(machine="vm-9") == []
 
 
+def test_what_a_guest_says_is_shown_as_text(emulator: Emulator) -> None:
+    """Bytes that a terminal would obey are written out."""
+    raw(emulator.endpoint, b"GET /\x9b2J HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    assert "\x9b" not in emulator.timeline()
+    assert emulator.timeline().isascii()
+
+
 def test_what_cannot_be_read_is_logged_too(emulator: Emulator) -> None:
     """A request that is none has no method, and its status."""
     raw(emulator.endpoint, b"\x00\x01\r\n\r\n")

@@ -232,6 +232,18 @@ def test_bad_json() -> None:
         assert (approve(emulator.endpoint, event.id).raw, emulator.status(event)) == (b"", "Started")
 
 
+def test_a_newer_document() -> None:
+    """Well-formed JSON with what no client knows, beside all that was there."""
+    with emulated({"fault": "newer", "requests": 1}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        newer, known = ask(emulator.endpoint), ask(emulator.endpoint)
+        assert len(newer.raw) == int(newer.headers["content-length"])
+        assert newer.events.keys() > known.events.keys() == {event.id}
+        assert newer.json.keys() > known.json.keys()
+        assert ask(emulator.endpoint, path="/metadata/versions").status == 200
+        emulator.wait_seen(event, within_s=0)
+
+
 def test_a_reset() -> None:
     """The connection is reset, not closed."""
     with emulated({"fault": "reset", "requests": 1}) as emulator:
@@ -277,7 +289,7 @@ def test_a_slow_answer_nobody_waits_for() -> None:
             ask(emulator.endpoint, timeout_s=0.05)
         left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), 10)
         assert left is not None
-        assert (left.status, left.fault) == (None, "slow")
+        assert (left.status, left.answered_s, left.fault) == (None, None, "slow")
 
 
 def test_a_stalled_answer() -> None:

@@ -80,7 +80,8 @@ class Asked:
         said = f" approving {', '.join(_short(i) for i in self.approves)}" if self.approves else ""
         fault = f" [{self.fault}]" if self.fault else ""
         left = ", and the guest hung up" if self.left else ""
-        return f"#{self.number} {who} {self.method or '?'} {self.target}{said} -> {answer}{fault}{told}{left}"
+        target = self.target.encode("ascii", "backslashreplace").decode()  # what a guest says is not for a terminal
+        return f"#{self.number} {who} {self.method or '?'} {target}{said} -> {answer}{fault}{told}{left}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class RequestLog:
             if asked is not None:
                 self._requests[number] = replace(
                     asked, status=status, fault=fault, incarnation=incarnation, events=events, left=left,
-                    answered_s=self._elapsed_s(),
+                    answered_s=self._elapsed_s() if status is not None else None,
                 )  # fmt: skip
                 self._news.notify_all()
 
