@@ -161,8 +161,10 @@ def test_what_is_not_claimed_is_not_tried() -> None:
     assert report.ok
 
 
-def test_placeholders_and_environment_are_filled_in(tmp_path: Path) -> None:
-    """Our names in braces, nothing else; and the same as variables."""
+def test_placeholders_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our names in braces, nothing else; and the same as variables. A proxy of ours is not the agent's trouble."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("OURS", "kept")
     script = f'echo "$@" > {tmp_path}/words; env > {tmp_path}/env; exit 3'
     words = ["{endpoint}", "--me={machine}", '{"json": 1}', "{prepared}", "{recovered}", "{folder}", "{other}"]
     conform(["sh", "-c", script, "agent", *words], only=["ends-when-told"])
@@ -174,6 +176,8 @@ def test_placeholders_and_environment_are_filled_in(tmp_path: Path) -> None:
     assert variables["FOREWARN_ENDPOINT"] == variables["CONFORM_ENDPOINT"] == endpoint
     assert variables["CONFORM_PREPARED"] == prepared
     assert variables["CONFORM_FOLDER"] == folder
+    assert variables["OURS"] == "kept"
+    assert "HTTP_PROXY" not in variables
     assert not Path(folder).exists()
 
 
