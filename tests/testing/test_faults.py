@@ -14,7 +14,7 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
-from tests.testing.guests import DOCUMENT, METADATA, approve, ask
+from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
 
 EXAMPLE = """
 [[faults]]
@@ -247,8 +247,8 @@ def test_a_newer_document() -> None:
 def test_a_reset() -> None:
     """The connection is reset, not closed."""
     with emulated({"fault": "reset", "requests": 1}) as emulator:
-        with pytest.raises(ConnectionResetError):
-            ask(emulator.endpoint)
+        with pytest.raises(ConnectionResetError):  # of the socket: one that is closed reads as empty
+            raw(emulator.endpoint, b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n" % DOCUMENT.encode())
         assert ask(emulator.endpoint).status == 200
 
 

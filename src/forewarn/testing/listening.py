@@ -1,7 +1,7 @@
 """The emulator's side of a guest's connection: every request is written down, and some go wrong on purpose.
 
 The one seam between the service's listener and the test kit. It answers nothing of its own but faults: all else is the
-service's `Connection`, whose lane of remembered requests is not used, so that each request is read.
+service's `Connection`, which here remembers no request, so that each is read.
 """
 
 import json
@@ -46,15 +46,12 @@ class RecordedConnection(Connection):
         self._log = log
         self._choose = choose
 
-    def data_received(self, data: bytes) -> None:
-        self._parse(data)
-
     @property
     def busy(self) -> bool:
         return self._held or super().busy
 
     def begin(self, request: Request, raw: bytes | None) -> None:
-        del raw  # nothing is remembered
+        del raw  # nothing is remembered: the lane of remembered requests would answer without telling
         caller = self.identify()
         machine = caller.name if caller is not None else ""
         asked = self._log.asked(
