@@ -36,11 +36,12 @@ PARTS: dict[str, list[str]] = {
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
     "api": [*PYTEST, "tests/api"],
+    "test kit": [*PYTEST, "tests/testing"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "crash")
+LONG = ("properties", "web", "guest", "test kit", "crash")
 LANES = 2
 
 
