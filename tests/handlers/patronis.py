@@ -35,7 +35,7 @@ etcd3: {{host: "{etcd}:2379"}}
 bootstrap:
   dcs:
     ttl: {ttl_s}
-    loop_wait: 1
+    loop_wait: {loop_s}
     retry_timeout: {retry_s}
     postgresql:
       use_pg_rewind: true
@@ -54,14 +54,13 @@ postgresql:
     rewind: {{username: postgres}}
   parameters: {{unix_socket_directories: "{folder}"}}
   pg_hba: ["local all all trust", "host all all 127.0.0.0/8 trust", "host replication all 127.0.0.0/8 trust"]
-tags: {tags}
 """
 
 
 class Member:
     """A machine of the cluster: everything in it dies with its first process."""
 
-    def __init__(self, folder: Path, number: int, *, ttl_s: int, tags: str = "{}") -> None:
+    def __init__(self, folder: Path, number: int, *, ttl_s: int, loop_s: int) -> None:
         self.name = f"pg{number}"
         self.address = f"127.0.0.{10 + number}"
         self.url = f"http://{self.address}:{REST_PORT}"
@@ -72,7 +71,8 @@ class Member:
         self._file.write_text(
             CONFIG.format(
                 name=self.name, address=self.address, rest=REST_PORT, sql=SQL_PORT, etcd=ETCD, folder=self.folder,
-                binaries=BINARIES[-1], ttl_s=ttl_s, retry_s=(ttl_s - 1) // 2, tags=tags,
+                binaries=BINARIES[-1], ttl_s=ttl_s, retry_s=(ttl_s - loop_s) // 2,
+                loop_s=loop_s,
             )
         )  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
@@ -147,12 +147,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster_of(count: int = 2, *, ttl_s: int = TTL_S) -> Iterator[Cluster]:
+def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1) -> Iterator[Cluster]:
     """Running, its first member leading and streaming to the others."""
     folder = Path(tempfile.mkdtemp(prefix="patroni-"))
     folder.chmod(0o711)
     etcd = _etcd(folder)
-    cluster = Cluster(folder, [Member(folder, number, ttl_s=ttl_s) for number in range(count)])
+    cluster = Cluster(folder, [Member(folder, number, ttl_s=ttl_s, loop_s=loop_s) for number in range(count)])
     try:
         first, *others = cluster.members
         first.up()

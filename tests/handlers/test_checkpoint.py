@@ -4,16 +4,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from forewarn.core.model import Status
+from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.process import running
+from forewarn.guest.steps import Run
 from tests.e2e.test_serve import until
 from tests.handlers.announced import Agent, announced, page_steps, run_of
 
@@ -176,6 +178,22 @@ def test_a_command_is_told_where(tmp_path: Path) -> None:
     failing = checkpoint.parse({**where, "command": ["false"]}, "here")
     with pytest.raises(StepFailed, match="false ended with 1"):
         checkpoint.prepare(failing, run_of())
+
+
+def test_it_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file and the folder that has its name are synced before the journal knows the checksum."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    kept: list[Mapping[str, object]] = []
+    run = Run(
+        step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
+        note_kept=lambda facts: kept.append({**facts, "synced": len(synced)}),
+    )  # fmt: skip
+    words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
+    spec = checkpoint.parse({"file": str(tmp_path / "state"), "stable_for": "0", "command": words}, "here")
+    checkpoint.prepare(spec, run)
+    assert synced == [(tmp_path / "state").stat().st_ino, tmp_path.stat().st_ino]
+    assert [facts["synced"] for facts in kept if facts["sha256"]] == [2]
 
 
 def test_the_content_decides_when_the_file_was_touched(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class MadeUp:
         self.leader = "pg0"
         self.urls: dict[str, str] = {}
         self.asked: list[str] = []
+        self.looks = 0
         # What each believes of who leads, where it is not the truth.
         self.believes: dict[str, str] = {}
         self.more: dict[str, dict[str, object]] = {}
@@ -56,6 +57,7 @@ class MadeUp:
                     status, text = self.on_switch(self.asked[-1])
                     say(handler, status, text.encode())
                     return
+                self.looks += 1
                 self.before_answer(name, handler)
                 said = self._cluster(name) if handler.path == "/cluster" else self._itself(name)
                 say(handler, 200, json.dumps(said).encode())
@@ -228,7 +230,8 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
         agent.kill()
         assert "approving" not in agent.kinds
         agent.up()
-        until(lambda: agent.kinds.count("begin") == 2)
+        looked = made.looks
+        until(lambda: made.looks >= looked + 8, 20)  # it looks, and does not ask
         go_on.set()
         until(lambda: "approved" in agent.kinds, 20)
         assert made.asked == ["pg1"]
