@@ -38,11 +38,12 @@ PARTS: dict[str, list[str]] = {
     # Most of it is waiting for others' programs.
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "api": [*PYTEST, "tests/api"],
+    "test kit": [*PYTEST, "tests/testing"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "handlers", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
 LANES = 2
 
 

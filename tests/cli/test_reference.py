@@ -40,10 +40,13 @@ def test_every_command_is_there() -> None:
         assert "--help" in text
 
 
+NO_API = ("forewarn serve", "forewarn agent", "forewarn emulate", "forewarn conform")
+
+
 def test_json_is_everywhere() -> None:
     """Whatever talks to the API prints its JSON when asked, and `db` tells its facts as JSON too."""
     for path, text in commands():
-        if "COMMAND [ARGS]" in text or path in ("forewarn serve", "forewarn agent"):
+        if "COMMAND [ARGS]" in text or path in NO_API or path.startswith("forewarn scenario "):
             continue
         assert "--json" in text, path
         assert ("--server" in text) is not path.startswith("forewarn db "), path

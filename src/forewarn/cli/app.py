@@ -11,12 +11,15 @@ from forewarn import __version__
 from forewarn.cli import (
     audits,
     clocks,
+    conforming,
     databases,
+    emulating,
     events,
     fleets,
     machines,
     maintenances,
     orders,
+    scenarios,
     scopes,
     statuses,
     tokens,
@@ -38,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
 command(app, "status")(statuses.status)
-for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases):
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases, scenarios):
     app.add_typer(noun.app)
 
 
@@ -118,6 +121,11 @@ def serve(
         )
     logs.set_up(loaded.log_level)
     server.serve(loaded, say=lambda line: print(line, flush=True))
+
+
+app.command("emulate")(emulating.emulate)
+# What follows the first word of the agent's command is the agent's.
+app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
 
 
 @app.command()

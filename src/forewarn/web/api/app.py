@@ -6,9 +6,10 @@ The work itself runs in threads: the event loop only reads, writes and waits.
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import cache
 from importlib.resources import files
 from typing import Any, get_args, get_origin
 
@@ -51,16 +52,25 @@ DOCS = {
     "/v1/docs.css": ("docs.css", "text/css; charset=utf-8"),
 }
 
+Table = Sequence[tuple["re.Pattern[str]", Call]]
+
 log = logging.getLogger("forewarn.api")
 
 
-def api_routes(api: Api, access: Access, streams: Streams) -> tuple[list[Route], ASGIApp]:
+def api_routes(
+    api: Api, access: Access, streams: Streams, calls: Sequence[Call] = CALLS
+) -> tuple[list[Route], ASGIApp]:
     """The pages everybody may read, for what the API is like is no secret, and what answers everything else."""
-    described = msgspec.json.encode(openapi(CALLS))
+    table = [(_pattern(call.path), call) for call in calls]
+
+    @cache
+    def described() -> bytes:
+        """When it is first asked for: most services, and nearly all emulators, never are."""
+        return msgspec.json.encode(openapi(calls))
 
     async def description(request: Request) -> Response:
         del request
-        return Response(described, media_type=JSON, headers=HEADERS)
+        return Response(described(), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
         name, media_type = DOCS[request.url.path]
@@ -71,7 +81,7 @@ def api_routes(api: Api, access: Access, streams: Streams) -> tuple[list[Route],
         try:
             if not request.url.path.startswith("/v1/"):
                 raise NotFound(f"there is no {request.url.path}: the API is at /v1/docs")
-            return await _answer(request, api, access, streams)
+            return await _answer(request, api, access, streams, table)
         except ForewarnError as error:
             return _told(error)
         except ClientDisconnect:
@@ -84,12 +94,12 @@ def api_routes(api: Api, access: Access, streams: Streams) -> tuple[list[Route],
     return pages, request_response(everything)
 
 
-async def _answer(request: Request, api: Api, access: Access, streams: Streams) -> Response:
+async def _answer(request: Request, api: Api, access: Access, streams: Streams, table: Table) -> Response:
     peer = request.client.host if request.client else ""
     who = await run_in_threadpool(access.identify, request.headers, peer)
     if request.url.path == STREAM and request.method == "GET":
         return await _stream(request, who, access, streams)
-    call, path = _find(request.method, request.url.path, who)
+    call, path = _find(table, request.method, request.url.path, who)
     if "scope" in path:
         who.require_scope(path["scope"])
     query = _query(call, request)
@@ -134,12 +144,9 @@ def _pattern(path: str) -> "re.Pattern[str]":
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
 
 
-_TABLE = [(_pattern(call.path), call) for call in CALLS]
-
-
-def _find(method: str, path: str, who: Asking) -> tuple[Call, dict[str, str]]:
+def _find(table: Table, method: str, path: str, who: Asking) -> tuple[Call, dict[str, str]]:
     """The call, if the caller's role may make it: 403 comes before 404 and 405 tell more."""
-    found = [(call, match.groupdict()) for pattern, call in _TABLE if (match := pattern.fullmatch(path))]
+    found = [(call, match.groupdict()) for pattern, call in table if (match := pattern.fullmatch(path))]
     if path == STREAM and method != "GET":
         raise MethodNotAllowed("the stream is read with GET", allow="GET")
     for call, names in found:
