@@ -12,9 +12,8 @@ $(READY): requirements/dev.txt pyproject.toml scripts/setup
 	PYTHON="$(PYTHON)" scripts/setup $(VENV)
 	@touch $@
 
-run: setup  ## the service with an example fleet, ready in seconds
-	@mkdir -p .venv/run; [ ! -e .venv/run/forewarn.db ] || $(BIN)/forewarn db migrate --store sqlite:.venv/run/forewarn.db
-	exec $(BIN)/forewarn serve --config examples/serve.toml
+run: setup  ## the service with an example fleet, ready in seconds; PORT=9000 for other ports than 8169 and 8170
+	@exec $(BIN)/forewarn demo $(if $(PORT),--port $(PORT))
 
 check: setup  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .

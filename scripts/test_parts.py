@@ -31,6 +31,7 @@ PARTS: dict[str, list[str]] = {
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],
+    "demo": [*PYTEST, "tests/demo"],
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
     "api": [*PYTEST, "tests/api"],
