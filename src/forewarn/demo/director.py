@@ -34,22 +34,30 @@ def _rolling(type_: EventType, scope: str, description: str, duration_s: int) ->
     return Request(type=type_, targets=Targets(scope=scope), description=description, duration_s=duration_s)
 
 
-def _one(type_: EventType, scope: str, name: str, description: str, **more: object) -> Request:
-    return Request(type=type_, targets=Targets(machines=((scope, name),)), description=description, **more)  # type: ignore[arg-type]
-
-
 ACTS: Mapping[str, Sequence[Act]] = {
     # Something is nearly always open here: this is the scope of whoever sits at this computer.
     "shop": (
         Act(request=_rolling(EventType.REBOOT, "shop", "New kernel, one update domain after the other", 300)),
         Act(
-            request=_one(EventType.REDEPLOY, "shop", "web-2", "Its owner moves it to another host", source=Source.USER)
+            request=Request(
+                type=EventType.REDEPLOY,
+                source=Source.USER,
+                targets=Targets(machines=(("shop", "web-2"),)),
+                description="Its owner moves it to another host",
+            )
         ),
         Act(request=_rolling(EventType.FREEZE, "shop", "Live migration off ageing hosts", 5)),
     ),
     "workers": (
         Act(request=_rolling(EventType.REBOOT, "workers", "Security update of the hypervisor", 300)),
-        Act(request=_one(EventType.REDEPLOY, "workers", "worker-1", "Its host has failed", emergency=True)),
+        Act(
+            request=Request(
+                type=EventType.REDEPLOY,
+                emergency=True,
+                targets=Targets(machines=(("workers", "worker-1"),)),
+                description="Its host has failed",
+            )
+        ),
         Act(
             request=Request(
                 type=EventType.FREEZE,
@@ -61,13 +69,13 @@ ACTS: Mapping[str, Sequence[Act]] = {
     ),
     "db": (
         Act(
-            request=_rolling(EventType.REBOOT, "db", "Firmware, not before tonight; will be called off", 600),
+            request=_rolling(EventType.REBOOT, "db", "New firmware in an hour; it will be called off", 600),
             earliest_in_s=3_600,
             cancel_after_s=900,
         ),
         Act(request=_rolling(EventType.REDEPLOY, "db", "To hosts with faster disks", 600)),
     ),
-    "legacy": (Act(request=_rolling(EventType.REBOOT, "legacy", "Power supply exchanged", 600)),),
+    "legacy": (Act(request=_rolling(EventType.REBOOT, "legacy", "New power supply", 600)),),
 }
 # Guests that never ask cannot be waited for.
 NEVER_ENABLED = "legacy"

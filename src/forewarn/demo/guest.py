@@ -1,4 +1,7 @@
-"""One guest of the demo: our agent as it is, in a process that ends with the demo. `python -m forewarn.demo.guest FIFO CONFIG`."""
+"""One guest of the demo: our agent as it is, in a process that ends with the demo.
+
+Called as `python -m forewarn.demo.guest FIFO CONFIG`.
+"""
 
 import os
 import sys

@@ -100,8 +100,8 @@ def _refuse_taken(port: int) -> None:
                 probe.bind((HOST, each))
             except OSError as error:
                 raise InvalidSettings(
-                    f"--port: {HOST}:{each} cannot be had: {error.strerror}. Is another demo or service running? Choose two ports in"
-                    " a row with `forewarn demo --port 9000` or `make run PORT=9000`"
+                    f"--port: {HOST}:{each} cannot be had: {error.strerror}. Is another demo or service running? Choose two"
+                    " ports in a row with `forewarn demo --port 9000` or `make run PORT=9000`"
                 ) from None
 
 

@@ -1,6 +1,6 @@
-"""What ties a demo's helpers to it: a FIFO that the demo alone holds open for writing. When it ends, however it does, they see it.
+"""What ties the demo's helpers to it: a FIFO that the demo alone holds open for writing. However it ends, they see it.
 
-`python -m forewarn.demo.lifeline FIFO SECONDS` is the work a guest pretends; `… FIFO remove FOLDER` removes the folder afterwards.
+`python -m forewarn.demo.lifeline FIFO SECONDS` is the work a guest pretends; `… FIFO remove FOLDER` clears up afterwards.
 """
 
 import os

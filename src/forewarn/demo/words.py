@@ -1,4 +1,4 @@
-"""What the demo says of itself: where to look, one question to ask as a guest, and what to try next. Every line works as pasted."""
+"""What the demo says of itself: where to look, what to ask as a guest, what to try next. Every command works as pasted."""
 
 from forewarn.core.durations import duration_text
 
