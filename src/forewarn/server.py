@@ -183,7 +183,11 @@ class GuestSide:
             self.guests,
             [Address.parse(text) for text in settings.guest],
             hop_limit=settings.guest_hop_limit,
-            repeated=((SEEN_EVERY_S, self._write_seen), (SIGHTINGS_EVERY_S, self._write_sightings)),
+            # On the demo's fast clock half a minute would look like half an hour.
+            repeated=(
+                (1.0 if settings.demo else SEEN_EVERY_S, self._write_seen),
+                (SIGHTINGS_EVERY_S, self._write_sightings),
+            ),
         )
 
     def _write_seen(self) -> None:
