@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import uvicorn
 
@@ -285,11 +286,24 @@ def calm() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
+class Stopping:
+    """Whether one of these signals came. A queue's `put` may interrupt itself: two at once must not lock each other out."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._came: SimpleQueue[None] = SimpleQueue()
+        for number in numbers:
+            signal.signal(number, lambda *_: self._came.put(None))
+
+    def wait(self) -> None:
+        self._came.get()
+
+    def is_set(self) -> bool:
+        return not self._came.empty()
+
+
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT: apply the fleet, start the ticker and the listeners, say that all is ready."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = Stopping(signal.SIGTERM, signal.SIGINT)
     service = Service(settings)
     try:
         if settings.fleet is not None:

@@ -56,8 +56,8 @@ class Demo:
         self.guest, self.operator = told.groups()
 
     def pasted(self, beginning: str, nth: int = 0) -> str:
-        """The line that begins so, as one would paste it."""
-        return [line.strip() for line in self.said.splitlines() if line.strip().startswith(beginning)][nth]
+        """The command that begins so, as one would paste it: a line, and the next where it ends with a pipe."""
+        return re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", self.said)[nth]
 
     def shell(self, *lines: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(

@@ -126,6 +126,17 @@ def test_it_says_ready_and_is(tmp_path: Path, fleet: str) -> None:
     assert seconds < 5
 
 
+def test_signals_at_once_do_not_hold_each_other_up(tmp_path: Path) -> None:
+    """Ctrl-C twice, or a signal from a terminal and from `make` as well: it still ends."""
+    with serving("--store", f"sqlite:{tmp_path}/f.db") as service:
+        for _ in range(200):
+            service.process.send_signal(signal.SIGINT)
+            service.process.send_signal(signal.SIGTERM)
+        code, seconds = service.stop()
+    assert code == 0
+    assert seconds < 5
+
+
 def test_the_same_fleet_again_is_no_difference(tmp_path: Path, fleet: str) -> None:
     """Applying is idempotent, also across restarts."""
     for expected in ("fleet: 2 difference(s) applied", "fleet: no difference"):

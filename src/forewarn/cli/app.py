@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -142,8 +143,10 @@ def demo(
 
 def _program() -> str:
     """How this command was called, to be pasted again."""
-    called = Path(sys.argv[0])
-    return f"{sys.executable} -m forewarn" if called.name == "__main__.py" else sys.argv[0]
+    called = sys.argv[0]
+    if Path(called).name == "__main__.py":
+        return f"{sys.executable} -m forewarn"
+    return "forewarn" if called == shutil.which("forewarn") else called
 
 
 @app.command()

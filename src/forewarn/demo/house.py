@@ -21,7 +21,7 @@ from forewarn.demo.director import Director
 from forewarn.demo.guests import answering, has_agent, helper
 from forewarn.demo.lifeline import hold, remove
 from forewarn.demo.words import welcome
-from forewarn.server import Service, calm, running
+from forewarn.server import Service, Stopping, calm, running
 from forewarn.settings import Settings, load
 
 DEFAULT_PORT = 8169
@@ -39,13 +39,11 @@ log = logging.getLogger("forewarn.demo")
 
 def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> None:
     """Until SIGTERM or SIGINT. `program` is how the command line is called in what is said."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = Stopping(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     rate = rate_of(speed)
     _refuse_taken(port)
     with _folder() as (folder, lifeline):
-        service = Service(settings_of(port, rate, folder))
+        service = Service(settings_of(port, rate, folder), node="the demo")
         try:
             director = Director(service.control, service.store)
             service.ticker.add_chore(director)
@@ -105,7 +103,7 @@ def _refuse_taken(port: int) -> None:
                 ) from None
 
 
-def _wait_until(begun: threading.Event, stopping: threading.Event) -> None:
+def _wait_until(begun: threading.Event, stopping: Stopping) -> None:
     """The guests have asked and something is announced: from the first look on there is something to see."""
     deadline_s = time.monotonic() + BEGIN_WITHIN_S
     while not begun.wait(0.05) and not stopping.is_set():

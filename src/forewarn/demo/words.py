@@ -13,14 +13,14 @@ def question(guest: str) -> str:
 
 
 def approval(guest: str) -> str:
-    """One complete line that approves the newest event there is."""
-    return f"{question(guest)} | {START} | curl -s -H Metadata:true -d @- '{guest}{PATH}'"
+    """One command over three lines that approves the newest event of the document."""
+    return f"{question(guest)} |\n    {START} |\n    curl -s -H Metadata:true -d @- '{guest}{PATH}'"
 
 
 def welcome(*, guest: str, operator: str, rate: float, program: str) -> str:
     return f"""
-Twelve machines in four scopes, and maintenance that keeps coming. The work is pretended, and the clock runs {rate:g} times as
-fast: a quarter of an hour takes {duration_text(round(QUARTER_S / rate))}. Ctrl-C ends it and leaves nothing behind.
+Twelve machines in four scopes, and maintenance that keeps coming. The work is pretended, and the
+clock runs {rate:g} times as fast: a quarter of an hour takes {duration_text(round(QUARTER_S / rate))}. Ctrl-C ends it and leaves nothing behind.
 
 Look: the portal, {operator}/
 
