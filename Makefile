@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run test check format bench soak interop agent lock clean
+.PHONY: setup run test check format bench soak interop agent dist image lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -42,9 +42,15 @@ agent: setup  ## dist/forewarn-agent.pyz: the agent as one file, for any Python 
 bench: setup  ## every figure the documentation states, as ratios against a peer
 	$(BIN)/python -m bench
 
-lock: setup  ## pin the development environment again (hashes, no registry host)
-	$(BIN)/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
-	    --no-emit-index-url --no-header --quiet -o requirements/dev.txt
+dist: setup  ## dist/*.whl and dist/*.tar.gz: what is published
+	$(BIN)/python scripts/build_dist.py dist
+
+image: dist  ## build the container image, and try it (podman and runc; installs them)
+	scripts/image
+
+lock: setup  ## pin the development environment and the image's again (hashes, no registry host)
+	@for extra in dev server; do $(BIN)/uv pip compile pyproject.toml --extra $$extra --generate-hashes --python-version 3.11 \
+	    --no-emit-index-url --no-header --quiet -o requirements/$$extra.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -256,11 +256,8 @@ class Store(Protocol):
     def first_seen(self, event_id: str) -> dict[str, datetime]:
         """When each machine first saw an event, by name."""
 
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        """When the machines of these scopes last asked; those that never did are not in it."""
-
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
-        """When exactly these last asked; those that never did are not in it."""
+        """When these last asked; those that never did are not in it."""
 
     # Lists and history: a page is one moment, and what is added between two pages neither doubles nor hides a row.
 

@@ -167,11 +167,6 @@ class MemoryStore:
         with self._lock:
             return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:4]
 
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        with self._lock:
-            keys = [(scope, name) for scope in scopes for name in self._machines.get(scope, ())]
-            return {key: self._seen[key] for key in sorted(keys) if key in self._seen}
-
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._lock:
             return {key: self._seen[key] for key in machines if key in self._seen}

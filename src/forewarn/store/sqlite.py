@@ -143,11 +143,6 @@ class SqliteStore:
         with self._writing() as writer:
             writer.many("record_seen", ({"scope": s.scope, "name": s.name, "at": rows.time_text(s.at)} for s in seen))
 
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        with self._reading() as reader:
-            found = reader.ask("last_seen_of_scopes", names=as_json(sorted(scopes)))
-            return {(row["scope"], row["name"]): datetime.fromisoformat(row["at"]) for row in found}
-
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._reading() as reader:
             found = reader.ask("last_seen_by_key", keys=as_json(machines))

@@ -324,9 +324,6 @@ INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
 ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
 
--- name: last_seen_of_scopes
-SELECT * FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;
-
 -- name: last_seen_by_key
 SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;
 
