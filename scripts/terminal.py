@@ -3,6 +3,7 @@
 Needs the demo's default ports. `make screenshots` calls it.
 """
 
+import io
 import os
 import pty
 import re
@@ -31,7 +32,7 @@ class Terminal:
     """What was typed and what came, as it looked."""
 
     def __init__(self) -> None:
-        self._console = Console(record=True, width=COLUMNS, file=Path(os.devnull).open("w"), force_terminal=True)
+        self._console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
         self._environment |= {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "NO_PROXY": "*"}
 

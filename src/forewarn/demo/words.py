@@ -18,9 +18,10 @@ def approval(guest: str) -> str:
 
 
 def welcome(*, guest: str, operator: str, rate: float, program: str) -> str:
+    quarter = duration_text(round(QUARTER_S / rate))
     return f"""
 Twelve machines in four scopes, and maintenance that keeps coming. The work is pretended, and the
-clock runs {rate:g} times as fast: a quarter of an hour takes {duration_text(round(QUARTER_S / rate))}. Ctrl-C ends it and leaves nothing behind.
+clock runs {rate:g} times as fast: a quarter of an hour takes {quarter}. Ctrl-C ends it and leaves nothing behind.
 
 Look: the portal, {operator}/
 
