@@ -57,7 +57,8 @@ class Demo:
 
     def pasted(self, beginning: str, nth: int = 0) -> str:
         """The command that begins so, as one would paste it: a line, and the next where it ends with a pipe."""
-        return re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", self.said)[nth]
+        found: list[str] = re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", self.said)
+        return found[nth]
 
     def shell(self, *lines: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(

@@ -272,7 +272,7 @@ def test_the_example_fleet_is_served_as_the_quickstart_says(tmp_path: Path) -> N
     finally:
         process.kill()
         process.communicate()
-    assert (tmp_path / ".venv" / "run" / "forewarn.db").exists()
+    assert (tmp_path / "run" / "forewarn.db").exists()
 
 
 def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> None:
