@@ -32,6 +32,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     Focus,
     Inventory,
@@ -166,6 +167,12 @@ class SqliteStore:
             return {row["machine"]: datetime.fromisoformat(row["at"]) for row in found}
 
     # -- lists and history
+
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        with self._reading() as reader:
+            scopes = None if within is None else as_json(sorted(set(within)))
+            (row,) = reader.ask("counts" if within is None else "counts_of_scopes", scopes=scopes)
+            return Counts(**dict(row))
 
     def machines_named(self, name: str) -> list[Machine]:
         with self._reading() as reader:
