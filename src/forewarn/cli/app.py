@@ -116,6 +116,10 @@ def serve(
         raise InvalidSettings(
             "token_free: `serve` always asks for tokens: leave it out of the file, and unset FOREWARN_TOKEN_FREE"
         )
+    if loaded.demo:
+        raise InvalidSettings(
+            "demo: this is for `forewarn demo` alone: leave it out of the file, and unset FOREWARN_DEMO"
+        )
     logs.set_up(loaded.log_level)
     server.serve(loaded, say=lambda line: print(line, flush=True))
 

@@ -170,13 +170,7 @@ class SqliteStore:
 
     def counts(self, within: tuple[str, ...] | None) -> Counts:
         with self._reading() as reader:
-            names = ("count_open", "count_scopes", "count_machines")
-            if within is not None:
-                names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
-            scopes = as_json(sorted(set(within or ())))
-            return Counts(
-                **{key: row[key] for name in names for row in reader.ask(name, scopes=scopes) for key in row.keys()}
-            )
+            return sqlite_lists.counts(reader, within)
 
     def machines_named(self, name: str) -> list[Machine]:
         with self._reading() as reader:

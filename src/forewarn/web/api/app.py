@@ -5,7 +5,7 @@ The work itself runs in threads: the event loop only reads, writes and waits.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 
 import msgspec
@@ -42,8 +42,13 @@ DOCS = {
 log = logging.getLogger("forewarn.api")
 
 
-def api_routes(api: Api, access: Access, streams: Streams) -> tuple[list[Route], ASGIApp]:
-    """The pages everybody may read, for what the API is like is no secret, and what answers everything else."""
+def api_routes(
+    api: Api, access: Access, streams: Streams, *, no_page: Callable[[Request], Awaitable[Response]]
+) -> tuple[list[Route], ASGIApp]:
+    """The pages everybody may read, for what the API is like is no secret, and what answers everything else.
+
+    `no_page` tells a browser that there is no such page.
+    """
     described = msgspec.json.encode(openapi(CALLS))
 
     async def description(request: Request) -> Response:
@@ -58,6 +63,8 @@ def api_routes(api: Api, access: Access, streams: Streams) -> tuple[list[Route],
     async def everything(request: Request) -> Response:
         try:
             if not request.url.path.startswith("/v1/"):
+                if "text/html" in request.headers.get("accept", ""):
+                    return await no_page(request)
                 raise NotFound(f"there is no {request.url.path}: the API is at /v1/docs")
             return await _answer(request, api, access, streams)
         except ForewarnError as error:
@@ -80,7 +87,7 @@ async def _answer(request: Request, api: Api, access: Access, streams: Streams) 
     call, path = find(request.method, request.url.path, who)
     query = read_query(call, request.query_params.multi_items())
     key = read_key(call, request.headers.get("idempotency-key"))
-    body = await _body(request, call.max_bytes)
+    body = await body_of(request, call.max_bytes)
     target = f"{request.url.path}?{request.url.query}"
     ask = Ask(
         who=who,
@@ -102,7 +109,7 @@ async def _answer(request: Request, api: Api, access: Access, streams: Streams) 
     )
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
+async def body_of(request: Request, max_bytes: int) -> bytes:
     """Within the limits on size and time; what is too large is refused before it is read, where it says so."""
     claimed = request.headers.get("content-length", "0")
     if claimed.isdigit() and int(claimed) > max_bytes:

@@ -145,6 +145,7 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _get("/v1/orders", work.list_orders, shapes.Page[shapes.OrderOut], "The orders, newest first.", query=work.OrdersQuery),
+    _get("/v1/orders/{id}", work.get_order, shapes.OrderOut, "One order; it bears its event's id."),
     _post("/v1/orders/{id}/start", work.start_order, shapes.OrderOut, "Take an order: the work begins."),
     _post(
         "/v1/orders/{id}/finish", work.finish_order, shapes.OrderOut, "The work is done.", takes=shapes.FinishIn,

@@ -226,6 +226,10 @@ def _orders_of(api: Api, ask: Ask) -> Answer:
     return told_page(told, None)
 
 
+def get_order(api: Api, ask: Ask) -> Answer:
+    return told_ok(_order_out(api, api.event(ask).id))
+
+
 def start_order(api: Api, ask: Ask) -> Answer:
     order = api.control.take_order(ask.path["id"], ask.who.actor, node=ask.who.name)
     return told_ok(_order_out(api, order.id))
