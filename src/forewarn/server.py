@@ -49,6 +49,9 @@ from forewarn.web.identity import Trust
 from forewarn.web.listener import Address, GuestListener, is_wildcard
 from forewarn.web.loop import Loop
 from forewarn.web.operator import operator_app
+from forewarn.web.portal.app import Portal
+from forewarn.web.portal.session import Sessions
+from forewarn.web.portal.visit import House
 
 # SIGTERM to exit within 5 s: three parts stop one after the other, each within this.
 STOP_WITHIN_S = 1.3
@@ -405,13 +408,14 @@ def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
     )
-    pages, rest = api_routes(api, access, streams)
+    portal = _portal(service, api, access, streams, guests.listener.urls[0])
+    pages, rest = api_routes(api, access, streams, no_page=portal.not_found)
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
-        pages=pages,
+        pages=[*pages, *portal.routes()],
         rest=rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
     )
@@ -448,6 +452,25 @@ def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]
         finally:
             server.should_exit = True
             thread.join(timeout=STOP_WITHIN_S)
+
+
+def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:
+    settings = service.settings
+    sessions = Sessions(
+        access,
+        now_s=time.time,
+        secure=settings.tls_cert is not None or settings.behind_tls_proxy,
+        free_key=secrets.token_bytes(SECRET_BYTES),
+        free=settings.token_free,
+    )
+    house = House(
+        executor=settings.executor,
+        clock=service.clock.name,
+        demo=settings.demo,
+        free=settings.token_free,
+        guest_url=guest_url,
+    )
+    return Portal(api, sessions, streams, house, clock_s=time.monotonic)
 
 
 def _reachable(host: str) -> str:

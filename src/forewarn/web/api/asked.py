@@ -15,6 +15,7 @@ from forewarn.control import Control, Once
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.model import (
     Event,
+    Request,
     Snapshot,
     Targets,
 )
@@ -29,6 +30,8 @@ from forewarn.web.api.shapes import Said
 MAX_TIMELINE = 500
 MAX_BEGINNING = 50
 JSON, TOML = "application/json", "application/toml"
+# What every answer of ours to an operator carries.
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,11 @@ class Api:
         waiting = self.control.waiting(snapshot, [e.id for e in events]) if why else {}
         return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance)
 
+    def told_plan(self, ask: Ask, request: Request) -> shapes.MaintenanceOut:
+        """What would be done, and what of others is in its way now; nothing is saved."""
+        maintenance_id, snapshot = self.control.plan(request, ask.who.actor)
+        return views.as_plan(self.told_maintenance(ask, maintenance_id, snapshot))
+
     def targets(self, said: shapes.TargetsIn) -> Targets:
         return Targets(
             machines=tuple(self.machine_key(name) for name in said.machines),
@@ -144,6 +152,12 @@ class Paged(Said):
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
     cursor: str = ""
+
+
+class DryRun(Said):
+    """With dry_run nothing is saved."""
+
+    dry_run: bool = False
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

@@ -22,9 +22,12 @@ from forewarn.core.model import (
     Token,
 )
 from forewarn.core.waiting import Waiting
+from forewarn.store import Counts
 from forewarn.web.api import shapes
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
+# Reasons to wait that lie with another maintenance.
+OTHERS = frozenset({"machine", "update-domain", "queue"})
 ELSEWHERE = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -156,14 +159,18 @@ def maintenance_row(maintenance: Maintenance) -> shapes.MaintenanceRow:
 
 
 def as_plan(told: shapes.MaintenanceOut) -> shapes.MaintenanceOut:
-    """A dry run's: no ids, no absolute times; what would start at once says so by its notice of 0."""
+    """A dry run's: no ids, no absolute times; what would start at once says so by its notice of 0.
+
+    Of what it would wait for, what others have in its way is told: the rest follows from the plan itself.
+    """
     told.id = told.created = told.not_before = told.earliest = None
     told.status = MaintenanceStatus.PLANNED
     for wave in told.waves:
         for event in wave.events:
             event.id = event.maintenance_id = event.published = event.not_before = event.started = None
             event.status = Status.PLANNED
-            event.waiting_for, event.timeline = [], []
+            event.waiting_for = [reason for reason in event.waiting_for if reason.code in OTHERS]
+            event.timeline = []
     return told
 
 
@@ -228,6 +235,10 @@ def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> shape
     if within is not None:
         told.origin = ""
     return told
+
+
+def counts_out(counts: Counts) -> shapes.CountsOut:
+    return _as(shapes.CountsOut, counts)
 
 
 def token_out(token: Token) -> shapes.TokenOut:

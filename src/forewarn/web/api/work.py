@@ -11,6 +11,7 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     ApprovalMode,
+    Event,
     EventType,
     MaintenanceStatus,
     OrderState,
@@ -28,6 +29,7 @@ from forewarn.store import (
     OrderQuery,
 )
 from forewarn.web.api import shapes, views
+from forewarn.web.api.access import Asking
 from forewarn.web.api.asked import (
     Answer,
     Api,
@@ -42,15 +44,8 @@ from forewarn.web.api.asked import (
     told_ok,
     told_page,
 )
-from forewarn.web.api.shapes import Said
 
 # -- maintenances
-
-
-class DryRun(Said):
-    """With dry_run nothing is saved."""
-
-    dry_run: bool = False
 
 
 class MaintenancesQuery(Paged):
@@ -73,8 +68,7 @@ def post_maintenance(api: Api, ask: Ask) -> Answer:
         on_failure=said.on_failure,
     )
     if ask.query.dry_run:
-        maintenance_id, snapshot = api.control.plan(request, ask.who.actor)
-        return told_ok(views.as_plan(api.told_maintenance(ask, maintenance_id, snapshot, why=False)))
+        return told_ok(api.told_plan(ask, request))
     told: list[bytes] = []
 
     def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
@@ -152,18 +146,32 @@ def get_event(api: Api, ask: Ask) -> Answer:
     return told_ok(api.told_event(ask, api.event(ask).id))
 
 
+def not_to_approve(who: Asking, event: Event) -> str:
+    """Why it is not theirs to approve, or ""."""
+    if who.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
+        return f"event {event.id} is approved by operators alone: its scope has approval = operator"
+    return ""
+
+
+def not_to_cancel(who: Asking, event: Event) -> str:
+    """Why it is not theirs to cancel, or ""."""
+    if who.role is Role.OWNER and event.source is not Source.USER:
+        return f"event {event.id} is the platform's: an owner cancels user events only"
+    return ""
+
+
 def approve_event(api: Api, ask: Ask) -> Answer:
     event = api.event(ask)
-    if ask.who.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
-        raise Forbidden(f"event {event.id} is approved by operators alone: its scope has approval = operator")
+    if why := not_to_approve(ask.who, event):
+        raise Forbidden(why)
     api.control.approve_event(event.id, ask.who.actor)
     return told_ok(api.told_event(ask, event.id))
 
 
 def cancel_event(api: Api, ask: Ask) -> Answer:
     event = api.event(ask)
-    if ask.who.role is Role.OWNER and event.source is not Source.USER:
-        raise Forbidden(f"event {event.id} is the platform's: an owner cancels user events only")
+    if why := not_to_cancel(ask.who, event):
+        raise Forbidden(why)
     api.control.cancel_event(event.id, ask.who.actor)
     return told_ok(api.told_event(ask, event.id))
 
@@ -216,6 +224,10 @@ def _orders_of(api: Api, ask: Ask) -> Answer:
         if (order := snapshot.orders.get(event.id)) is not None and order.state in wanted
     ]
     return told_page(told, None)
+
+
+def get_order(api: Api, ask: Ask) -> Answer:
+    return told_ok(_order_out(api, api.event(ask).id))
 
 
 def start_order(api: Api, ask: Ask) -> Answer:
