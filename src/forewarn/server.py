@@ -334,7 +334,7 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
 def running(service: Service) -> Iterator[tuple[GuestSide, str]]:
     """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address."""
     check_tls(service.settings)
-    token = environment_token()
+    token = "" if service.settings.token_free else environment_token()
     with _answering(service) as guests, _ticking(service), _listening(service, guests, token) as operator_url:
         yield guests, operator_url
 

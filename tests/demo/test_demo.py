@@ -1,6 +1,8 @@
 """`forewarn demo` as a newcomer meets it: a real process, real agents, the lines it prints pasted as they are."""
 
+import html
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -91,6 +93,19 @@ def test_what_it_says_to_try_works_as_pasted(demo: Demo) -> None:
     until(lambda: any(each["source"] == "User" and each["resources"] == ["web-0"] for each in demo.events()))
 
 
+def test_the_portal_begins_with_a_guide(demo: Demo) -> None:
+    """Without logging in: what is seen, the same question to ask as printed, and links that all lead somewhere."""
+    with urllib.request.urlopen(f"{demo.operator}/", timeout=10) as answer:
+        page = html.unescape(answer.read().decode())
+    guide = page.partition('class="guide"')[2].partition("</section>")[0]
+    assert demo.pasted("curl") in guide
+    links = re.findall(r'href="([^"]+)"', guide)
+    assert len(links) >= 5
+    for link in links:
+        with urllib.request.urlopen(f"{demo.operator}{link}", timeout=10) as answer:
+            assert answer.status == 200
+
+
 def test_its_settings_say_that_it_is_a_demo(demo: Demo) -> None:
     """No token is asked for on loopback, and a foreign page is refused."""
     request = urllib.request.Request(f"{demo.operator}/v1/clock", headers={"Origin": "http://elsewhere.example"})
@@ -153,10 +168,3 @@ def test_a_taken_port_says_how_to_choose_another(tmp_path: Path, operators: bool
     assert said.startswith(f"forewarn: --port: 127.0.0.1:{port} cannot be had: Address already in use.")
     assert "--port 9000" in said
     assert "make run PORT=9000" in said
-
-
-def test_a_speed_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    """With the range there is."""
-    assert _fails(tmp_path, "--speed", "fast").startswith(
-        "forewarn: --speed: 'fast' is no rate: write one from 1x to 600x"
-    )
