@@ -131,7 +131,10 @@ class Portal:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        shown = {name: getattr(words, name) for name in ("span", "distance", "iso", "stamp", "some", "cut", "count")}
+        shown = {
+            name: getattr(words, name)
+            for name in ("span", "distance", "iso", "stamp", "some", "cut", "count", "linked")
+        }
         versions = {name: hashlib.sha256(text).hexdigest()[:12] for name, text in self._files.items()}
         self._templates.globals.update(shown, house=house, version=__version__, files=versions)
 
