@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forewarn.clock import ManualClock
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, EventType, Request, Role, Source, Targets, Token
+from forewarn.core.model import Actor, EventType, Machine, Request, Role, Source, Targets, Token
 from forewarn.server import Service, running
 from forewarn.settings import load
 from forewarn.store import EventQuery, Seen
@@ -156,7 +156,7 @@ def _people(service: Service) -> None:
         service.control.add_token(token, OPERATOR)
 
 
-def _seen_machines(service: Service) -> list[object]:
+def _seen_machines(service: Service) -> list[Machine]:
     return [m for key, m in sorted(service.store.inventory().machines.items()) if key[0] != "legacy"]
 
 

@@ -54,6 +54,7 @@ HINTS = {
     404: "It may have ended long ago and been forgotten, or it lies outside your scopes. Look for it in the history.",
     409: "The state has changed, or forbids this. Go back and look at it as it is now.",
     413: "Send less at once.",
+    422: "Go back, mend what is named above, and send it again.",
     429: "Wait a minute.",
     503: "Nothing was changed. Try again in a few seconds.",
 }
