@@ -54,6 +54,7 @@ HINTS = {
     404: "It may have ended long ago and been forgotten, or it lies outside your scopes. Look for it in the history.",
     409: "The state has changed, or forbids this. Go back and look at it as it is now.",
     413: "Send less at once.",
+    422: "Go back, mend what is named above, and send it again.",
     429: "Wait a minute.",
     503: "Nothing was changed. Try again in a few seconds.",
 }
@@ -131,7 +132,10 @@ class Portal:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        shown = {name: getattr(words, name) for name in ("span", "distance", "iso", "stamp", "some", "cut", "count")}
+        shown = {
+            name: getattr(words, name)
+            for name in ("span", "distance", "iso", "stamp", "some", "cut", "count", "linked")
+        }
         versions = {name: hashlib.sha256(text).hexdigest()[:12] for name, text in self._files.items()}
         self._templates.globals.update(shown, house=house, version=__version__, files=versions)
 

@@ -7,6 +7,7 @@ what lies beyond is drawn to its edge.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import ceil
 
 from forewarn.web.api.shapes import EventOut
 from forewarn.web.portal.words import distance, stamp
@@ -14,7 +15,7 @@ from forewarn.web.portal.words import distance, stamp
 STEPS_S = (60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000)
 MAX_TICKS = 6
 SHORTEST_S = 600
-MOST = 0.8  # of the events lie within the picture
+MOST = 0.9  # of the events lie within the picture
 EDGE = 4.0  # percent: labels nearer to the edge would be cut
 
 
@@ -64,7 +65,7 @@ def picture(events: Sequence[EventOut], now: datetime) -> Picture:
     def strip(event: EventOut) -> Strip:
         notice = work = None
         if event.published is not None:
-            notice = bar(event.published, event.started or event.not_before or now)
+            notice = bar(event.published, event.not_before or event.started or now)
         if event.started is not None:
             work = bar(event.started, event.ended or now)
         marks = tuple(sorted({at(approval.when) for approval in event.approved_by[:MAX_TICKS]}))
@@ -77,9 +78,9 @@ def picture(events: Sequence[EventOut], now: datetime) -> Picture:
 
 
 def _reach(events: Sequence[EventOut], now: datetime) -> tuple[datetime, datetime]:
-    back = sorted((now - (e.published or now)).total_seconds() for e in events)
-    ahead = sorted(((e.not_before or now) - now).total_seconds() for e in events)
-    back_s, ahead_s = (max(0.0, each[int((len(each) - 1) * MOST)]) if each else 0.0 for each in (back, ahead))
+    back = sorted((now - e.published).total_seconds() for e in events if e.published is not None)
+    ahead = sorted((e.not_before - now).total_seconds() for e in events if e.not_before is not None)
+    back_s, ahead_s = (max(0.0, each[ceil((len(each) - 1) * MOST)]) if each else 0.0 for each in (back, ahead))
     whole_s = max(SHORTEST_S, back_s + ahead_s)
     return now - timedelta(seconds=back_s + whole_s * 0.06), now + timedelta(
         seconds=max(ahead_s, SHORTEST_S / 4) + whole_s * 0.1

@@ -1,8 +1,12 @@
 """Times and spans as people read them. Moments are UTC and say so; how far away they are comes beside."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
+from markupsafe import Markup, escape
+
+EVENT_ID = re.compile(r"event ([0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12})")
 MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
 
 
@@ -47,6 +51,14 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def linked(message: str) -> Markup:
+    """A sentence whose events lead to their pages, under the first letters of their ids."""
+    told = Markup()
+    for number, part in enumerate(EVENT_ID.split(message)):
+        told += escape(part) if number % 2 == 0 else Markup('event <a href="/events/{}">{}</a>').format(part, part[:8])
+    return told
 
 
 def count(number: int, one: str, many: str = "") -> str:
