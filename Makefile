@@ -16,7 +16,8 @@ run: setup  ## the service with an example fleet, ready in seconds; PORT=9000 fo
 	@exec $(BIN)/forewarn demo $(if $(PORT),--port $(PORT))
 
 screenshots: setup  ## draw the pictures of the documentation again
-	$(BIN)/python scripts/terminal.py
+	$(BIN)/python -m scripts.screenshots
+	$(BIN)/python -m scripts.terminal
 
 check: setup  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -45,6 +45,15 @@ def test_the_quickstart_and_the_guided_page_name_machines_that_are_there() -> No
     assert set(re.findall(r"/scopes/([a-z]+)", guide)) <= set(fleet.scopes)
 
 
+def test_the_pictures_of_the_first_page_are_there() -> None:
+    """In light and dark, and the terminal's."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    pictures = re.findall(r"(docs/images/[\w/-]+\.(?:png|svg))", readme)
+    assert len(pictures) == 3
+    for picture in pictures:
+        assert (ROOT / picture).is_file()
+
+
 def test_the_first_page_asks_what_the_demo_answers() -> None:
     """The two commands of the README are the demo's own."""
     readme = (ROOT / "README.md").read_text("utf-8")
