@@ -99,7 +99,9 @@ class Demo:
         return self.process.wait(30)
 
     def close(self) -> None:
+        """Ctrl-C, unless it has ended; it ends well and leaves no folder."""
         if self.process.poll() is None:
-            self.end(signal.SIGTERM)
+            assert self.end(signal.SIGINT) == 0
+            assert self.left() == []
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -41,7 +41,7 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
     """Until SIGTERM or SIGINT. `program` is how the command line is called in what is said."""
     stopping = Stopping(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     rate = rate_of(speed)
-    _refuse_taken(port)
+    refuse_taken(port)
     with _folder() as (folder, lifeline):
         service = Service(settings_of(port, rate, folder), node="the demo")
         try:
@@ -90,7 +90,8 @@ def settings_of(port: int, rate: float, folder: Path) -> Settings:
     )
 
 
-def _refuse_taken(port: int) -> None:
+def refuse_taken(port: int) -> None:
+    """Both ports are free, or InvalidSettings says which is not and how to choose others."""
     for each in (port, port + 1) if port else ():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
