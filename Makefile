@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run test check format bench soak interop agent lock clean
+.PHONY: setup run test check format bench soak interop agent screenshots lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -39,6 +39,9 @@ interop: setup  ## curl, Python 2.7, C# and Node against a real service
 
 agent: setup  ## dist/forewarn-agent.pyz: the agent as one file, for any Python from 3.9
 	$(BIN)/python scripts/build_agent.py
+
+screenshots: setup  ## docs/images/portal: every page of the portal, as Chromium shows it
+	$(BIN)/python -m scripts.screenshots
 
 bench: setup  ## every figure the documentation states, as ratios against a peer
 	$(BIN)/python -m bench

@@ -1,7 +1,7 @@
 """What can be looked at. Every page is read through the API's calls, bounded and paged; nothing is decided here."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
@@ -167,29 +167,22 @@ def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
 
 
 def maintenance(visit: Visit) -> Shown:
-    told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}")
-    known = visit.desk.api.store.maintenance(visit.names["id"])
     begin = _whole(visit.query.get("from", ""))
-    events = [event for wave in told.waves for event in wave.events]
-    page = events[begin : begin + ROWS]
+    told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}", skip=begin, limit=ROWS)
+    known = visit.desk.api.store.maintenance(visit.names["id"])
+    count = sum(told.event_counts.values())
     filled = {
         "maintenance": told,
         "offers": verbs.of_maintenance(visit.desk, known) if known is not None else [],
-        "progress": _progress(events),
-        "waves": [(number, list(found)) for number, found in groupby(page, key=lambda e: e.wave)],
-        "wave_count": len(told.waves),
+        "progress": [(status, told.event_counts[status]) for status in Status if status in told.event_counts],
+        "waves": [(wave.number, wave.events) for wave in told.waves],
         "begin": begin,
-        "shown": len(page),
-        "event_count": len(events),
-        "older": f"?from={begin + ROWS}" if begin + ROWS < len(events) else "",
+        "shown": sum(len(wave.events) for wave in told.waves),
+        "event_count": count,
+        "older": f"?from={begin + ROWS}" if begin + ROWS < count else "",
         "first": begin > 0,
     }
     return Shown("maintenance.html", filled)
-
-
-def _progress(events: Iterable[EventOut]) -> list[tuple[Status, int]]:
-    statuses = [event.status for event in events]
-    return [(status, statuses.count(status)) for status in Status if status in statuses]
 
 
 def _whole(text: str) -> int:
