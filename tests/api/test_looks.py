@@ -1,10 +1,12 @@
 """What is kept of a look is never older than the last change, whoever made it."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from forewarn.core.model import Change
+from forewarn.core.model import Change, Snapshot
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import play
 from forewarn.web.api import looks
@@ -35,17 +37,22 @@ def test_whatever_can_be_told_of_is_in_the_audit(story: Path) -> None:
 
 
 @pytest.fixture
-def service() -> "House":
+def service() -> Iterator[House]:
     with house(executor="simulated") as running:
         running.enable("shop")
-        yield running  # type: ignore[misc]
+        yield running
 
 
 def test_a_look_is_kept_until_something_changes(service: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for twice it is read once; after any change it is read again."""
     reads: list[object] = []
     told = service.control.told
-    monkeypatch.setattr(service.control, "told", lambda **asked: reads.append(asked) or told(**asked))
+
+    def counted(**asked: Any) -> Snapshot:
+        reads.append(asked)
+        return told(**asked)
+
+    monkeypatch.setattr(service.control, "told", counted)
     made = service.schedule("shop/web-0")
     path = f"/v1/maintenances/{made['id']}"
     first = service.get(path)

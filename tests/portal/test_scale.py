@@ -1,6 +1,7 @@
 """A large fleet makes no large page: whatever there is, a page is paged and below 300 KB."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,11 @@ LARGE_SCOPE = "\n".join(
 
 
 @pytest.fixture
-def crowded() -> "House":
+def crowded() -> Iterator[House]:
     """One event of a thousand machines with long names, each of which saw and approved it, and an order that said much."""
     with house(LARGE_SCOPE, store="memory:") as running:
         running.enable("shop")
-        yield running  # type: ignore[misc]
+        yield running
 
 
 def test_pages_about_a_crowd_are_bounded(crowded: House) -> None:

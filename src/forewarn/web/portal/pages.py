@@ -44,7 +44,7 @@ def now(visit: Visit) -> Shown:
         "groups": groups,
         "events": events,
         "older": older(visit, page.next_cursor),
-        "first": bool(visit.query.get("cursor")),
+        "first": first(visit),
     }
     return Shown("now.html", filled)
 
@@ -66,7 +66,7 @@ def scope(visit: Visit) -> Shown:
         "document": _document(visit, name, version),
         "events": visit.desk.get("/v1/events", scope=name, limit=HISTORY_ROWS).items,
         "older": older(visit, machines.next_cursor),
-        "first": bool(visit.query.get("cursor")),
+        "first": first(visit),
         "may_restart": visit.desk.may("POST", f"/v1/scopes/{name}/machines/any/restart"),
         "may_plan": visit.desk.may("POST", "/v1/maintenances"),
     }
@@ -125,15 +125,22 @@ def tokens(visit: Visit, *, typed: dict[str, str] | None = None, wrong: str = ""
 def _list(visit: Visit, template: str, path: str, limit: int, **asked: Any) -> Shown:
     page = visit.desk.get(path, limit=limit, cursor=visit.query.get("cursor"), **asked)
     filled = {"items": page.items, "asked": asked, "older": older(visit, page.next_cursor)}
-    return Shown(template, {**filled, "first": bool(visit.query.get("cursor"))})
+    return Shown(template, {**filled, "first": first(visit)})
 
 
 def older(visit: Visit, cursor: str | None) -> str:
     """Where the next page is, or ""; what was searched for stays."""
-    if cursor is None:
-        return ""
-    kept = {key: value for key, value in visit.query.items() if key != "done"}
-    return f"?{urlencode({**kept, 'cursor': cursor})}"
+    return f"?{urlencode({**_kept(visit), 'cursor': cursor})}" if cursor is not None else ""
+
+
+def first(visit: Visit) -> str:
+    """Where the first page is, or "" on it."""
+    kept = f"?{urlencode(_kept(visit))}" if _kept(visit) else ""
+    return visit.url.partition("?")[0] + kept if visit.query.get("cursor") else ""
+
+
+def _kept(visit: Visit) -> dict[str, str]:
+    return {key: value for key, value in visit.query.items() if value and key not in ("done", "cursor")}
 
 
 # -- one event, one maintenance
@@ -180,7 +187,7 @@ def maintenance(visit: Visit) -> Shown:
         "shown": sum(len(wave.events) for wave in told.waves),
         "event_count": count,
         "older": f"?from={begin + ROWS}" if begin + ROWS < count else "",
-        "first": begin > 0,
+        "first": visit.url.partition("?")[0] if begin else "",
     }
     return Shown("maintenance.html", filled)
 
