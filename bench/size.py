@@ -23,6 +23,7 @@ class Size:
     agent_settle_s: float
     pasts: tuple[Past, Past]
     list_rounds: int
+    portal: tuple[int, int, int]  # machines, open events, rounds
 
 
 FULL = Size(
@@ -40,6 +41,7 @@ FULL = Size(
     agent_settle_s=3.0,
     pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
     list_rounds=15,
+    portal=(10_000, 1_000, 9),
 )
 TOY = Size(
     judged=False,
@@ -56,4 +58,5 @@ TOY = Size(
     agent_settle_s=0.5,
     pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
     list_rounds=1,
+    portal=(400, 50, 1),
 )

@@ -37,6 +37,7 @@ PARTS: dict[str, list[str]] = {
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
     "api": [*PYTEST, "tests/api"],
+    "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],

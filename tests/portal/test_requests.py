@@ -75,9 +75,10 @@ def test_a_log_in_leads_nowhere_else() -> None:
 @pytest.mark.parametrize(
     "value", ["", "x", "9999999999", "9999999999.", "9999999999.!!!", "9999999999.AAAA", "-1.QUJD", "9" * 400]
 )
-def test_a_cookie_that_is_not_ours_is_no_log_in(service: House, value: str) -> None:
+def test_a_cookie_that_is_not_ours_is_no_log_in(operator: Caller, value: str) -> None:
     """Whatever it holds."""
-    reply = service.ask("GET", "/", token="", headers={"Cookie": f"forewarn={value}"})
+    name = operator.cookie.partition("=")[0]
+    reply = operator.house.ask("GET", "/", token="", headers={"Cookie": f"{name}={value}"})
     assert reply.status == 401
 
 
@@ -89,6 +90,12 @@ def test_a_log_in_ends(service: House, operator: Caller) -> None:
     reply = service.ask("GET", "/", token="", headers={"Cookie": f"{name}={int(time.time()) - 1}.{rest}"})
     assert reply.status == 401
     assert "has ended" in words(reply)
+
+
+def test_two_services_on_one_machine_do_not_log_each_other_out(service: House, operator: Caller) -> None:
+    """Cookies know no ports, so their names do."""
+    port = service.url.rpartition(":")[2]
+    assert operator.cookie.startswith(f"forewarn-{port}=")
 
 
 def test_a_revoked_token_is_out_at_once(service: House) -> None:
@@ -292,6 +299,7 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
         assert "<script>alert" not in operator.get(f"/events/{event}").raw.decode()
         assert operator.post(f"/events/{event}/finish", {}).status == 303
         assert offered() == []
+        service.service.ticker.advance(1)
         assert offered(f"/maintenances/{made['id']}") == []
 
 

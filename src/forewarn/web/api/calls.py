@@ -123,7 +123,10 @@ CALLS: tuple[Call, ...] = (
         "/v1/maintenances", work.list_maintenances, shapes.Page[shapes.MaintenanceRow], "The maintenances, newest first.",
         query=work.MaintenancesQuery,
     ),
-    _get("/v1/maintenances/{id}", work.get_maintenance, shapes.MaintenanceOut, "One maintenance, with its waves."),
+    _get(
+        "/v1/maintenances/{id}", work.get_maintenance, shapes.MaintenanceOut, "One maintenance, with its waves.",
+        query=work.PartQuery,
+    ),
     *(
         _post(f"/v1/maintenances/{{id}}/{verb}", work.maintenance_verb(do), shapes.MaintenanceOut, summary)
         for verb, do, summary in (

@@ -285,6 +285,7 @@ class MaintenanceOut(Told):
     not_before: datetime | None
     earliest: datetime | None
     ended: datetime | None
+    event_counts: dict[Status, int]
     waves: list[WaveOut]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
@@ -44,6 +45,7 @@ from forewarn.web.api.asked import (
     told_ok,
     told_page,
 )
+from forewarn.web.api.shapes import Said
 
 # -- maintenances
 
@@ -93,8 +95,17 @@ def list_maintenances(api: Api, ask: Ask) -> Answer:
     return told_page(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
 
 
+class PartQuery(Said):
+    """Of its events, `limit` after the first `skip`; by default all."""
+
+    skip: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+
+
 def get_maintenance(api: Api, ask: Ask) -> Answer:
-    return told_ok(api.told_maintenance(ask, ask.path["id"]))
+    skip, limit = ask.query.skip, ask.query.limit
+    part = slice(skip, None if limit is None else skip + limit)
+    return told_ok(api.told_maintenance(ask, ask.path["id"], part=part))
 
 
 def maintenance_verb(do: Callable[[Control, str, Actor], None]) -> Callable[[Api, Ask], Answer]:

@@ -215,7 +215,7 @@ class Portal:
             log.info("%s, by %s from %s", request.url.path, visitor.who.name, visitor.who.origin)
         answer = self._page(visit, made)
         if request.url.path == "/logout":
-            answer.headers["set-cookie"] = self._sessions.forgotten()
+            answer.headers["set-cookie"] = self._sessions.forgotten(request.headers)
         return answer
 
     def _visit(self, visitor: Visitor, request: Request, form: Mapping[str, str]) -> Visit:
@@ -239,7 +239,7 @@ class Portal:
             "who": visit.desk.who,
             "now": visit.now,
             "done": DONE.get(visit.query.get("done", ""), ""),
-            "may_plan": visit.desk.who.role != "viewer",
+            "may_plan": bool(planning.kinds_for(visit)),
             "may_tokens": visit.desk.may("GET", "/v1/tokens") and not self._house.free,
             **made.filled,
         }
@@ -280,7 +280,7 @@ class Portal:
         self._attempts.check(peer)
         to, carried = local_path(form.get("to", "/")), form.get("carried", "")
         try:
-            visitor, cookie = self._sessions.log_in(form.get("token", ""), peer)
+            visitor, cookie = self._sessions.log_in(form.get("token", ""), request.headers, peer)
         except Unauthorized as error:
             self._attempts.failed(peer)
             log.warning("a log-in failed, from %s", peer)

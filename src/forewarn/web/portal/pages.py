@@ -1,7 +1,7 @@
 """What can be looked at. Every page is read through the API's calls, bounded and paged; nothing is decided here."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
@@ -44,7 +44,7 @@ def now(visit: Visit) -> Shown:
         "groups": groups,
         "events": events,
         "older": older(visit, page.next_cursor),
-        "first": bool(visit.query.get("cursor")),
+        "first": first(visit),
     }
     return Shown("now.html", filled)
 
@@ -66,7 +66,7 @@ def scope(visit: Visit) -> Shown:
         "document": _document(visit, name, version),
         "events": visit.desk.get("/v1/events", scope=name, limit=HISTORY_ROWS).items,
         "older": older(visit, machines.next_cursor),
-        "first": bool(visit.query.get("cursor")),
+        "first": first(visit),
         "may_restart": visit.desk.may("POST", f"/v1/scopes/{name}/machines/any/restart"),
         "may_plan": visit.desk.may("POST", "/v1/maintenances"),
     }
@@ -125,15 +125,22 @@ def tokens(visit: Visit, *, typed: dict[str, str] | None = None, wrong: str = ""
 def _list(visit: Visit, template: str, path: str, limit: int, **asked: Any) -> Shown:
     page = visit.desk.get(path, limit=limit, cursor=visit.query.get("cursor"), **asked)
     filled = {"items": page.items, "asked": asked, "older": older(visit, page.next_cursor)}
-    return Shown(template, {**filled, "first": bool(visit.query.get("cursor"))})
+    return Shown(template, {**filled, "first": first(visit)})
 
 
 def older(visit: Visit, cursor: str | None) -> str:
     """Where the next page is, or ""; what was searched for stays."""
-    if cursor is None:
-        return ""
-    kept = {key: value for key, value in visit.query.items() if key != "done"}
-    return f"?{urlencode({**kept, 'cursor': cursor})}"
+    return f"?{urlencode({**_kept(visit), 'cursor': cursor})}" if cursor is not None else ""
+
+
+def first(visit: Visit) -> str:
+    """Where the first page is, or "" on it."""
+    kept = f"?{urlencode(_kept(visit))}" if _kept(visit) else ""
+    return visit.url.partition("?")[0] + kept if visit.query.get("cursor") else ""
+
+
+def _kept(visit: Visit) -> dict[str, str]:
+    return {key: value for key, value in visit.query.items() if value and key not in ("done", "cursor")}
 
 
 # -- one event, one maintenance
@@ -167,29 +174,22 @@ def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
 
 
 def maintenance(visit: Visit) -> Shown:
-    told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}")
-    known = visit.desk.api.store.maintenance(visit.names["id"])
     begin = _whole(visit.query.get("from", ""))
-    events = [event for wave in told.waves for event in wave.events]
-    page = events[begin : begin + ROWS]
+    told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}", skip=begin, limit=ROWS)
+    known = visit.desk.api.store.maintenance(visit.names["id"])
+    count = sum(told.event_counts.values())
     filled = {
         "maintenance": told,
         "offers": verbs.of_maintenance(visit.desk, known) if known is not None else [],
-        "progress": _progress(events),
-        "waves": [(number, list(found)) for number, found in groupby(page, key=lambda e: e.wave)],
-        "wave_count": len(told.waves),
+        "progress": [(status, told.event_counts[status]) for status in Status if status in told.event_counts],
+        "waves": [(wave.number, wave.events) for wave in told.waves],
         "begin": begin,
-        "shown": len(page),
-        "event_count": len(events),
-        "older": f"?from={begin + ROWS}" if begin + ROWS < len(events) else "",
-        "first": begin > 0,
+        "shown": sum(len(wave.events) for wave in told.waves),
+        "event_count": count,
+        "older": f"?from={begin + ROWS}" if begin + ROWS < count else "",
+        "first": visit.url.partition("?")[0] if begin else "",
     }
     return Shown("maintenance.html", filled)
-
-
-def _progress(events: Iterable[EventOut]) -> list[tuple[Status, int]]:
-    statuses = [event.status for event in events]
-    return [(status, statuses.count(status)) for status in Status if status in statuses]
 
 
 def _whole(text: str) -> int:

@@ -38,9 +38,7 @@ def form(visit: Visit, *, typed: Mapping[str, str] | None = None, wrong: str = "
     """The form, empty or as it was typed."""
     given = typed if typed is not None else visit.query
     values = {name: given.get(name, default) for name, default in FIELDS.items()}
-    may_schedule = visit.desk.may("POST", "/v1/maintenances")
-    kinds = {"maintenance": "Maintenance of many machines"} if may_schedule else {}
-    kinds |= USER_KINDS if visit.desk.may("POST", f"/v1/scopes/{_own_scope(visit)}/machines/any/restart") else {}
+    kinds = kinds_for(visit)
     if not kinds:
         raise Forbidden(f"a token with the role {visit.desk.who.role} plans nothing: log in with another")
     if values["kind"] not in kinds:
@@ -58,8 +56,11 @@ def form(visit: Visit, *, typed: Mapping[str, str] | None = None, wrong: str = "
     return Shown("plan.html", filled, status)
 
 
-def _own_scope(visit: Visit) -> str:
-    return next(iter(visit.desk.who.within or ("any",)))
+def kinds_for(visit: Visit) -> dict[str, str]:
+    """What the visitor may plan at all."""
+    own = next(iter(visit.desk.who.within or ("any",)))
+    kinds = {"maintenance": "Maintenance of many machines"} if visit.desk.may("POST", "/v1/maintenances") else {}
+    return kinds | (USER_KINDS if visit.desk.may("POST", f"/v1/scopes/{own}/machines/any/restart") else {})
 
 
 def sent(visit: Visit) -> Shown | Go:

@@ -45,14 +45,12 @@ class Sessions:
         self._secure = secure
         self._free_key = free_key
         self.free = free
-        # Under TLS the browser itself refuses a cookie of this name that another site or a plain page made.
-        self.cookie_name = "__Host-forewarn" if secure else "forewarn"
 
     def visitor(self, headers: Mapping[str, str], cookies: Mapping[str, str], peer: str) -> Visitor:
         """Whoever the cookie says, authenticated now, or Unauthorized."""
         if self.free:
             return Visitor(self._access.identify(headers, peer), _proof(self._free_key, "free"), float("inf"))
-        value = cookies.get(self.cookie_name, "")
+        value = cookies.get(self._name(headers), "")
         expires_s, token = _read(value)
         if not token:
             raise Unauthorized("log in first")
@@ -67,7 +65,7 @@ class Sessions:
     def still_in(self, visitor: Visitor) -> bool:
         return self._now_s() < visitor.expires_s and self._access.still_known(visitor.who)
 
-    def log_in(self, token: str, peer: str) -> tuple[Visitor, str]:
+    def log_in(self, token: str, headers: Mapping[str, str], peer: str) -> tuple[Visitor, str]:
         """The visitor and their new cookie."""
         token = token.strip()
         if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isprintable():
@@ -75,15 +73,22 @@ class Sessions:
         who = self._access.identify({"authorization": f"Bearer {token}"}, peer)
         expires_s = int(self._now_s()) + LOG_IN_LASTS_S
         value = f"{expires_s}.{base64.urlsafe_b64encode(token.encode()).decode().rstrip('=')}"
-        return Visitor(who, _proof(who.secret, value), expires_s), self._cookie(value, LOG_IN_LASTS_S)
+        return Visitor(who, _proof(who.secret, value), expires_s), self._cookie(headers, value, LOG_IN_LASTS_S)
 
-    def forgotten(self) -> str:
+    def forgotten(self, headers: Mapping[str, str]) -> str:
         """The cookie that ends a log-in."""
-        return self._cookie("", 0)
+        return self._cookie(headers, "", 0)
 
-    def _cookie(self, value: str, lasts_s: int) -> str:
+    def _name(self, headers: Mapping[str, str]) -> str:
+        """Under TLS one that browsers refuse from anybody else; else with the port, for browsers do not tell ports apart."""
+        port = headers.get("host", "").rpartition(":")[2]
+        return (
+            "__Host-forewarn" if self._secure else f"forewarn-{port if port.isdecimal() and port.isascii() else 'web'}"
+        )
+
+    def _cookie(self, headers: Mapping[str, str], value: str, lasts_s: int) -> str:
         secure = "; Secure" if self._secure else ""
-        return f"{self.cookie_name}={value}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
+        return f"{self._name(headers)}={value}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
 
 
 def _read(value: str) -> tuple[int, str]:
