@@ -25,6 +25,7 @@ class Size:
     emulator_fixtures: int
     pasts: tuple[Past, Past]
     list_rounds: int
+    portal: tuple[int, int, int]  # machines, open events, rounds
 
 
 FULL = Size(
@@ -44,6 +45,7 @@ FULL = Size(
     emulator_fixtures=100,
     pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
     list_rounds=15,
+    portal=(10_000, 1_000, 9),
 )
 TOY = Size(
     judged=False,
@@ -62,4 +64,5 @@ TOY = Size(
     emulator_fixtures=3,
     pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
     list_rounds=1,
+    portal=(400, 50, 1),
 )
