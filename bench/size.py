@@ -25,6 +25,7 @@ class Size:
     emulator_fixtures: int
     pasts: tuple[Past, Past]
     list_rounds: int
+    failovers: int
     portal: tuple[int, int, int]  # machines, open events, rounds
 
 
@@ -45,6 +46,7 @@ FULL = Size(
     emulator_fixtures=100,
     pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
     list_rounds=15,
+    failovers=3,
     portal=(10_000, 1_000, 9),
 )
 TOY = Size(
@@ -64,5 +66,6 @@ TOY = Size(
     emulator_fixtures=3,
     pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
     list_rounds=1,
+    failovers=1,
     portal=(400, 50, 1),
 )

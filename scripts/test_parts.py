@@ -36,6 +36,8 @@ PARTS: dict[str, list[str]] = {
     "demo": [*PYTEST, "tests/demo"],
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
+    # Most of it is waiting for others' programs.
+    "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "api": [*PYTEST, "tests/api"],
     "test kit": [*PYTEST, "tests/testing"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
@@ -43,7 +45,7 @@ PARTS: dict[str, list[str]] = {
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "test kit", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
 LANES = 2
 
 
