@@ -1,6 +1,6 @@
-"""Runs every part of the tests one after the other and says how long each took. `make test` and `make soak` call it.
+"""Runs the parts of the tests, two at a time, and says how long each took. `make test` and `make soak` call it.
 
-A part that fails does not keep the others from running; the exit code tells.
+What a part said is shown when it ends. One that fails does not keep the others from running; the exit code tells.
 """
 
 import argparse
@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -32,36 +34,58 @@ PARTS: dict[str, list[str]] = {
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],
+    "demo": [*PYTEST, "tests/demo"],
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
+    # Most of it is waiting for others' programs.
+    "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "api": [*PYTEST, "tests/api"],
+    "test kit": [*PYTEST, "tests/testing"],
+    "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
+LANES = 2
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--soak", action="store_true", help="only the long-running parts, with ten times the budget")
-    soak = parser.parse_args().soak
-    environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if soak else 1)}
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these: {', '.join(PARTS)}")
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    names = asked.parts or (LONG if asked.soak else tuple(PARTS))
+    environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if asked.soak else 1)}
+    begun = time.monotonic()
     took: dict[str, tuple[float, int]] = {}
-    for name, command in PARTS.items():
-        if soak and name not in LONG:
-            continue
-        print(f"== {name}", flush=True)
-        begun = time.monotonic()
-        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-        took[name] = (time.monotonic() - begun, code)
-    print("\n== time by part")
-    for name, (seconds, code) in took.items():
+    with ThreadPoolExecutor(LANES) as lanes:
+        running = {lanes.submit(run, name, environment): name for name in names}
+        for done in as_completed(running):
+            seconds, code, said = done.result()
+            took[running[done]] = (seconds, code)
+            print(f"== {running[done]} ({len(took)} of {len(names)}, {seconds:.0f} s)\n{said}", flush=True)
+    print("== time by part")
+    for name in names:
+        seconds, code = took[name]
         print(f"{name:<16} {seconds:6.1f} s  {'ok' if code == 0 else f'FAILED ({code})'}")
     failed = sum(code != 0 for _, code in took.values())
-    print(f"{'all':<16} {sum(seconds for seconds, _ in took.values()):6.1f} s")
+    print(f"{'all':<16} {time.monotonic() - begun:6.1f} s")
     print(f"{len(took) - failed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def run(name: str, environment: Mapping[str, str]) -> tuple[float, int, str]:
+    """How long it took, its exit code, and what it said."""
+    print(f"-- {name} begins", flush=True)
+    begun = time.monotonic()
+    done = subprocess.run(
+        PARTS[name], cwd=ROOT, env=environment, check=False, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return time.monotonic() - begun, done.returncode, done.stdout
 
 
 if __name__ == "__main__":

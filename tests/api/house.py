@@ -141,7 +141,6 @@ def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
         try:
             service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
             with running(service) as (guests, url):
-                assert guests is not None
                 yield House(service, guests, url, clock)
         finally:
             service.close()

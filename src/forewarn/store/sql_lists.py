@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     MachineQuery,
     MaintenanceQuery,
@@ -32,6 +33,17 @@ MAX_GATHERED = 1_000
 _NEWEST_NUMBER = 2**62
 
 Scopes = tuple[str, ...] | None
+
+
+def counts(reader: "Session", within: Scopes) -> Counts:
+    names = ("count_open", "count_scopes", "count_machines")
+    if within is not None:
+        names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
+    found: dict[str, int] = {}
+    for name in names:
+        (row,) = reader.ask(name, scopes=reader.listed(sorted(set(within or ()))))
+        found |= dict(zip(row.keys(), map(row.__getitem__, row.keys()), strict=True))
+    return Counts(**found)
 
 
 def scopes(reader: "Session", query: ScopeQuery) -> Iterable[Row]:

@@ -28,6 +28,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     Focus,
     Inventory,
@@ -171,10 +172,10 @@ class SqlStore:
                 "record_seen", ({"scope": s.scope, "name": s.name, "at": writer.rows.time(s.at)} for s in found)
             )
 
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
+    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
         with self._reading() as reader:
-            found = reader.ask("last_seen_of_scopes", names=reader.listed(sorted(scopes)))
-            return {(row["scope"], row["name"]): reader.rows.read_time(row["at"]) for row in found}
+            found = reader.ask("latest_seen", names=reader.listed(sorted(scopes)))
+            return {row["scope"]: reader.rows.read_time(row["at"]) for row in found}
 
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._reading() as reader:
@@ -197,6 +198,10 @@ class SqlStore:
             return {row["machine"]: reader.rows.read_time(row["at"]) for row in found}
 
     # -- lists and history
+
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        with self._reading() as reader:
+            return sql_lists.counts(reader, within)
 
     def machines_named(self, name: str) -> list[Machine]:
         with self._reading() as reader:

@@ -52,10 +52,7 @@ class Attendance:
 
     def _idle_everywhere(self, scopes: Collection[str], now: datetime) -> list[str]:
         """Those whose guests asked no other node either; of the rest it is remembered that they did."""
-        latest: dict[str, datetime] = {}
-        for (scope, _), at in self._store.last_seen(scopes).items():
-            latest[scope] = max(at, latest.get(scope, at))
-        for scope, at in latest.items():
+        for scope, at in self._store.latest_seen(scopes).items():
             self._documents.seen_elsewhere(scope, at)
         still = set(self._documents.idle(now, self._after)) if self._after is not None else set()
         return [scope for scope in scopes if scope in still]

@@ -74,8 +74,8 @@ def operator_app(
     *,
     ticked_at_s: Callable[[], float | None],
     store_works: Callable[[], str],
-    guests_accepted: Callable[[], bool] | None,
-    guests: Guests | None,
+    guests_accepted: Callable[[], bool],
+    guests: Guests,
     warnings: Callable[[], Mapping[str, str]] = dict,
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
@@ -83,12 +83,11 @@ def operator_app(
 ) -> Starlette:
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
 
-    What `warnings` tells does not make it unready. Where there is no guest listener, `guests` and `guests_accepted` are None.
+    What `warnings` tells does not make it unready.
     `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
     """
     registry = CollectorRegistry()
-    if guests is not None:
-        registry.register(GuestMetrics(guests))
+    registry.register(GuestMetrics(guests))
 
     def healthz(request: Request) -> JSONResponse:
         del request
@@ -101,9 +100,8 @@ def operator_app(
         checks = {
             "store": store_works() or "ok",
             "ticker": "ok" if ticking else "no cycle lately",
+            "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
-        if guests_accepted is not None:
-            checks["guest"] = "ok" if guests_accepted() else "the listener does not accept"
         ready = all(result == "ok" for result in checks.values())
         told = {"ready": ready, "checks": checks}
         if warned := warnings():

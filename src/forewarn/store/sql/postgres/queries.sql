@@ -145,6 +145,32 @@ WHERE ended IS NULL AND scope = %(scope)s AND number < %(before)s
   AND status = ANY(%(statuses)s::text[]) AND type = ANY(%(types)s::text[])
 ORDER BY number DESC LIMIT %(limit)s;
 
+-- name: count_open
+SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER (WHERE e.status = 'Scheduled') AS scheduled,
+    count(*) FILTER (WHERE e.status = 'Started') AS started,
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed
+FROM events e LEFT JOIN orders o ON o.id = e.id
+WHERE e.ended IS NULL;
+
+-- name: count_open_of_scopes
+SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER (WHERE e.status = 'Scheduled') AS scheduled,
+    count(*) FILTER (WHERE e.status = 'Started') AS started,
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed
+FROM events e LEFT JOIN orders o ON o.id = e.id
+WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
+
+-- name: count_scopes
+SELECT count(*) AS scopes FROM scopes;
+
+-- name: count_scopes_of
+SELECT count(*) AS scopes FROM scopes WHERE name = ANY(%(scopes)s::text[]);
+
+-- name: count_machines
+SELECT count(*) AS machines FROM machines;
+
+-- name: count_machines_of
+SELECT count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]);
+
 -- name: event_numbers_of_machine
 SELECT e.number FROM event_machines m JOIN events e ON e.number = m.event_number
 WHERE m.scope = %(scope)s AND m.machine = %(machine)s AND m.event_number < %(before)s
@@ -340,8 +366,8 @@ INSERT INTO last_seen
 SELECT scope, name, %(at)s FROM machines WHERE scope = %(scope)s AND name = %(name)s
 ON CONFLICT (scope, name) DO UPDATE SET at = greatest(last_seen.at, excluded.at);
 
--- name: last_seen_of_scopes
-SELECT * FROM last_seen WHERE scope = ANY(%(names)s::text[]) ORDER BY scope, name;
+-- name: latest_seen
+SELECT scope, max(at) AS at FROM last_seen WHERE scope = ANY(%(names)s::text[]) GROUP BY scope;
 
 -- name: last_seen_by_key
 SELECT s.* FROM jsonb_array_elements(%(keys)s::jsonb) k
