@@ -24,6 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what is seen into stories and golden files")
 
 
+def pytest_unconfigure() -> None:
+    SHARED.close()
+
+
 @pytest.fixture(params=sorted(STORES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made = STORES[request.param](tmp_path)

@@ -1,6 +1,5 @@
 """A real PostgreSQL for the tests: its own folder, its own port, gone at the end. It must not run as root."""
 
-import atexit
 import os
 import pwd
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -40,7 +39,8 @@ def program(name: str) -> str:
 def as_postgres(*command: str) -> list[str]:
     if os.geteuid() != 0:
         return list(command)
-    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command]
+    # Whoever kills the tests kills the servers with them.
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL", *command]
 
 
 def free_port() -> int:
@@ -153,18 +153,20 @@ class Shared:
     """The server of a whole test session, started when first asked for; a template with the schema saves time."""
 
     def __init__(self) -> None:
+        self._stack = ExitStack()
         self._server: Server | None = None
         self._reused = ""
 
     @property
     def server(self) -> Server:
         if self._server is None:
-            running = server()
-            self._server = running.__enter__()
-            atexit.register(running.__exit__, None, None, None)
+            self._server = self._stack.enter_context(server())
             self._server.execute("CREATE DATABASE forewarn_template TEMPLATE template0")
             PostgresStore(self._server.address("forewarn_template")).close()
         return self._server
+
+    def close(self) -> None:
+        self._stack.close()
 
     def fresh(self) -> str:
         """The address of a database of one's own, with the schema."""

@@ -183,6 +183,7 @@ def test_no_password_is_ever_told() -> None:
     """Neither an address that cannot be read nor a server that refuses it puts the password into an error."""
     for wrong in (
         f"postgresql://user:{PASSWORD}@[host/db",
+        f"postgresql://user:pass@{PASSWORD}@127.0.0.1:1/db",
         f"postgresql://user:{PASSWORD}@127.0.0.1:1/db?unheard_of={PASSWORD}",
     ):
         with pytest.raises(InvalidSettings, match="no PostgreSQL address") as told:
@@ -190,14 +191,12 @@ def test_no_password_is_ever_told() -> None:
         assert PASSWORD not in str(told.value)
     for refusing in (
         f"user:{PASSWORD}@127.0.0.1:1/db",
-        f"user:pass@{PASSWORD}@127.0.0.1:1/db",
         f"u:{PASSWORD}@host:port/db",
     ):
         with pytest.raises(StoreUnavailable) as refused:
             PostgresStore(f"postgresql://{refusing}")
         assert PASSWORD not in str(refused.value)
     assert Dsn(f"postgresql://user:{PASSWORD}@host:1/db").shown == "postgresql://host:1/db"
-    assert Dsn(f"postgresql://user:pass@{PASSWORD}@host/db").shown == "the PostgreSQL store"
 
 
 def test_what_is_missing_is_named() -> None:

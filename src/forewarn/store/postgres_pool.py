@@ -5,7 +5,6 @@ With `postgres` and its other parts the only place that knows psycopg. No messag
 
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -40,8 +39,6 @@ LOOK_EVERY_S = 0.25
 # It warns of every pipeline that an error of ours, handled and told, has ended.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
-
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -53,16 +50,16 @@ class Dsn:
         try:
             given = conninfo_to_dict(text)
         except psycopg.Error:
-            # What libpq says of it may quote any part of it, the password too.
+            given = {"host": "@"}
+        if "@" in str(given.get("host", "")):
+            # What libpq says of it may quote any part of it, and an @ in the password makes the rest of that the host.
             raise InvalidSettings(
                 "store: this is no PostgreSQL address: write it like postgresql://user@host:5432/database, and any sign of a"
                 " password that is not a letter or digit as %XX"
             ) from None
         self.secret = str(given.get("password") or "")
         host, port = given.get("host") or given.get("hostaddr") or "localhost", given.get("port") or "5432"
-        shown = f"{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
-        # An address that was read otherwise than it was meant may have a part of the password for its host.
-        self.shown = f"postgresql://{shown}" if _PLAIN.fullmatch(shown) else "the PostgreSQL store"
+        self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
         self.pooled = pooled
         ours: dict[str, Any] = {
             "application_name": "forewarn",
