@@ -194,6 +194,7 @@ class Settings:
         "where state lives: `sqlite:PATH`, `postgresql://USER@HOST/DATABASE` (several nodes share it) or `memory:`; by default a"
         " file in `state_dir`",
     )
+    state_dir: Path = _setting(Path(), _path, "the folder for the default store and for orders under way")
     store_direct: str = _setting(
         "",
         _postgres,
@@ -207,7 +208,6 @@ class Settings:
     max_stale_s: int = _setting(
         20, parse_duration, "guests are answered from memory for so long while the database is away, then with 503"
     )
-    state_dir: Path = _setting(Path(), _path, "the folder for the default store and for orders under way")
     fleet: Path | None = _setting(None, _path, "a fleet file to apply at start")
     prune: bool = _setting(False, _flag, "machines and scopes that the fleet file does not state are removed")
     clock: str = _setting("system", _text, "`system`, `manual`, or a rate like `60x`")

@@ -17,6 +17,7 @@ from forewarn.core.model import (
     Actor,
     ApprovalMode,
     Event,
+    Hold,
     Maintenance,
     OnFailure,
     OrderState,
@@ -71,7 +72,9 @@ class _Common:
         if _before_earliest(draft, maintenance, self.wave):
             message = "it has a hard earliest start, which no approval brings forward"
             self.obstacles.insert(0, Waiting(code="earliest", message=message, until=maintenance.earliest))
-            self.obstacles += _held_clock(draft) if maintenance.earliest and draft.now >= maintenance.earliest else []
+            hold = draft.before.hold
+            if hold is not None and maintenance.earliest is not None and draft.now >= maintenance.earliest:
+                self.obstacles.append(_held_clock(hold))
 
 
 def _reasons(draft: Draft, event: Event, common: _Common | None) -> tuple[Waiting, ...]:
@@ -251,22 +254,20 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     return [Waiting(code="wave", message=message, events=named)]
 
 
-def _held_clock(draft: Draft) -> list[Waiting]:
-    hold = draft.before.hold
-    if hold is None:
-        return []
+def _held_clock(hold: Hold) -> Waiting:
     message = (
         f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check it, then say"
         " `forewarn clock confirm`"
     )
-    return [Waiting(code="clock", message=message)]
+    return Waiting(code="clock", message=message)
 
 
 def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
     if ready(event, draft.trusted_in(event.scope)):
         return []
-    if ready(event, draft.now_in(event.scope)):
-        return [_missing_approval(event), *_held_clock(draft)]
+    hold = draft.before.hold
+    if hold is not None and ready(event, draft.now_in(event.scope)):
+        return [_missing_approval(event), _held_clock(hold)]
     notice = Waiting(code="notice", message="its notice runs", until=event.not_before)
     return [_missing_approval(event), notice]
 
