@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run test check format bench soak interop agent dist image lock clean
+.PHONY: setup run screenshots test check format bench soak interop agent dist image lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -12,9 +12,12 @@ $(READY): requirements/dev.txt pyproject.toml scripts/setup
 	PYTHON="$(PYTHON)" scripts/setup $(VENV)
 	@touch $@
 
-run: setup  ## the service with an example fleet, ready in seconds
-	@mkdir -p .venv/run; [ ! -e .venv/run/forewarn.db ] || $(BIN)/forewarn db migrate --store sqlite:.venv/run/forewarn.db
-	exec $(BIN)/forewarn serve --config examples/serve.toml
+run: setup  ## the service with an example fleet, ready in seconds; PORT=9000 for other ports than 8169 and 8170
+	@exec $(BIN)/forewarn demo $(if $(PORT),--port $(PORT))
+
+screenshots: setup  ## draw the pictures of the documentation again
+	$(BIN)/python -m scripts.screenshots
+	$(BIN)/python -m scripts.terminal
 
 check: setup  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -26,6 +26,7 @@ class Size:
     pasts: tuple[Past, Past]
     list_rounds: int
     failovers: int
+    portal: tuple[int, int, int]  # machines, open events, rounds
 
 
 FULL = Size(
@@ -46,6 +47,7 @@ FULL = Size(
     pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
     list_rounds=15,
     failovers=3,
+    portal=(10_000, 1_000, 9),
 )
 TOY = Size(
     judged=False,
@@ -65,4 +67,5 @@ TOY = Size(
     pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
     list_rounds=1,
     failovers=1,
+    portal=(400, 50, 1),
 )

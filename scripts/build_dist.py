@@ -15,7 +15,7 @@ def build(folder: Path) -> tuple[Path, Path]:
     """The wheel and the source archive."""
     for old in (*folder.glob("forewarn-*.whl"), *folder.glob("forewarn-*.tar.gz")):
         old.unlink()
-    command: list[str | Path] = [Path(sys.executable).with_name("uv"), "build", "--quiet", "--no-build-isolation"]
+    command = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-build-isolation"]
     subprocess.run([*command, "--python", sys.executable, "--out-dir", folder, ROOT], check=True)
     (wheel,), (archive,) = folder.glob("forewarn-*.whl"), folder.glob("forewarn-*.tar.gz")
     return wheel, archive

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import uvicorn
 
@@ -50,6 +51,9 @@ from forewarn.web.identity import Trust
 from forewarn.web.listener import Address, GuestListener, is_wildcard
 from forewarn.web.loop import Loop
 from forewarn.web.operator import operator_app
+from forewarn.web.portal.app import Portal
+from forewarn.web.portal.session import Sessions
+from forewarn.web.portal.visit import House
 
 # SIGTERM to exit within 5 s: three parts stop one after the other, each within this.
 STOP_WITHIN_S = 1.3
@@ -189,7 +193,11 @@ class GuestSide:
             [Address.parse(text) for text in settings.guest],
             hop_limit=settings.guest_hop_limit,
             connection=connection,
-            repeated=((SEEN_EVERY_S, self._write_seen), (SIGHTINGS_EVERY_S, self._write_sightings)),
+            # On the demo's fast clock half a minute would look like half an hour.
+            repeated=(
+                (1.0 if settings.demo else SEEN_EVERY_S, self._write_seen),
+                (SIGHTINGS_EVERY_S, self._write_sightings),
+            ),
         )
 
     def _write_seen(self) -> None:
@@ -287,11 +295,24 @@ def calm() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
+class Stopping:
+    """Whether one of these signals came. A queue's `put` may interrupt itself: two at once must not lock each other out."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._came: SimpleQueue[None] = SimpleQueue()
+        for number in numbers:
+            signal.signal(number, lambda *_: self._came.put(None))
+
+    def wait(self) -> None:
+        self._came.get()
+
+    def is_set(self) -> bool:
+        return not self._came.empty()
+
+
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT: apply the fleet, start the ticker and the listeners, say that all is ready."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = Stopping(signal.SIGTERM, signal.SIGINT)
     service = Service(settings)
     try:
         if settings.fleet is not None:
@@ -325,7 +346,7 @@ def running(
     told where it is by its user.
     """
     check_tls(service.settings)
-    token = environment_token()
+    token = "" if service.settings.token_free else environment_token()
     with (
         _answering(service, connection) as guests,
         _ticking(service),
@@ -404,13 +425,14 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
     )
-    pages, rest = api_routes(api, access, streams, calls)
+    portal = _portal(service, api, access, streams, guests.listener.urls[0])
+    pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
-        pages=pages,
+        pages=[*pages, *portal.routes()],
         rest=rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
     )
@@ -446,6 +468,25 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         finally:
             server.end()
             thread.join(timeout=STOP_WITHIN_S)
+
+
+def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:
+    settings = service.settings
+    sessions = Sessions(
+        access,
+        now_s=time.time,
+        secure=settings.tls_cert is not None or settings.behind_tls_proxy,
+        free_key=secrets.token_bytes(SECRET_BYTES),
+        free=settings.token_free,
+    )
+    house = House(
+        executor=settings.executor,
+        clock=service.clock.name,
+        demo=settings.demo,
+        free=settings.token_free,
+        guest_url=guest_url,
+    )
+    return Portal(api, sessions, streams, house, clock_s=time.monotonic)
 
 
 def _reachable(host: str) -> str:

@@ -31,7 +31,7 @@ def test_the_reference_is_what_the_code_says() -> None:
 def test_every_command_is_there() -> None:
     """The nouns and verbs of the design, each with a help text of its own."""
     told = dict(commands())
-    wanted = {"forewarn", "forewarn serve", "forewarn status"}
+    wanted = {"forewarn", "forewarn serve", "forewarn demo", "forewarn status"}
     wanted |= {f"forewarn {noun}" for noun in NOUNS}
     wanted |= {f"forewarn {noun} {verb}" for noun, verbs in NOUNS.items() for verb in verbs.split()}
     assert wanted <= set(told)
@@ -40,7 +40,7 @@ def test_every_command_is_there() -> None:
         assert "--help" in text
 
 
-NO_API = ("forewarn serve", "forewarn agent", "forewarn emulate", "forewarn conform")
+NO_API = ("forewarn serve", "forewarn agent", "forewarn emulate", "forewarn conform", "forewarn demo")
 
 
 def test_json_is_everywhere() -> None:

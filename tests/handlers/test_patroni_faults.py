@@ -120,6 +120,9 @@ def test_no_candidate_is_a_clear_failure() -> None:
         made.more = {"pg1": {"lag": 2**30}, "pg2": {"state": "stopped"}}
         with pytest.raises(OutOfTime, match="pg1: it lags 1073741824 bytes behind; pg2: it is stopped"):
             patroni.prepare(spec_of(made), run_of(1.5))
+        made.more, made.streams_to = {}, []
+        with pytest.raises(OutOfTime, match="pg1: the leader does not stream to it; pg2: the leader does not stream"):
+            patroni.prepare(spec_of(made), run_of(1.5))
         made.more = {"pg1": {"tags": {"failover_priority": 0}}, "pg2": {"tags": {"nofailover": True}}}
         with pytest.raises(StepFailed, match="no member can take over"):
             patroni.prepare(spec_of(made), run_of())
@@ -178,7 +181,7 @@ def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
         spec = spec_of(made)
         gone = patroni.parse({"url": "http://127.0.0.1:9", "member": "pg0"}, "here")
         with pytest.raises(StepFailed, match=r"Patroni does not answer at http://127.0.0.1:9"):
-            patroni.prepare(gone, run_of())
+            patroni.prepare(gone, run_of(1))
         assert patroni.verify(gone, run_of()) is None
         assert patroni.check(gone) == ["Patroni does not answer at http://127.0.0.1:9"]
         over = threading.Event()

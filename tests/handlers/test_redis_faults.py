@@ -124,7 +124,7 @@ def test_a_server_that_is_down_hangs_or_trickles() -> None:
         return b""
 
     with pytest.raises(StepFailed, match=r"127.0.0.1:9, this machine's Redis, does not answer"):
-        redis.prepare(spec_of("127.0.0.1:9"), run_of())
+        redis.prepare(spec_of("127.0.0.1:9"), run_of(1))
     assert redis.check(spec_of("127.0.0.1:9"))[0].startswith("127.0.0.1:9 does not answer as it should")
     with made_up(hang) as hanging:
         began_s = time.monotonic()

@@ -32,6 +32,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     Focus,
     Inventory,
@@ -161,6 +162,10 @@ class SqliteStore:
             return {row["machine"]: datetime.fromisoformat(row["at"]) for row in found}
 
     # -- lists and history
+
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        with self._reading() as reader:
+            return sqlite_lists.counts(reader, within)
 
     def machines_named(self, name: str) -> list[Machine]:
         with self._reading() as reader:

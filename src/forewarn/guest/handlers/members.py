@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.errors import EndpointError, OutOfTime, StepFailed
@@ -54,7 +54,7 @@ class Member(NamedTuple):
     def must_not_lead(self) -> bool:
         return bool(self.tags.get("nofailover")) or self.tags.get("failover_priority") == 0
 
-    def why_not(self, max_lag: int) -> str:
+    def why_not(self, max_lag: int, streamed_to: Set[str]) -> str:
         """ "" when it could lead; else what is in the way."""
         if self.must_not_lead:
             return "its tags say nofailover"
@@ -62,7 +62,10 @@ class Member(NamedTuple):
             return f"it is {self.state or 'in no known state'}"
         if self.lag is None:
             return "its lag is not known"
-        return f"it lags {self.lag} bytes behind" if self.lag > max_lag else ""
+        if self.lag > max_lag:
+            return f"it lags {self.lag} bytes behind"
+        # What the cluster knows of its lag may be old, and what was not streamed to it when the leader ends is lost.
+        return "" if self.name in streamed_to else "the leader does not stream to it"
 
 
 def patience_s(run: Run) -> float:
@@ -81,6 +84,13 @@ def itself(spec: Spec, url: str, *, seconds: float = ASK_S) -> Dict[str, Any]:
     return _asked(spec, url, "/patroni", seconds)
 
 
+def receivers(spec: Spec, url: str, *, seconds: float = ASK_S) -> Set[str]:
+    """To whom the member at this address streams, as it says itself."""
+    senders = itself(spec, url, seconds=seconds).get("replication")
+    rows = [each for each in senders if isinstance(each, dict)] if isinstance(senders, list) else []
+    return {str(each.get("application_name")) for each in rows if each.get("state") == "streaming"}
+
+
 def candidates(spec: Spec, run: Run) -> List[str]:
     """Those who could lead, the best first: synchronous, then with least to catch up, then preferred by its tags.
 
@@ -91,9 +101,11 @@ def candidates(spec: Spec, run: Run) -> List[str]:
     def look() -> Tuple[Optional[bool], str]:
         members = cluster(spec, spec.url, seconds=patience_s(run))
         others = [each for each in members if each.name != spec.member and spec.candidate in ("", each.name)]
-        able[:] = [each for each in others if not each.why_not(spec.max_lag)]
-        reasons = [f"{each.name}: {each.why_not(spec.max_lag)}" for each in others]
+        streamed_to = receivers(spec, spec.url, seconds=patience_s(run))
+        able[:] = [each for each in others if not each.why_not(spec.max_lag, streamed_to)]
+        reasons = [f"{each.name}: {each.why_not(spec.max_lag, streamed_to)}" for each in others]
         nobody = f"there is no {spec.candidate!r}" if spec.candidate else "there is no other"
+        nobody = nobody if members else f"Patroni does not answer at {spec.url}"
         why = f"no member can take over: {'; '.join(reasons) or nobody}"
         if all(each.must_not_lead for each in others) and members:
             raise StepFailed(why)

@@ -8,7 +8,18 @@ from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers.members import LEADING, LOOK_S, Spec, candidates, cluster, itself, patience_s, switch
+from forewarn.guest.handlers.members import (
+    LEADING,
+    LOOK_S,
+    Member,
+    Spec,
+    candidates,
+    cluster,
+    itself,
+    patience_s,
+    receivers,
+    switch,
+)
 from forewarn.guest.reading import keys_of, readable_secret, text, values
 from forewarn.guest.steps import Run
 
@@ -70,9 +81,14 @@ def _settled(spec: Spec, run: Run) -> None:
 
 
 def _leads(spec: Spec, run: Run) -> bool:
-    members = cluster(spec, spec.url, seconds=patience_s(run))
-    if not members:
-        raise StepFailed(f"Patroni does not answer at {spec.url}")
+    """As the cluster has it; a Patroni that does not answer just now is waited for."""
+    members: List[Member] = []
+
+    def look() -> Tuple[Optional[bool], str]:
+        members[:] = cluster(spec, spec.url, seconds=patience_s(run))
+        return bool(members), f"Patroni does not answer at {spec.url}"
+
+    run.must(look, LOOK_S)
     if spec.member not in [each.name for each in members]:
         raise StepFailed(f"the cluster has no member {spec.member!r}: this machine cannot tell whether it leads")
     return any(each.leads and each.name == spec.member for each in members)
@@ -122,14 +138,9 @@ def _back(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     members = cluster(spec, spec.url, seconds=patience_s(run))
     if any(each.leads and each.name == spec.member for each in members):
         return me.get("role") in LEADING, f"it should lead, and says that it is {me.get('role')}"
-    for each in members:
-        senders = (
-            itself(spec, each.url, seconds=patience_s(run)).get("replication") if each.name != spec.member else None
-        )
-        for sender in senders if isinstance(senders, list) else ():
-            if isinstance(sender, dict) and sender.get("application_name") == spec.member:
-                return sender.get("state") == "streaming", f"{each.name} does not stream to it: {sender.get('state')}"
-    return False, "nobody streams to it"
+    others = [each for each in members if each.name != spec.member]
+    streamed = any(spec.member in receivers(spec, each.url, seconds=patience_s(run)) for each in others)
+    return streamed, "nobody streams to it"
 
 
 def _url(value: Any, where: str) -> str:

@@ -52,6 +52,7 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
+    run.must(lambda: (side(spec, run) is not None, f"{spec.address}, this machine's Redis, does not answer"), LOOK_S)
     me = mine(spec, run)
     if not me.is_master:
         run.keep(master=me.follows)

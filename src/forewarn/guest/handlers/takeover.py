@@ -92,8 +92,9 @@ def _pause_ms(run: Run) -> str:
 
 
 def _caught_up(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
-    replicas = mine(spec, run).replicas
-    return any(each.online and each.behind <= 0 for each in replicas), "none has received everything"
+    """All of them: nobody can tell whom a Sentinel will choose."""
+    behind = [each.address for each in mine(spec, run).replicas if each.online and each.behind > 0]
+    return not behind, f"{', '.join(behind)} lack something"
 
 
 def _begun(spec: Spec, run: Run) -> str:

@@ -145,6 +145,31 @@ WHERE ended IS NULL AND scope = :scope AND number < :before
   AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
 ORDER BY number DESC LIMIT :limit;
 
+-- name: count_open
+SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
+FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
+WHERE e.ended IS NULL;
+
+-- name: count_open_of_scopes
+SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
+FROM json_each(:scopes) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
+LEFT JOIN orders o ON o.id = e.id
+WHERE e.ended IS NULL;
+
+-- name: count_scopes
+SELECT count(*) AS scopes FROM scopes;
+
+-- name: count_scopes_of
+SELECT count(*) AS scopes FROM scopes WHERE name IN (SELECT value FROM json_each(:scopes));
+
+-- name: count_machines
+SELECT count(*) AS machines FROM machines;
+
+-- name: count_machines_of
+SELECT count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes));
+
 -- name: event_numbers_of_machine
 SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number
 WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
