@@ -68,9 +68,13 @@ class Follower:
             log.info("the database is back, and everything is read")
             self._trouble = ""
 
+    def silent_s(self) -> float:
+        """How long ago all that the database had was known here."""
+        return time.monotonic() - self._asked_s
+
     def complaint(self) -> str:
         """ "" or why what this node knows is not what the database has."""
-        silent_s = time.monotonic() - self._asked_s
+        silent_s = self.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
         return f"not heard from for {silent_s:.0f} s: {self._trouble or 'it does not answer'}"

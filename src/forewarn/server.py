@@ -66,6 +66,8 @@ MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.001
+# The follower looks once a second: a node that has heard of its database since then can ask it.
+FRESH_S = 1.5
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -195,6 +197,8 @@ class Service:
     def warnings(self) -> dict[str, str]:
         """What works, and should be better."""
         found = {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
+        if self.follower is not None and self.follower.silent_s() > FRESH_S:
+            return found  # whoever asks must not wait for a database that may not answer
         with suppress(ServiceError):
             hold = self.control.clock_hold()
             if hold is not None:

@@ -191,8 +191,8 @@ class Settings:
     store: str = _setting(
         "",
         _text,
-        "where state lives: `sqlite:PATH`, `postgresql://USER@HOST/DATABASE` (several nodes share it) or `memory:`; by default a"
-        " file in `state_dir`",
+        "where state lives: `sqlite:PATH`, `postgresql://USER@HOST/DATABASE` (several nodes share it; a password is better given"
+        " in `PGPASSWORD` or `~/.pgpass`) or `memory:`; by default a file in `state_dir`",
     )
     state_dir: Path = _setting(Path(), _path, "the folder for the default store and for orders under way")
     store_direct: str = _setting(
