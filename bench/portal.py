@@ -169,10 +169,14 @@ def _report(
     small, large = f"{SMALL[0]} / {SMALL[1]}", f"{machines:,} / {open_events:,}"
     title = f"CPU of a page, machines / open events ({SHAPES[shape]}), median of {rounds} interleaved rounds"
     print_table(title, ["page", small, large, "ratio", f"first look {small}", large, "ratio"], rows)
+    firsts = {page: _ratio(found) for page, found in first.items()}
+    return [_verdict("a page", shape, ratios), _verdict("the first look after a change", shape, firsts)]
+
+
+def _verdict(what: str, shape: str, ratios: Mapping[str, float]) -> Verdict:
     worst = max(ratios, key=ratios.__getitem__)
-    return [
-        at_most(f"page CPU, {SHAPES[shape]}, a large fleet over a small one ({worst}),", ratios[worst], LARGEST_RATIO)
-    ]
+    name = f"CPU of {what}, {SHAPES[shape]}, a large fleet over a small one ({worst}),"
+    return at_most(name, ratios[worst], LARGEST_RATIO)
 
 
 def _ratio(found: Sequence[Sequence[Cost]]) -> float:
