@@ -1,8 +1,8 @@
 """What a page of the portal costs with a small fleet and a large one, in turns: pages are paged, so it must grow little.
 
 Real services on loopback in this process, asked over HTTP: the CPU time is theirs and, a little, that of asking. Each fleet comes
-twice, its open events in many maintenances or all in one; in the small one every machine is under maintenance, so that a page
-is full and only the size differs. Between two changes pages are asked for again and again: `first look` is what one costs
+twice, its open events in many maintenances or all in one; in the small one every machine is under maintenance, so that most
+pages are full and only the size differs. Between two changes pages are asked for again and again: `first look` is what one costs
 when something has just changed.
 """
 
