@@ -1,0 +1,312 @@
+"""A node: the real control, ticker, documents and guest endpoint on simulated parts, one life after the other.
+
+Several lives never overlap: a node that dies loses every object, and its next life is built anew. While a node is busy (one
+of its calls takes long) nobody else gets into its objects; polls that memory alone can answer still are, unless it is frozen.
+
+Between nodes it does what `serve` on a shared store does: a bell names the scopes to read again; once a second everything is
+read again, for a bell may be lost; a guest that brings a newer tag than ours makes us read before we answer; and with
+memory older than MAX_STALE_MS no document is shown.
+"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, cast
+
+from forewarn.control import Control
+from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
+from forewarn.core.model import Change, Scope
+from forewarn.store import Store
+from forewarn.store.memory import MemoryStore
+from forewarn.ticker import Ticker
+from forewarn.web.answers import Answer, Request, plain_tag
+from forewarn.web.attendance import Attendance
+from forewarn.web.documents import Caller, Documents
+from forewarn.web.exchange import Exchange
+from forewarn.web.guests import Guests, Limits
+from forewarn.web.identity import Trust
+from tests.sim.history import Alarm, Answered, Entry
+from tests.sim.parts import NodeClock, NodeExecutor, NodeStore, Works
+from tests.sim.universe import Crash, Universe
+
+ORDER_TIMEOUT_S = 3_000
+DISABLE_AFTER_S = 3_600
+REREAD_MS = 1_000
+MAX_STALE_MS = 20_000
+MAX_CYCLES = 50
+
+
+class Shared:
+    """What all nodes have in common: the store, the world of work, the bells between them, and the record."""
+
+    def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
+        self.universe = universe
+        self.record = record
+        self.store = MemoryStore()
+        self.works = Works(universe, record)
+        self.nodes: list[Node] = []
+
+    def ring(self, change: Change) -> None:
+        """The store tells every node that listens, sooner or later, or never."""
+        names = [scope.name for scope in change.scopes]
+        for node in self.nodes if names else ():
+            if not self.universe.chance(self.universe.faults.bell_lost):
+                late_ms = self.universe.about_ms(self.universe.faults.bell_late_s) if self.universe.faults.on else 0
+                self.universe.later(late_ms, node.bell(names))
+
+
+class Node:
+    """Everything below `start` belongs to the present life."""
+
+    control: Control
+    ticker: Ticker
+    documents: Documents
+    store: Store
+
+    def __init__(self, shared: Shared, number: int) -> None:
+        self._shared = shared
+        self._universe = shared.universe
+        self._number = number
+        self._lives = 0
+        self.name = f"n{number}.0"
+        self.alive = self.busy = self.frozen = False
+        self.off_ms = self.away_until_ms = 0
+
+    # -- life and death
+
+    def start(self) -> None:
+        """A new life, if it gets that far."""
+        if self.alive:
+            return
+        self._lives += 1
+        self.name = f"n{self._number}.{self._lives}"
+        self._recovered = False
+        self.alive = True
+        if self.enter(self._build) is not True:
+            self.die()
+
+    def _build(self) -> bool:
+        shared, universe = self._shared, self._universe
+        self.store = cast(Store, NodeStore(shared.store, universe, self, shared.record, shared.ring))
+        clock = NodeClock(universe, self)
+        executor = NodeExecutor(shared.works, universe, self)
+        self.control = Control(self.store, clock, new_id=universe.new_id, order_timeout_s=ORDER_TIMEOUT_S)
+        self.documents = Documents(self.store, clock)
+        self.documents.load()
+        self._fresh_ms = universe.now_ms
+        self.control.listen(self.documents.heard)
+        self._guests = Guests(
+            self.documents,
+            self.control,
+            cast(Any, AtOnce()),
+            cast(Any, AtOnce()),
+            limits=Limits(requests_per_s=0),
+            trust=Trust(),
+        )
+        self._attendance = Attendance(self.documents, self.control, self.store, disable_after_s=DISABLE_AFTER_S)
+        self.ticker = Ticker(self.control, self.store, clock, executor, node=self.name, retain_history_s=0)
+        self.ticker.add_chore(self._attendance)
+        universe.say(f"{self.name} is up")
+        return True
+
+    def die(self) -> None:
+        if self.alive:
+            self.alive = False
+            self._universe.say(f"{self.name} is dead")
+            self._universe.later(self._universe.about_ms(30), self.start)
+
+    def enter(self, act: Callable[[], Any]) -> Any:
+        """Do something on this node; None where it is dead, busy, dies of it, or cannot reach its store."""
+        if not self.alive or self.busy:
+            return None
+        self.busy = True
+        life = self.name
+        try:
+            return act()
+        except Crash:
+            self.die()
+        except (Conflict, StoreUnavailable) as error:
+            self._universe.say(f"{life} cannot: {error}")
+        except InvariantBroken as error:
+            self._shared.record(Alarm(self._universe.now_ms, life, str(error)))
+        finally:
+            self.busy = self.frozen = False
+        return None
+
+    def ask(self, act: Callable[[], Any]) -> Any:
+        """What an operator asks for: a refusal is an answer."""
+
+        def asked() -> Any:
+            life = self.name
+            try:
+                answer = act()
+            except RequestError as error:
+                self._universe.say(f"{life} refuses: {error}")
+                return error
+            self._shared.record(Answered(self._universe.now_ms, life))
+            return answer
+
+        return self.enter(asked)
+
+    def wait(self, milliseconds: int) -> None:
+        """Stand still in the middle of something: a slow store, or the whole process stopped."""
+        self.frozen = self._universe.choose.random() < 0.5
+        self._universe.pass_time(milliseconds)
+        self.frozen = False
+
+    def stop(self, milliseconds: int) -> None:
+        """As SIGSTOP between two things it does."""
+        self.enter(lambda: self.wait(milliseconds))
+
+    # -- the ticker
+
+    def cycle(self) -> None:
+        self.enter(self._cycle)
+
+    def _cycle(self) -> None:
+        if not self._recovered:
+            self.ticker.recover()
+            self._recovered = True
+        for _ in range(MAX_CYCLES):
+            if not self.ticker.cycle():
+                break
+        if seen := self._guests.take_seen():
+            self._attendance.write(seen)
+
+    # -- memory
+
+    def bell(self, names: list[str]) -> Callable[[], None]:
+        """What a bell that rings now will do when it is heard: nothing, if it is heard by another life."""
+        life = self.name
+
+        def heard() -> None:
+            if self.busy and self.name == life:
+                self._universe.later(1_000, heard)
+            elif self.name == life:
+                self.enter(lambda: self.read(names))
+
+        return heard
+
+    def read(self, names: Iterable[str]) -> None:
+        known = self._shared.store.scopes()
+        self.documents.heard(Change(at=self._universe.wall(), scopes=tuple(known[name] for name in names)))
+
+    def reread(self) -> None:
+        """Once a second, whatever bells were heard."""
+        if self._universe.now_ms - self._fresh_ms >= REREAD_MS:
+            begun_ms = self._universe.now_ms
+            self.documents.load()
+            self._fresh_ms = begun_ms
+
+    # -- guests
+
+    def answer(self, scope: str, machine: str, request: Request) -> "Connection | None":
+        """None: no answer at all. A busy node still answers what memory can."""
+        if not self.alive or self.frozen:
+            return None
+        connection = Connection(self._guests, self.documents.named(scope, machine))
+        if self.busy:
+            if not self._from_memory(connection, request):
+                return None
+            Exchange(connection, request).begin(None)
+        elif self.enter(lambda: self._answer(connection, request)) is None:
+            return None
+        return connection if connection.status else None
+
+    def _answer(self, connection: "Connection", request: Request) -> bool:
+        life = self.name
+        try:
+            self.reread()
+        except StoreUnavailable:
+            self._universe.say(f"{life} could not read again")
+        caller = connection.caller
+        if self._universe.now_ms - self._fresh_ms > MAX_STALE_MS:
+            return False
+        if caller is not None and self._is_newer(caller, request):
+            self.read([caller.scope])
+        Exchange(connection, request).begin(None)
+        if request.method == "POST" and connection.status == 200:
+            self._shared.record(Answered(self._universe.now_ms, life))
+        return True
+
+    def _from_memory(self, connection: "Connection", request: Request) -> bool:
+        caller = connection.caller
+        return (
+            request.method == "GET"
+            and caller is not None
+            and caller.view is not None
+            and caller.view.state.enabled
+            and not self._is_newer(caller, request)
+            and self._universe.now_ms - self._fresh_ms <= MAX_STALE_MS
+        )
+
+    def _is_newer(self, caller: Caller, request: Request) -> bool:
+        """Whether the guest has seen more than we have."""
+        tags = request.values("if-none-match")
+        view = caller.view
+        return bool(tags) and view is not None and stage(plain_tag(tags[0]) or "") > stage_of(view.state.scope)
+
+
+def stage(etag: str) -> tuple[int, int]:
+    """(epoch, incarnation) of one of our tags; (0, 0) for anything else."""
+    incarnation, _, epoch = etag.strip('"').partition("-")
+    return (int(epoch or 1), int(incarnation)) if incarnation.isdigit() and (not epoch or epoch.isdigit()) else (0, 0)
+
+
+def stage_of(scope: Scope) -> tuple[int, int]:
+    return (max(scope.epoch, 1), scope.incarnation)
+
+
+class AtOnce:
+    """The writer's thread and the guests' loop, where there is but one thread: what is asked for is done."""
+
+    def submit(self, call: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call())
+        except ForewarnError as error:
+            if isinstance(error, InvariantBroken):
+                raise
+            future.set_exception(error)
+        return future
+
+    def call_from_thread(self, call: Callable[[], Any]) -> None:
+        call()
+
+
+class Connection:
+    """A guest's connection, as far as an exchange deals with it."""
+
+    proxied = False
+    interface = ""
+    address = "10.0.0.1"
+    gone = False
+
+    def __init__(self, guests: Guests, caller: Caller | None) -> None:
+        self.guests = guests
+        self.caller = caller
+        self.status = 0
+        self.etag = ""
+        self.body = b""
+
+    def identify(self) -> Caller | None:
+        return self.caller
+
+    def keeps(self, request: Request) -> bool:
+        return request.keep_alive
+
+    def answer(self, answer: Answer, request: Request) -> None:
+        del request
+        self.status, self.body = answer.status, answer.body
+        for line in answer.extra:
+            name, _, value = line.partition(b": ")
+            if name == b"ETag":
+                self.etag = value.decode()
+
+    def write(self, status: int, data: bytes, *, keep: bool) -> None:
+        del keep
+        head, _, body = data.partition(b"\r\n\r\n")
+        tags = [line[6:] for line in head.split(b"\r\n") if line.startswith(b"ETag: ")]
+        self.status, self.body, self.etag = status, body, tags[0].decode()
+
+    def answered(self) -> None:
+        """The connection would read on."""
