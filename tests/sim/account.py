@@ -248,14 +248,14 @@ class Account:
                 self._check_stage(known, scope, content)
             if name in written:
                 self.scopes[name] = replace(scope, version=scope.version + 1)
-            stage = (max(scope.epoch, 1), scope.incarnation)
+            stage = (scope.epoch, scope.incarnation)
             if self.contents.setdefault((name, stage), content) != content:
                 self.complain(f"incarnation {stage[1]} of {name} in epoch {stage[0]} had two contents")
             self.stages[name].append((at_ms, stage))
 
     def _check_stage(self, known: Scope, scope: Scope, content: Content) -> None:
         name = scope.name
-        before = self.contents.get((name, (max(known.epoch, 1), known.incarnation)), frozenset())
+        before = self.contents.get((name, (known.epoch, known.incarnation)), frozenset())
         if scope.epoch != known.epoch:
             if known.enabled or not scope.enabled or (scope.epoch, scope.incarnation) != (known.epoch + 1, 1):
                 self.complain(f"{name} went from epoch {known.epoch} to {scope.epoch} in a way it must not")

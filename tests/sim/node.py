@@ -44,14 +44,16 @@ class Shared:
         self.store = MemoryStore()
         self.works = Works(universe, record)
         self.nodes: list[Node] = []
+        # What was saved, in order: whoever knows how far it has read knows what it missed.
+        self.log: list[Change] = []
 
     def ring(self, change: Change) -> None:
         """The store tells every node that listens, sooner or later, or never."""
-        names = [scope.name for scope in change.scopes]
-        for node in self.nodes if names else ():
+        self.log.append(change)
+        for node in self.nodes if change.scopes else ():
             if not self.universe.chance(self.universe.faults.bell_lost):
                 late_ms = self.universe.about_ms(self.universe.faults.bell_late_s) if self.universe.faults.on else 0
-                self.universe.later(late_ms, node.bell(names))
+                self.universe.later(late_ms, node.bell(change))
 
 
 class Node:
@@ -91,8 +93,8 @@ class Node:
         executor = NodeExecutor(shared.works, universe, self)
         self.control = Control(self.store, clock, new_id=universe.new_id, order_timeout_s=ORDER_TIMEOUT_S)
         self.documents = Documents(self.store, clock)
+        self._fresh_ms, self._read_to = universe.now_ms, len(shared.log)
         self.documents.load()
-        self._fresh_ms = universe.now_ms
         self.control.listen(self.documents.heard)
         self._guests = Guests(
             self.documents,
@@ -113,6 +115,11 @@ class Node:
             self.alive = False
             self._universe.say(f"{self.name} is dead")
             self._universe.later(self._universe.about_ms(30), self.start)
+
+    def kill(self) -> None:
+        """From outside, between two things it does."""
+        if not self.busy:
+            self.die()
 
     def enter(self, act: Callable[[], Any]) -> Any:
         """Do something on this node; None where it is dead, busy, dies of it, or cannot reach its store."""
@@ -174,7 +181,7 @@ class Node:
 
     # -- memory
 
-    def bell(self, names: list[str]) -> Callable[[], None]:
+    def bell(self, change: Change) -> Callable[[], None]:
         """What a bell that rings now will do when it is heard: nothing, if it is heard by another life."""
         life = self.name
 
@@ -182,20 +189,27 @@ class Node:
             if self.busy and self.name == life:
                 self._universe.later(1_000, heard)
             elif self.name == life:
-                self.enter(lambda: self.read(names))
+                self.enter(lambda: self.read([change]))
 
         return heard
 
-    def read(self, names: Iterable[str]) -> None:
-        known = self._shared.store.scopes()
-        self.documents.heard(Change(at=self._universe.wall(), scopes=tuple(known[name] for name in names)))
+    def read(self, changes: Iterable[Change]) -> None:
+        """What these changed, as it is now."""
+        scopes = {scope.name: scope for change in changes for scope in change.scopes}
+        removed = tuple(key for change in changes for key in change.removed_machines)
+        if scopes:
+            self.documents.heard(
+                Change(at=self._universe.wall(), scopes=tuple(scopes.values()), removed_machines=removed)
+            )
 
     def reread(self) -> None:
-        """Once a second, whatever bells were heard."""
-        if self._universe.now_ms - self._fresh_ms >= REREAD_MS:
-            begun_ms = self._universe.now_ms
-            self.documents.load()
-            self._fresh_ms = begun_ms
+        """Once a second, whatever bells were heard: all that was saved since the last time."""
+        if self._universe.now_ms - self._fresh_ms < REREAD_MS:
+            return
+        begun_ms, end = self._universe.now_ms, len(self._shared.log)
+        self.store.next_wakeup()  # the question itself, which may fail
+        self.read(self._shared.log[self._read_to : end])
+        self._fresh_ms, self._read_to = begun_ms, end
 
     # -- guests
 
@@ -221,8 +235,8 @@ class Node:
         caller = connection.caller
         if self._universe.now_ms - self._fresh_ms > MAX_STALE_MS:
             return False
-        if caller is not None and self._is_newer(caller, request):
-            self.read([caller.scope])
+        if caller is not None and caller.view is not None and self._is_newer(caller, request):
+            self.documents.heard(Change(at=self._universe.wall(), scopes=(caller.view.state.scope,)))
         Exchange(connection, request).begin(None)
         if request.method == "POST" and connection.status == 200:
             self._shared.record(Answered(self._universe.now_ms, life))

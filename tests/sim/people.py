@@ -55,7 +55,7 @@ class Guest:
             self._universe.later(DISABLE_AFTER_S * 1_200, self.turn)
             return
         answered = self.poll(self._node())
-        self._universe.later(self._universe.about_ms(self._every_s if answered else 2), self.turn)
+        self._universe.later(self._universe.about_ms(self._every_s if answered else 10), self.turn)
 
     def _node(self) -> Node:
         choose = self._universe.choose

@@ -80,19 +80,20 @@ class Simulation:
         universe, shared, faults = self.universe, self.shared, self.universe.faults
         faults.on = False
         shared.nodes += [Node(shared, number) for number in range(universe.choose.randint(2, 4))]
-        for node in shared.nodes:
-            node.start()
-        first = shared.nodes[0]
+        first, *others = shared.nodes
+        first.start()
         first.ask(lambda: first.control.apply_fleet(fleet(), Actor("fleet file")))
+        for node in others:
+            node.start()
         faults.on = True
         for node in shared.nodes:
             node.off_ms = universe.choose.randint(-faults.skew_ms, faults.skew_ms)
-            universe.every(universe.choose.choice([5, 15, 30]), node.cycle)
+            universe.every(universe.choose.choice([10, 30, 60]), node.cycle)
         for scope, machine in sorted(fleet().machines):
             Guest(shared, scope, machine)
         self.operator = Operator(shared)
         universe.every(150, self.operator.turn)
-        universe.every(faults.crash_every_s, lambda: self._some_node().die())
+        universe.every(faults.crash_every_s, lambda: self._some_node().kill())
         universe.every(faults.away_every_s, self._store_goes_away)
         universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
         universe.every(faults.clock_every_s, self._clocks_move)

@@ -39,7 +39,7 @@ class Sights:
 
     def committed(self, entry: Committed) -> None:
         for scope in entry.change.scopes:
-            self._saved_by[entry.life][scope.name] = (max(scope.epoch, 1), scope.incarnation)
+            self._saved_by[entry.life][scope.name] = (scope.epoch, scope.incarnation)
         if any(noted.who == "idle watch" for noted in entry.change.audit):
             self._check_idle(entry.at_ms, entry.change)
 
