@@ -67,6 +67,8 @@ class Ticker:
         self._chores: list[Chore] = []
         # Ends of orders that are not saved yet: a store that is away must not lose them.
         self._unsaved: deque[Report] = deque()
+        # Orders we may have taken: the store failed while it saved that, and nobody else will begin them.
+        self._doubtful: set[str] = set()
         self._trouble = ""
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
@@ -115,13 +117,7 @@ class Ticker:
             running = [self._work(order) for order in ours]
             self._executor.tidy(running)
             for work in running:
-                status = self._executor.status(work)
-                if isinstance(status, Outcome):
-                    self._unsaved.append(Report(work.order.id, work.order.attempt, status))
-                elif status is Progress.RUNNING:
-                    self._executor.watch(work)
-                else:
-                    self._begin(work)
+                self._take_up(work)
 
     # -- one cycle
 
@@ -131,6 +127,7 @@ class Ticker:
             due = self._due()
             done = self._tick(due) if due else Counter[str]()
             done += self._save_reports()
+            self._end_doubts()
             done += self._hand_out()
             for chore in self._chores:
                 if count := chore.do(self._clock.now()):
@@ -222,7 +219,7 @@ class Ticker:
         return done
 
     def _hand_out(self) -> Counter[str]:
-        """Take open orders, each saved as running before its executor begins; nothing can fail in between."""
+        """Take open orders, each saved as running before its executor begins."""
         done: Counter[str] = Counter()
         free = min(self._executor.free_slots(), BATCH)
         for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
@@ -233,9 +230,32 @@ class Ticker:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except Refused:
                 continue  # somebody else was first
+            except StoreUnavailable:
+                self._doubtful.add(order.id)
+                raise
             self._begin(replace(work, order=taken))
             done["took {} order(s)"] += 1
         return done
+
+    def _end_doubts(self) -> None:
+        """What is saved as ours, though we were not told so, is taken up; the rest is open for whoever takes it."""
+        if not self._doubtful:
+            return
+        for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
+            if order.id in self._doubtful and order.node == self._taker:
+                self._take_up(self._work(order))
+                self._doubtful.discard(order.id)
+        self._doubtful.clear()
+
+    def _take_up(self, work: Work) -> None:
+        """An order that is ours and may have been begun: its executor knows."""
+        status = self._executor.status(work)
+        if isinstance(status, Outcome):
+            self._unsaved.append(Report(work.order.id, work.order.attempt, status))
+        elif status is Progress.RUNNING:
+            self._executor.watch(work)
+        else:
+            self._begin(work)
 
     def _begin(self, work: Work) -> None:
         try:

@@ -298,6 +298,50 @@ def test_the_end_of_an_order_outlives_a_full_disk() -> None:
     assert executor.asked.count("settled") == 2
 
 
+class SilentStore(MemoryStore):
+    """Saves what it is given; while `silent` nobody learns of it."""
+
+    silent = False
+
+    def apply(self, change: Change) -> None:
+        super().apply(change)
+        if self.silent:
+            raise StoreUnavailable("the connection is gone")
+
+
+@pytest.mark.parametrize("answer", [Progress.UNKNOWN, Progress.RUNNING])
+def test_an_order_that_was_taken_without_our_knowing_is_begun(answer: Progress) -> None:
+    """The store failed while it saved that we take an order, and saved it: nobody else will begin it, so we ask and do."""
+    store = SilentStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    executor = ScriptedExecutor(answer)
+    ticker = ticker_with(service, executor)
+    store.silent = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    assert executor.asked == []
+    store.silent = False
+    ticker.settle()
+    ticker.settle()
+    assert executor.asked == ["status", "begin 1 running on h" if answer is Progress.UNKNOWN else "watch"]
+
+
+def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
+    """The store failed before it saved that: the order is open, and taken like any other."""
+    store = BrittleStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    store.full = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.full = False
+    ticker.settle()
+    assert executor.asked == ["begin 1 running on h"]
+
+
 def test_trouble_does_not_make_the_loop_spin() -> None:
     """While nothing can be written, or one maintenance is sick, the loop tries a few times a second, not thousands."""
     store = BrittleStore()
