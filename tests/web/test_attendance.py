@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from forewarn import server
-from forewarn.store import Sighting
+from forewarn.store import Seen, Sighting
 from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status, until
 
 
@@ -88,6 +88,18 @@ def test_a_machine_that_left_is_not_written() -> None:
         caller.view = None
         served.side._attendance.write([caller])
         assert served.store.seen_batches == []
+
+
+def test_a_guest_that_asks_another_node_keeps_its_scope_enabled() -> None:
+    """A scope is disabled by a node only when the store knows of no guest that asked any other, for as long."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        served.advance(hours=20)
+        served.store.record_seen([Seen("shop", "web-1", START + timedelta(hours=20))])
+        served.advance(hours=23)
+        assert served.store.snapshot_of("shop").enabled
+        served.advance(hours=1)
+        assert not served.store.snapshot_of("shop").enabled
 
 
 def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,18 @@ class Attendance:
         due = self.next_due()
         if due is None or self._after is None or now < due:
             return 0
-        idle = self._documents.idle(now, self._after)
+        idle = self._silent_everywhere(now, self._after)
         for scope in idle:
             self._control.disable(scope, IDLE_WATCH)
         self._bound = self._documents.next_idle(self._after)
         return len(idle)
+
+    def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
+        """Those whose guests asked no other node either, as far as the store knows."""
+        silent = self._documents.idle(now, after)
+        for (scope, _), at in self._store.last_seen(silent).items() if silent else ():
+            self._documents.seen_elsewhere(scope, at)
+        return [scope for scope in self._documents.idle(now, after) if scope in silent]
 
     def write(self, callers: Iterable[Caller]) -> None:
         """Save when these were last seen; in the writer's thread."""

@@ -208,6 +208,12 @@ class Documents:
         """An open long poll counts as asking."""
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
 
+    def seen_elsewhere(self, scope: str, at: datetime) -> None:
+        """A guest of the scope asked another node."""
+        view = self.views.get(scope)
+        if view is not None and view.seen.at < at:
+            view.seen = Moment(at)
+
     def next_idle(self, disable_after: timedelta) -> datetime | None:
         """When the first enabled scope will have been silent for too long."""
         moments = [self.idle_since(v) for v in list(self.views.values()) if v.state.enabled]
