@@ -42,7 +42,7 @@ class Guest:
         self.scope, self.machine = scope, machine
         self._tag = ""
         self._sends_tag = choose.random() < 0.8
-        self._every_s = choose.choice([20, 60, 120])
+        self._every_s = choose.choice([60, 120, 240])
         self._approves = choose.choice([0.0, 0.5, 1.0])
         self._sleepy = choose.random() < 0.15
         self._home = choose.choice(shared.nodes) if choose.random() < 0.5 else None
@@ -63,7 +63,7 @@ class Guest:
 
     def poll(self, node: Node) -> bool:
         """Ask for the document; whether it came."""
-        headers = [("host", "169.254.169.254"), ("metadata", "true")]
+        headers = [("host", "localhost"), ("metadata", "true")]
         tag = self._tag if self._sends_tag else ""
         if tag:
             headers.append(("if-none-match", tag))
@@ -97,7 +97,7 @@ class Guest:
         """Until it is answered; now and then once more, though it was."""
         node, choose = self._node(), self._universe.choose
         body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in ids]}).encode()
-        headers = [("host", "169.254.169.254"), ("metadata", "true")]
+        headers = [("host", "localhost"), ("metadata", "true")]
         life = node.name
         answer = node.answer(self.scope, self.machine, HttpRequest("POST", URL, headers, body))
         status = answer.status if answer is not None else 0
@@ -124,7 +124,7 @@ class Operator:
 
     def _schedule(self, node: Node) -> None:
         open_ones = self._shared.store.maintenances(MaintenanceQuery(statuses=RUNNING))
-        if len(open_ones) < MAX_OPEN_MAINTENANCES:
+        if len(open_ones) < MAX_OPEN_MAINTENANCES and self._shared.store.inventory().machines:
             self._keys += 1
             self._submit(node, self._request(), f"key-{self._keys}")
 
@@ -149,7 +149,7 @@ class Operator:
     def _request(self) -> Request:
         choose = self._universe.choose
         machines = sorted(self._shared.store.inventory().machines)
-        some = Targets(machines=tuple(choose.sample(machines, choose.randint(1, 2))))
+        some = Targets(machines=tuple(choose.sample(machines, min(len(machines), choose.randint(1, 2)))))
         rolling = choose.choice(ROLLING)
         start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
         kind = choose.choices(("scope", "host", "machines", "user", "emergency", "preempt", "terminate"), (6, 3, 2, 3, 1, 1, 1))

@@ -5,6 +5,7 @@ come to its end.
 """
 
 import logging
+import random
 from dataclasses import dataclass
 
 from forewarn.core.fleet import Fleet
@@ -16,7 +17,7 @@ from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.people import Guest, Operator
 from tests.sim.universe import Faults, Universe
 
-LENGTH_S = 3_000
+LENGTH_S = 2_000
 MAX_ROUNDS = 120
 FORWARD_JUMP_MS = 30_000
 OPEN = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
@@ -31,9 +32,9 @@ class Run:
     notice: Notice
 
 
-def fleet() -> Fleet:
-    """Three scopes that differ in what they ask of us; two hosts, each with a machine of every scope."""
-    scopes = [
+def fleet(choose: random.Random) -> Fleet:
+    """Some of three scopes that differ in what they ask of us; two hosts, each with a machine of every scope."""
+    kinds = [
         Scope(name="any", kind=ScopeKind.AVAILABILITY_SET),
         Scope(
             name="each",
@@ -43,6 +44,7 @@ def fleet() -> Fleet:
         ),
         Scope(name="pool", kind=ScopeKind.PLACEMENT_GROUP, approve_user_events=True),
     ]
+    scopes = sorted(choose.sample(kinds, choose.randint(1, 3)), key=lambda scope: scope.name)
     places = [(0, "h0"), (0, "h1"), (1, "h1")]
     machines = [
         Machine(scope=scope.name, name=f"m{number}", update_domain=domain, host=host)
@@ -79,20 +81,20 @@ class Simulation:
     def _begin(self) -> None:
         universe, shared, faults = self.universe, self.shared, self.universe.faults
         faults.on = False
-        shared.nodes += [Node(shared, number) for number in range(universe.choose.randint(2, 4))]
+        shared.nodes += [Node(shared, number) for number in range(universe.choose.choice([2, 2, 3, 3, 4]))]
         first, *others = shared.nodes
         first.start()
-        first.ask(lambda: first.control.apply_fleet(fleet(), Actor("fleet file")))
+        stated = fleet(universe.choose)
+        first.ask(lambda: first.control.apply_fleet(stated, Actor("fleet file")))
         for node in others:
             node.start()
         faults.on = True
         for node in shared.nodes:
             node.off_ms = universe.choose.randint(-faults.skew_ms, faults.skew_ms)
-            universe.every(universe.choose.choice([10, 30, 60]), node.cycle)
-        for scope, machine in sorted(fleet().machines):
-            Guest(shared, scope, machine)
+            universe.every(universe.choose.choice([20, 40, 80]), node.cycle)
+        self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         self.operator = Operator(shared)
-        universe.every(150, self.operator.turn)
+        universe.every(100, self.operator.turn)
         universe.every(faults.crash_every_s, lambda: self._some_node().kill())
         universe.every(faults.away_every_s, self._store_goes_away)
         universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
@@ -135,4 +137,6 @@ class Simulation:
             if not self.shared.store.maintenances(MaintenanceQuery(statuses=OPEN, limit=1)):
                 break
             self.operator.finish_all(nodes[number % len(nodes)])
+            for guest in self.guests:
+                guest.poll(self.universe.choose.choice(nodes))
             self.universe.pass_time(60_000 if number % 4 else ORDER_TIMEOUT_S * 500)
