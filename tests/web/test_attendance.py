@@ -6,6 +6,8 @@ from datetime import timedelta
 import pytest
 
 from forewarn import server
+from forewarn.control import Control
+from forewarn.core.model import Actor
 from forewarn.store import Seen, Sighting
 from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status, until
 
@@ -100,6 +102,16 @@ def test_a_guest_that_asks_another_node_keeps_its_scope_enabled() -> None:
         assert served.store.snapshot_of("shop").enabled
         served.advance(hours=1)
         assert not served.store.snapshot_of("shop").enabled
+
+
+def test_a_scope_that_another_node_enabled_is_shown_as_it_is() -> None:
+    """Whoever asks a node that has not heard of the enabling yet sees the new epoch, not the document before it."""
+    with serving() as served:
+        served.reboot("shop", "web-0")
+        assert served.store.snapshot_of("shop").incarnation == 2
+        another = Control(served.store, served.service.clock, new_id=str, order_timeout_s=0)
+        another.enable("shop", Actor("shop/web-1", "another node"))
+        assert b'ETag: "1"\r\n' in served.client().ask(get())
 
 
 def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,13 @@ class Documents:
         if changed:
             self.changed(changed)
 
+    def refresh(self, names: Iterable[str]) -> None:
+        """Read these again, though no bell named them; returns when memory shows what is saved."""
+        with self._lock:
+            changed = self._read(names)
+        if changed:
+            self.changed(changed)
+
     def caller(self, interface: str, address: str) -> Caller | None:
         """By address, or by interface and address, or by the interface alone."""
         return self.by_address.get((interface, address)) or (
