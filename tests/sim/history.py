@@ -22,10 +22,11 @@ class Acknowledged(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Whoever asked a node for a change was told yes: from now on this node shows it."""
+    """Whoever asked a node for a change was told yes: from now on this node shows it. (scope, epoch, incarnation) each."""
 
     at_ms: int
     life: str
+    stages: tuple[tuple[str, int, int], ...]
 
 
 class Shown(NamedTuple):

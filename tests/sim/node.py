@@ -72,6 +72,7 @@ class Node:
         self.name = f"n{number}.0"
         self.alive = self.busy = self.frozen = False
         self.off_ms = self.away_until_ms = 0
+        self.told: list[Change] = []
 
     # -- life and death
 
@@ -90,7 +91,7 @@ class Node:
         shared, universe = self._shared, self._universe
         self.store = cast(Store, NodeStore(shared.store, universe, self, shared.record, shared.ring))
         clock = NodeClock(universe, self)
-        executor = NodeExecutor(shared.works, universe, self)
+        executor = NodeExecutor(shared.works, universe, self, self._number)
         self.control = Control(self.store, clock, new_id=universe.new_id, order_timeout_s=ORDER_TIMEOUT_S)
         self.documents = Documents(self.store, clock)
         self._fresh_ms, self._read_to = universe.now_ms, len(shared.log)
@@ -143,16 +144,20 @@ class Node:
         """What an operator asks for: a refusal is an answer."""
 
         def asked() -> Any:
-            life = self.name
+            self.told.clear()
             try:
                 answer = act()
             except RequestError as error:
-                self._universe.say(f"{life} refuses: {error}")
+                self._universe.say(f"{self.name} refuses: {error}")
                 return error
-            self._shared.record(Answered(self._universe.now_ms, life))
+            self._said_yes()
             return answer
 
         return self.enter(asked)
+
+    def _said_yes(self) -> None:
+        stages = tuple((scope.name, scope.epoch, scope.incarnation) for change in self.told for scope in change.scopes)
+        self._shared.record(Answered(self._universe.now_ms, self.name, stages))
 
     def wait(self, milliseconds: int) -> None:
         """Stand still in the middle of something: a slow store, or the whole process stopped."""
@@ -227,19 +232,19 @@ class Node:
         return connection if connection.status else None
 
     def _answer(self, connection: "Connection", request: Request) -> bool:
-        life = self.name
+        self.told.clear()
         try:
             self.reread()
         except StoreUnavailable:
-            self._universe.say(f"{life} could not read again")
+            self._universe.say(f"{self.name} could not read again")
         caller = connection.caller
         if self._universe.now_ms - self._fresh_ms > MAX_STALE_MS:
             return False
         if caller is not None and caller.view is not None and self._is_newer(caller, request):
-            self.documents.heard(Change(at=self._universe.wall(), scopes=(caller.view.state.scope,)))
+            self.documents.refresh([caller.scope])
         Exchange(connection, request).begin(None)
-        if request.method == "POST" and connection.status == 200:
-            self._shared.record(Answered(self._universe.now_ms, life))
+        if connection.status == 200:
+            self._said_yes()
         return True
 
     def _from_memory(self, connection: "Connection", request: Request) -> bool:

@@ -22,6 +22,7 @@ class Life(Protocol):
     name: str
     off_ms: int
     away_until_ms: int
+    told: list[Change]
 
     def wait(self, milliseconds: int) -> None:
         """Stand still while the others go on."""
@@ -97,6 +98,7 @@ class NodeStore:
         self._ring_others(change)
         self._after("apply")
         self._record(Acknowledged(self._universe.now_ms, self._life.name, change))
+        self._life.told.append(change)
 
     def _before(self, call: str) -> None:
         disturb(self._universe, self._life, call)
@@ -169,10 +171,11 @@ class Works:
 class NodeExecutor:
     """A node's hand in that world. What it waits for is in its memory alone."""
 
-    name = "simulated"
     takes_orders = True
 
-    def __init__(self, works: Works, universe: Universe, life: Life) -> None:
+    def __init__(self, works: Works, universe: Universe, life: Life, number: int) -> None:
+        # Each node's own: a node takes up what its earlier lives left, and nobody else's.
+        self.name = f"executor-{number}"
         self._works = works
         self._universe = universe
         self._life = life

@@ -41,6 +41,7 @@ class Guest:
         self._universe = shared.universe
         self.scope, self.machine = scope, machine
         self._tag = ""
+        self.gone = False
         self._sends_tag = choose.random() < 0.8
         self._every_s = choose.choice([60, 120, 240])
         self._approves = choose.choice([0.0, 0.5, 1.0])
@@ -55,6 +56,8 @@ class Guest:
             self._universe.later(DISABLE_AFTER_S * 1_200, self.turn)
             return
         answered = self.poll(self._node())
+        if self.gone:
+            return
         self._universe.later(self._universe.about_ms(self._every_s if answered else 10), self.turn)
 
     def _node(self) -> Node:
@@ -69,6 +72,9 @@ class Guest:
             headers.append(("if-none-match", tag))
         life = node.name
         answer = node.answer(self.scope, self.machine, HttpRequest("GET", URL, headers))
+        if answer is not None and answer.status == 404:
+            self.gone = True  # terminated
+            return False
         if answer is None or answer.status not in (200, 304):
             self._shared.record(Unanswered(self._universe.now_ms, self.scope, self.machine))
             return False

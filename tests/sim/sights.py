@@ -28,7 +28,6 @@ class Sights:
     def __init__(self, account: Account) -> None:
         self._account = account
         self._bodies: dict[tuple[str, str], bytes] = {}
-        self._saved_by: dict[str, dict[str, Stage]] = defaultdict(dict)
         self._shows: dict[str, dict[str, Stage]] = defaultdict(dict)
         self._first_sight: dict[tuple[str, str, str], int] = {}
         self._asked: dict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
@@ -38,14 +37,12 @@ class Sights:
     # -- documents
 
     def committed(self, entry: Committed) -> None:
-        for scope in entry.change.scopes:
-            self._saved_by[entry.life][scope.name] = (scope.epoch, scope.incarnation)
         if any(noted.who == "idle watch" for noted in entry.change.audit):
             self._check_idle(entry.at_ms, entry.change)
 
     def answered(self, entry: Answered) -> None:
         """ "A node that answered a write has applied it first.\" """
-        self._shows[entry.life].update(self._saved_by.pop(entry.life, {}))
+        self._shows[entry.life].update({scope: (epoch, incarnation) for scope, epoch, incarnation in entry.stages})
 
     def shown(self, entry: Shown) -> None:
         account, key = self._account, (entry.scope, entry.machine)
