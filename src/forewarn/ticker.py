@@ -63,6 +63,8 @@ class Ticker:
         # In the loop, a maintenance whose tick fails in a way no rule foresees must not hold up the rest: it is tried
         # again later. Whoever calls `cycle` or `advance` gets the error.
         self._sick: dict[str, float] = {}
+        # How many maintenances are ticked at once: fewer after a conflict, for less is decided sooner and meets fewer others.
+        self._batch = BATCH
         self._isolating = False
         self._chores: list[Chore] = []
         # Ends of orders that are not saved yet: a store that is away must not lose them.
@@ -175,18 +177,23 @@ class Ticker:
     def _due(self) -> list[str]:
         now_s = time.monotonic()
         self._sick = {i: at_s for i, at_s in self._sick.items() if at_s > now_s}
-        due = self._store.due(self._clock.now(), BATCH + len(self._sick))
-        return [i for i in due if i not in self._sick][:BATCH]
+        due = self._store.due(self._clock.now(), self._batch + len(self._sick))
+        return [i for i in due if i not in self._sick][: self._batch]
 
     def _tick(self, due: list[str]) -> Counter[str]:
         try:
-            return _counted(self._control.tick(due, self._actor))
-        except (Conflict, StoreUnavailable):
+            done = _counted(self._control.tick(due, self._actor))
+        except Conflict:
+            self._batch = max(1, self._batch // 2)
+            raise
+        except StoreUnavailable:
             raise
         except Exception:
             if not self._isolating:
                 raise
             return self._tick_one_by_one(due)
+        self._batch = min(BATCH, 2 * self._batch)
+        return done
 
     def _tick_one_by_one(self, due: list[str]) -> Counter[str]:
         done: Counter[str] = Counter()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import ManualClock, ScaledClock, SystemClock, clock_for
+from forewarn.control import MAX_DECISION_AGE_S, Control
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
@@ -474,6 +475,45 @@ def test_a_request_is_decided_again_at_most_three_times(times: int, fails: bool)
         assert not store.events(EventQuery()).events
     else:
         assert service.control.event(reboot(service))[0].status is Status.SCHEDULED
+
+
+def test_what_was_decided_too_long_ago_is_decided_again() -> None:
+    """A process stopped between deciding and saving must not publish a notice of which half has passed."""
+    clock, boot_s = ManualClock(START), [0.0]
+    service = make_service(MemoryStore())
+
+    def stopped_once() -> str:
+        if boot_s[0] == 0.0:
+            clock.move_to(START + timedelta(minutes=10))
+            boot_s[0] = 600.0
+        return next(ids)
+
+    ids = iter("abcd")
+    control = Control(service.store, clock, new_id=stopped_once, order_timeout_s=0, monotonic=lambda: boot_s[0])
+    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
+    _, (event,) = control.maintenance(control.submit(request, OPERATOR))
+    assert (event.published, event.not_before) == (START + timedelta(minutes=10), START + timedelta(minutes=25))
+    assert event.id == "d"
+
+
+def test_a_tick_that_was_stopped_is_left_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tick decided too long ago is a conflict: the next cycle decides anew, on less at once."""
+    service = make_service(MemoryStore(), scopes=BATCH, enabled=False)
+    boot_s = iter([0.0, MAX_DECISION_AGE_S + 1] + [0.0] * 1_000)
+    for i in range(BATCH):
+        service.control.submit(
+            Request(
+                type=EventType.REBOOT, targets=Targets(machines=((f"s-{i}", "m"),)), not_before=START + timedelta(hours=1)
+            ),
+            OPERATOR,
+        )
+    service.clock.move_to(START + timedelta(hours=1))
+    monkeypatch.setattr(service.control, "_monotonic", lambda: next(boot_s))
+    with pytest.raises(Conflict, match="too long ago"):
+        service.ticker.cycle()
+    for started in (BATCH // 2, BATCH):
+        service.ticker.cycle()
+        assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == started
 
 
 def test_old_history_is_forgotten_and_open_events_are_not(store: Store) -> None:
