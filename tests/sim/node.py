@@ -26,7 +26,7 @@ from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
 from tests.sim.history import Alarm, Answered, Entry
 from tests.sim.parts import NodeClock, NodeExecutor, NodeStore, Works
-from tests.sim.universe import Crash, Universe
+from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 ORDER_TIMEOUT_S = 3_000
 DISABLE_AFTER_S = 3_600
@@ -92,7 +92,13 @@ class Node:
         self.store = cast(Store, NodeStore(shared.store, universe, self, shared.record, shared.ring))
         clock = NodeClock(universe, self)
         executor = NodeExecutor(shared.works, universe, self, self._number)
-        self.control = Control(self.store, clock, new_id=universe.new_id, order_timeout_s=ORDER_TIMEOUT_S)
+        self.control = Control(
+            self.store,
+            clock,
+            new_id=universe.new_id,
+            order_timeout_s=ORDER_TIMEOUT_S,
+            monotonic=lambda: universe.now_ms / 1_000,
+        )
         self.documents = Documents(self.store, clock)
         self._fresh_ms, self._read_to = universe.now_ms, len(shared.log)
         self.documents.load()
@@ -167,7 +173,8 @@ class Node:
 
     def stop(self, milliseconds: int) -> None:
         """As SIGSTOP between two things it does."""
-        self.enter(lambda: self.wait(milliseconds))
+        if self._universe.hanging < MAX_HANGING:
+            self.enter(lambda: self.wait(milliseconds))
 
     # -- the ticker
 

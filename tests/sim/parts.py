@@ -13,7 +13,10 @@ from forewarn.core.model import Change
 from forewarn.executors import Progress, Work
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import Acknowledged, Asked, Begun, Committed, Entry, Forgotten
-from tests.sim.universe import Crash, Universe
+from tests.sim.universe import MAX_HANGING, Crash, Universe
+
+
+CALL_WITHIN_MS = 5_000
 
 
 class Life(Protocol):
@@ -50,7 +53,7 @@ class NodeClock:
 def disturb(universe: Universe, life: Life, call: str) -> None:
     """Before and after every call: a node may be slow here, or die."""
     faults = universe.faults
-    if universe.chance(faults.slow):
+    if universe.hanging < MAX_HANGING and universe.chance(faults.slow):
         milliseconds = universe.about_ms(faults.slow_s)
         universe.say(f"{life.name} hangs in {call} for {milliseconds / 1000:.1f} s")
         life.wait(milliseconds)
@@ -89,7 +92,10 @@ class NodeStore:
         return call
 
     def apply(self, change: Change) -> None:
+        begun_ms = self._universe.now_ms
         self._before("apply")
+        if self._universe.now_ms - begun_ms > CALL_WITHIN_MS:
+            raise StoreUnavailable("a transaction that stands still is rolled back")
         if self._universe.chance(self._universe.faults.conflict):
             raise Conflict("two transactions met, and this one gave way")
         self._shared.apply(change)

@@ -8,18 +8,22 @@ import logging
 import random
 from dataclasses import dataclass
 
+from forewarn.control import MAX_DECISION_AGE_S
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.store import MaintenanceQuery
 from tests.sim.history import ClockMoved, Entry
 from tests.sim.judge import Notice, judge
 from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
+from tests.sim.parts import CALL_WITHIN_MS
 from tests.sim.people import Guest, Operator
 from tests.sim.universe import Faults, Universe
 
 LENGTH_S = 2_000
 MAX_ROUNDS = 120
 FORWARD_JUMP_MS = 30_000
+# From deciding to saving, at most: once in the process, once in the store.
+DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS
 OPEN = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 
 
@@ -73,7 +77,7 @@ class Simulation:
             self._end()
         finally:
             logger.setLevel(level)
-        complaints, notice = judge(self.history, self.shared.store, tolerance_ms=2 * self.skew_ms + 1_000)
+        complaints, notice = judge(self.history, self.shared.store, tolerance_ms=2 * self.skew_ms + DECISION_MS)
         return Run(self.seed, self.universe.trace, self.history, complaints, notice)
 
     # -- the beginning

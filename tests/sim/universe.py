@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_TURNS = 20_000
+# How many calls may hang at once: the first to hang is the last to go on, and must not wait for ever.
+MAX_HANGING = 2
 
 
 class Crash(BaseException):
@@ -80,6 +82,7 @@ class Universe:
         self._numbers = 0
         self._ids = 0
         self._turns = 0
+        self.hanging = -1
 
     def say(self, line: str) -> None:
         self.trace.append(f"{self.now_ms / 1000:10.3f} {line}")
@@ -117,6 +120,7 @@ class Universe:
     def pass_time(self, milliseconds: int) -> None:
         """Everything on the agenda until then, at its moment and in its order."""
         end_ms = self.now_ms + milliseconds
+        self.hanging += 1
         while self._agenda and self._agenda[0][0] <= end_ms:
             self._turns += 1
             if self._turns > MAX_TURNS:
@@ -125,6 +129,7 @@ class Universe:
             self.now_ms = max(self.now_ms, at_ms)
             act()
         self.now_ms = max(self.now_ms, end_ms)
+        self.hanging -= 1
 
     def calm(self) -> None:
         """No more faults, and nothing more on the agenda."""
