@@ -311,7 +311,7 @@ class Control:
         timeout_s = self._order_timeout_s
         with self._deciding:
             snapshot = self._store.snapshot(Focus(maintenances=tuple(maintenance_ids)))
-            now, decided_s = self._clock.now(), self._monotonic()
+            decided_s, now = self._monotonic(), self._clock.now()
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s)
             if not change.empty:
                 self._refuse_old(decided_s)
@@ -384,7 +384,7 @@ class Control:
             for _ in range(MAX_TRIES):
                 self.refuse_repetition(once)
                 snapshot = self._store.snapshot(focus)
-                now, decided_s = self._clock.now(), self._monotonic()
+                decided_s, now = self._monotonic(), self._clock.now()
                 change = decide(snapshot, now)
                 if self._save(change, decided_s):
                     return change

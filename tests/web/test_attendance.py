@@ -104,6 +104,16 @@ def test_a_guest_that_asks_another_node_keeps_its_scope_enabled() -> None:
         assert not served.store.snapshot_of("shop").enabled
 
 
+def test_a_scope_that_another_node_disabled_is_let_be() -> None:
+    """Nothing is left to do, and the ticker comes to rest."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        another = Control(served.store, served.service.clock, new_id=str, order_timeout_s=0)
+        another.disable("shop", Actor("idle watch", "another node"))
+        served.service.clock.move_to(START + timedelta(hours=24))
+        assert [served.service.ticker.cycle() for _ in range(2)] == [True, False]
+
+
 def test_a_scope_that_another_node_enabled_is_shown_as_it_is() -> None:
     """Whoever asks a node that has not heard of the enabling yet sees the new epoch, not the document before it."""
     with serving() as served:

@@ -41,6 +41,8 @@ class Attendance:
         idle = self._silent_everywhere(now, self._after)
         for scope in idle:
             self._control.disable(scope, IDLE_WATCH)
+        # Where another node was first nothing is saved and no bell rings: without a look we would try for ever.
+        self._documents.refresh([name for name in idle if self._documents.views[name].state.enabled])
         self._bound = self._documents.next_idle(self._after)
         return len(idle)
 

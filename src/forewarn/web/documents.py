@@ -197,8 +197,9 @@ class Documents:
 
     def refresh(self, names: Iterable[str]) -> None:
         """Read these again, though no bell named them; returns when memory shows what is saved."""
+        names = tuple(names)
         with self._lock:
-            changed = self._read(names)
+            changed = self._read(names) if names else []
         if changed:
             self.changed(changed)
 
