@@ -22,6 +22,7 @@ from forewarn.core.model import (
     Source,
     Status,
 )
+from tests.sim.universe import START
 
 Stage = tuple[int, int]
 Content = frozenset[tuple[str, str]]
@@ -94,6 +95,9 @@ class Account:
         """How far the wall clock has jumped forward since: so much earlier whoever goes by it may be."""
         return sum(by_ms for at_ms, by_ms in self._jumps if at_ms >= since_ms and by_ms > 0)
 
+    def _wall(self, at_ms: int) -> datetime:
+        return START + timedelta(milliseconds=at_ms + sum(by_ms for _, by_ms in self._jumps))
+
     # -- what was read must be what was written last
 
     def _check_versions(self, change: Change) -> None:
@@ -136,6 +140,8 @@ class Account:
             self.complain(f"event {event.id} was published without a NotBefore")
         elif event.not_before - event.published < timedelta(seconds=promised):
             self.complain(f"event {event.id} gives {event.scope} less than its notice of {promised} s")
+        elif self._wall(at_ms) - event.published > timedelta(milliseconds=self._tolerance_ms):
+            self.complain(f"event {event.id} was shown to nobody for the first part of its notice")
 
     def has_go(self, event: Event) -> bool:
         """Whether its start was asked for, or needs nobody's word."""

@@ -8,7 +8,8 @@ read again, for a bell may be lost; a guest that brings a newer tag than ours ma
 memory older than MAX_STALE_MS no document is shown.
 """
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -25,14 +26,16 @@ from forewarn.web.exchange import Exchange
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
 from tests.sim.history import Alarm, Answered, Entry
-from tests.sim.parts import NodeClock, NodeExecutor, NodeStore, Works
+from tests.sim.parts import NodeClock, NodeExecutor, NodeStore, Works, hang
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 ORDER_TIMEOUT_S = 3_000
-DISABLE_AFTER_S = 3_600
+DISABLE_AFTER_S = 1_200
 REREAD_MS = 1_000
 MAX_STALE_MS = 20_000
 MAX_CYCLES = 50
+# A guest that got no answer by then has hung up.
+PATIENCE_MS = 10_000
 
 
 class Shared:
@@ -45,11 +48,13 @@ class Shared:
         self.works = Works(universe, record)
         self.nodes: list[Node] = []
         # What was saved, in order: whoever knows how far it has read knows what it missed.
-        self.log: list[Change] = []
+        self.log: list[tuple[int, Change]] = []
+        self.curious: Callable[[Change], None] = lambda _: None
 
     def ring(self, change: Change) -> None:
         """The store tells every node that listens, sooner or later, or never."""
-        self.log.append(change)
+        self.log.append((self.universe.now_ms, change))
+        self.curious(change)
         for node in self.nodes if change.scopes else ():
             if not self.universe.chance(self.universe.faults.bell_lost):
                 late_ms = self.universe.about_ms(self.universe.faults.bell_late_s) if self.universe.faults.on else 0
@@ -70,7 +75,7 @@ class Node:
         self._number = number
         self._lives = 0
         self.name = f"n{number}.0"
-        self.alive = self.busy = self.frozen = False
+        self.alive = self.busy = self.frozen = self.waiting = False
         self.off_ms = self.away_until_ms = 0
         self.told: list[Change] = []
 
@@ -95,7 +100,7 @@ class Node:
         self.control = Control(
             self.store,
             clock,
-            new_id=universe.new_id,
+            new_id=self._new_id,
             order_timeout_s=ORDER_TIMEOUT_S,
             monotonic=lambda: universe.now_ms / 1_000,
         )
@@ -116,6 +121,12 @@ class Node:
         self.ticker.add_chore(self._attendance)
         universe.say(f"{self.name} is up")
         return True
+
+    def _new_id(self) -> str:
+        """In the middle of deciding: a place to be stopped at."""
+        if self._universe.chance(self._universe.faults.slow):
+            hang(self._universe, self, "deciding")
+        return self._universe.new_id()
 
     def die(self) -> None:
         if self.alive:
@@ -167,9 +178,9 @@ class Node:
 
     def wait(self, milliseconds: int) -> None:
         """Stand still in the middle of something: a slow store, or the whole process stopped."""
-        self.frozen = self._universe.choose.random() < 0.5
+        self.waiting, self.frozen = True, self._universe.choose.random() < 0.5
         self._universe.pass_time(milliseconds)
-        self.frozen = False
+        self.waiting = self.frozen = False
 
     def stop(self, milliseconds: int) -> None:
         """As SIGSTOP between two things it does."""
@@ -185,9 +196,16 @@ class Node:
         if not self._recovered:
             self.ticker.recover()
             self._recovered = True
+        self.reread()
         for _ in range(MAX_CYCLES):
             if not self.ticker.cycle():
                 break
+        self._write_seen()
+
+    def write_seen(self) -> None:
+        self.enter(self._write_seen)
+
+    def _write_seen(self) -> None:
         if seen := self._guests.take_seen():
             self._attendance.write(seen)
 
@@ -205,7 +223,7 @@ class Node:
 
         return heard
 
-    def read(self, changes: Iterable[Change]) -> None:
+    def read(self, changes: Collection[Change]) -> None:
         """What these changed, as it is now."""
         scopes = {scope.name: scope for change in changes for scope in change.scopes}
         removed = tuple(key for change in changes for key in change.removed_machines)
@@ -215,13 +233,14 @@ class Node:
             )
 
     def reread(self) -> None:
-        """Once a second, whatever bells were heard: all that was saved since the last time."""
+        """Once a second, whatever bells were heard: all that was saved until the last time, some part of a second ago."""
         if self._universe.now_ms - self._fresh_ms < REREAD_MS:
             return
-        begun_ms, end = self._universe.now_ms, len(self._shared.log)
+        last_ms = self._universe.now_ms - self._universe.choose.randrange(REREAD_MS)
         self.store.next_wakeup()  # the question itself, which may fail
-        self.read(self._shared.log[self._read_to : end])
-        self._fresh_ms, self._read_to = begun_ms, end
+        end = bisect_right(self._shared.log, last_ms, lo=self._read_to, key=lambda saved: saved[0])
+        self.read([change for _, change in self._shared.log[self._read_to : end]])
+        self._fresh_ms, self._read_to = last_ms, end
 
     # -- guests
 
@@ -234,11 +253,14 @@ class Node:
             if not self._from_memory(connection, request):
                 return None
             Exchange(connection, request).begin(None)
-        elif self.enter(lambda: self._answer(connection, request)) is None:
-            return None
+        else:
+            begun_ms = self._universe.now_ms
+            self.enter(lambda: self._answer(connection, request))
+            if self._universe.now_ms - begun_ms > PATIENCE_MS:
+                return None
         return connection if connection.status else None
 
-    def _answer(self, connection: "Connection", request: Request) -> bool:
+    def _answer(self, connection: "Connection", request: Request) -> None:
         self.told.clear()
         try:
             self.reread()
@@ -246,13 +268,12 @@ class Node:
             self._universe.say(f"{self.name} could not read again")
         caller = connection.caller
         if self._universe.now_ms - self._fresh_ms > MAX_STALE_MS:
-            return False
+            return
         if caller is not None and caller.view is not None and self._is_newer(caller, request):
             self.documents.refresh([caller.scope])
         Exchange(connection, request).begin(None)
         if connection.status == 200:
             self._said_yes()
-        return True
 
     def _from_memory(self, connection: "Connection", request: Request) -> bool:
         caller = connection.caller

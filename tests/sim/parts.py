@@ -26,13 +26,17 @@ class Life(Protocol):
     off_ms: int
     away_until_ms: int
     told: list[Change]
+    waiting: bool
 
     def wait(self, milliseconds: int) -> None:
         """Stand still while the others go on."""
 
 
 class NodeClock:
-    """The wall clock as this node reads it: off by a little, and where everybody's jumps it jumps along."""
+    """The wall clock as this node reads it: off by a little, and where everybody's jumps it jumps along.
+
+    A node may be stopped at any moment; the worst is right after it looked at the clock.
+    """
 
     name = "system"
 
@@ -41,7 +45,10 @@ class NodeClock:
         self._life = life
 
     def now(self) -> datetime:
-        return self._universe.wall(self._life.off_ms)
+        now = self._universe.wall(self._life.off_ms)
+        if self._universe.chance(self._universe.faults.slow / 10):
+            hang(self._universe, self._life, "the thought of it")
+        return now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds())
@@ -53,13 +60,18 @@ class NodeClock:
 def disturb(universe: Universe, life: Life, call: str) -> None:
     """Before and after every call: a node may be slow here, or die."""
     faults = universe.faults
-    if universe.hanging < MAX_HANGING and universe.chance(faults.slow):
-        milliseconds = universe.about_ms(faults.slow_s)
-        universe.say(f"{life.name} hangs in {call} for {milliseconds / 1000:.1f} s")
-        life.wait(milliseconds)
+    if universe.chance(faults.slow):
+        hang(universe, life, call)
     if universe.chance(faults.crash):
         universe.say(f"{life.name} dies in {call}")
         raise Crash
+
+
+def hang(universe: Universe, life: Life, call: str) -> None:
+    if universe.hanging < MAX_HANGING and not life.waiting:
+        milliseconds = universe.about_ms(universe.faults.slow_s)
+        universe.say(f"{life.name} hangs in {call} for {milliseconds / 1000:.1f} s")
+        life.wait(milliseconds)
 
 
 class NodeStore:

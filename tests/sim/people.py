@@ -41,21 +41,24 @@ class Guest:
         self._universe = shared.universe
         self.scope, self.machine = scope, machine
         self._tag = ""
-        self.gone = False
+        self.gone = self.asleep = self._asking = False
         self._sends_tag = choose.random() < 0.8
         self._every_s = choose.choice([60, 120, 240])
         self._approves = choose.choice([0.0, 0.5, 1.0])
         self._sleepy = choose.random() < 0.15
         self._home = choose.choice(shared.nodes) if choose.random() < 0.5 else None
         self._considered: set[str] = set()
-        self._universe.later(self._universe.about_ms(self._every_s), self.turn)
+        # Some come early; some find that much has happened in their scope before anybody asked.
+        self._universe.later(self._universe.about_ms(choose.choice([1, 1, 10]) * self._every_s), self.turn)
 
     def turn(self) -> None:
         if self._sleepy and self._universe.choose.random() < 0.02:
             self._universe.say(f"{self.scope}/{self.machine} falls asleep")
+            self.asleep = True
             self._universe.later(DISABLE_AFTER_S * 1_200, self.turn)
             return
-        answered = self.poll(self._node())
+        self.asleep = False
+        answered = not self._asking and self.poll(self._node())
         if self.gone:
             return
         self._universe.later(self._universe.about_ms(self._every_s if answered else 10), self.turn)
@@ -64,8 +67,19 @@ class Guest:
         choose = self._universe.choose
         return self._home if self._home is not None and choose.random() < 0.8 else choose.choice(self._shared.nodes)
 
+    def hurry(self, node: Node) -> None:
+        if not self._asking and not self.gone:
+            self.poll(node)
+
     def poll(self, node: Node) -> bool:
-        """Ask for the document; whether it came."""
+        """Ask for the document; whether it came. One question at a time."""
+        self._asking = True
+        try:
+            return self._poll(node)
+        finally:
+            self._asking = False
+
+    def _poll(self, node: Node) -> bool:
         headers = [("host", "localhost"), ("metadata", "true")]
         tag = self._tag if self._sends_tag else ""
         if tag:
@@ -187,6 +201,10 @@ class Operator:
         if not events or not node.alive:
             return
         event, control = choose.choice(events), node.control
+        if choose.random() < 0.2:  # somebody looks at an old page
+            old = choose.choice(store.events(EventQuery(limit=500)).events)
+            node.ask(lambda: control.cancel_event(old.id, OPERATOR))
+            return
         verb, act = choose.choices(
             (
                 ("approves", lambda: control.approve_event(event.id, OPERATOR)),

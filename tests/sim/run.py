@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from forewarn.control import MAX_DECISION_AGE_S
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
+from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.store import MaintenanceQuery
 from tests.sim.history import ClockMoved, Entry
 from tests.sim.judge import Notice, judge
@@ -97,6 +97,7 @@ class Simulation:
             node.off_ms = universe.choose.randint(-faults.skew_ms, faults.skew_ms)
             universe.every(universe.choose.choice([20, 40, 80]), node.cycle)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
+        shared.curious = self._guests_hurry
         self.operator = Operator(shared)
         universe.every(100, self.operator.turn)
         universe.every(faults.crash_every_s, lambda: self._some_node().kill())
@@ -104,6 +105,18 @@ class Simulation:
         universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
         universe.every(faults.clock_every_s, self._clocks_move)
         universe.every(faults.forget_every_s, shared.works.forget)
+
+    def _guests_hurry(self, change: Change) -> None:
+        """One who waited for the document to change asks at once, and again, through whichever nodes."""
+        choose = self.universe.choose
+        if not change.scopes or not self.universe.faults.on or choose.random() < 0.7:
+            return
+        scope = choose.choice(change.scopes).name
+        guests = [guest for guest in self.guests if guest.scope == scope and not guest.gone and not guest.asleep]
+        if guests:
+            guest = choose.choice(guests)
+            for in_ms in sorted(choose.randrange(700) for _ in range(2)):
+                self.universe.later(in_ms, lambda: guest.hurry(choose.choice(self.shared.nodes)))
 
     def _some_node(self) -> Node:
         """One that is in the middle of nothing, if there is any."""
@@ -143,4 +156,6 @@ class Simulation:
             self.operator.finish_all(nodes[number % len(nodes)])
             for guest in (guest for guest in self.guests if not guest.gone):
                 guest.poll(self.universe.choose.choice(nodes))
+            for node in nodes:
+                node.write_seen()
             self.universe.pass_time(60_000 if number % 4 else ORDER_TIMEOUT_S * 500)
