@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run test check format bench soak interop agent lock clean
+.PHONY: setup run screenshots test check format bench soak interop agent dist image lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -12,9 +12,12 @@ $(READY): requirements/dev.txt pyproject.toml scripts/setup
 	PYTHON="$(PYTHON)" scripts/setup $(VENV)
 	@touch $@
 
-run: setup  ## the service with an example fleet, ready in seconds
-	@mkdir -p .venv/run; [ ! -e .venv/run/forewarn.db ] || $(BIN)/forewarn db migrate --store sqlite:.venv/run/forewarn.db
-	exec $(BIN)/forewarn serve --config examples/serve.toml
+run: setup  ## the service with an example fleet, ready in seconds; PORT=9000 for other ports than 8169 and 8170
+	@exec $(BIN)/forewarn demo $(if $(PORT),--port $(PORT))
+
+screenshots: setup  ## draw the pictures of the documentation again
+	$(BIN)/python -m scripts.screenshots
+	$(BIN)/python -m scripts.terminal
 
 check: setup  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .
@@ -43,9 +46,15 @@ agent: setup  ## dist/forewarn-agent.pyz: the agent as one file, for any Python 
 bench: setup  ## every figure the documentation states, as ratios against a peer
 	$(BIN)/python -m bench
 
-lock: setup  ## pin the development environment again (hashes, no registry host)
-	$(BIN)/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
-	    --no-emit-index-url --no-header --quiet -o requirements/dev.txt
+dist: setup  ## dist/*.whl and dist/*.tar.gz: what is published
+	$(BIN)/python scripts/build_dist.py dist
+
+image: dist  ## build the container image, and try it (podman and runc; installs them)
+	scripts/image
+
+lock: setup  ## pin the development environment and the image's again (hashes, no registry host)
+	@for extra in dev server; do $(BIN)/uv pip compile pyproject.toml --extra $$extra --generate-hashes --python-version 3.11 \
+	    --no-emit-index-url --no-header --quiet -o requirements/$$extra.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -21,8 +21,12 @@ class Size:
     agent_changes: int
     agent_idle_s: float
     agent_settle_s: float
+    emulator_starts: int
+    emulator_fixtures: int
     pasts: tuple[Past, Past]
     list_rounds: int
+    failovers: int
+    portal: tuple[int, int, int]  # machines, open events, rounds
 
 
 FULL = Size(
@@ -38,8 +42,12 @@ FULL = Size(
     agent_changes=100,
     agent_idle_s=30.0,
     agent_settle_s=3.0,
+    emulator_starts=15,
+    emulator_fixtures=100,
     pasts=(Past(100, 60, 6_000), Past(10_000, 1_000, 1_000_000)),
     list_rounds=15,
+    failovers=3,
+    portal=(10_000, 1_000, 9),
 )
 TOY = Size(
     judged=False,
@@ -54,6 +62,10 @@ TOY = Size(
     agent_changes=2,
     agent_idle_s=0.5,
     agent_settle_s=0.5,
+    emulator_starts=1,
+    emulator_fixtures=3,
     pasts=(Past(100, 10, 200), Past(200, 20, 2_000)),
     list_rounds=1,
+    failovers=1,
+    portal=(400, 50, 1),
 )

@@ -33,14 +33,19 @@ PARTS: dict[str, list[str]] = {
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],
+    "demo": [*PYTEST, "tests/demo"],
     "isolation": [*PYTEST, "tests/isolation"],
     "guest": [*PYTEST, "tests/guest"],
+    # Most of it is waiting for others' programs.
+    "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "api": [*PYTEST, "tests/api"],
+    "test kit": [*PYTEST, "tests/testing"],
+    "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
 LANES = 2
 
 

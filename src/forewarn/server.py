@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import uvicorn
 
@@ -39,15 +40,20 @@ from forewarn.ticker import Ticker
 from forewarn.web.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
 from forewarn.web.api.app import api_routes
 from forewarn.web.api.asked import Api
+from forewarn.web.api.calls import CALLS, Call
 from forewarn.web.api.stream import Streams
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
-from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateSocket
+from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
+from forewarn.web.guest import Connection, NewConnection
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
 from forewarn.web.listener import Address, GuestListener, is_wildcard
 from forewarn.web.loop import Loop
 from forewarn.web.operator import operator_app
+from forewarn.web.portal.app import Portal
+from forewarn.web.portal.session import Sessions
+from forewarn.web.portal.visit import House
 
 # SIGTERM to exit within 5 s: three parts stop one after the other, each within this.
 STOP_WITHIN_S = 1.3
@@ -58,6 +64,7 @@ MIN_SECRET_BYTES = 16
 MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
+LOOK_EVERY_S = 0.001
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -133,6 +140,8 @@ class Service:
         )
         if isinstance(self.executor, CommandExecutor):
             self.executor.nudge = self.ticker.nudge
+        if isinstance(self.executor, SimulatedExecutor):
+            self.control.listen(self.executor.heard)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
@@ -159,7 +168,7 @@ class Service:
 class GuestSide:
     """Documents in memory, the writer's thread, the guest listener and its attendance, wired to a service."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, connection: NewConnection = Connection) -> None:
         settings = service.settings
         # Whoever waits for a write waits in line: every write of a guest runs on this one thread.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
@@ -183,7 +192,12 @@ class GuestSide:
             self.guests,
             [Address.parse(text) for text in settings.guest],
             hop_limit=settings.guest_hop_limit,
-            repeated=((SEEN_EVERY_S, self._write_seen), (SIGHTINGS_EVERY_S, self._write_sightings)),
+            connection=connection,
+            # On the demo's fast clock half a minute would look like half an hour.
+            repeated=(
+                (1.0 if settings.demo else SEEN_EVERY_S, self._write_seen),
+                (SIGHTINGS_EVERY_S, self._write_sightings),
+            ),
         )
 
     def _write_seen(self) -> None:
@@ -281,11 +295,24 @@ def calm() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
+class Stopping:
+    """Whether one of these signals came. A queue's `put` may interrupt itself: two at once must not lock each other out."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._came: SimpleQueue[None] = SimpleQueue()
+        for number in numbers:
+            signal.signal(number, lambda *_: self._came.put(None))
+
+    def wait(self) -> None:
+        self._came.get()
+
+    def is_set(self) -> bool:
+        return not self._came.empty()
+
+
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT: apply the fleet, start the ticker and the listeners, say that all is ready."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = Stopping(signal.SIGTERM, signal.SIGINT)
     service = Service(settings)
     try:
         if settings.fleet is not None:
@@ -310,17 +337,28 @@ def _say_difference(diff: Difference, say: Callable[[str], None], most: int = 50
 
 
 @contextmanager
-def running(service: Service) -> Iterator[tuple[GuestSide, str]]:
-    """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address."""
+def running(
+    service: Service, *, connection: NewConnection = Connection, calls: Sequence[Call] = CALLS, findable: bool = True
+) -> Iterator[tuple[GuestSide, str]]:
+    """Guests are answered, time brings what is due, operators are listened to: the guest side and the operators' address.
+
+    `connection` talks to guests, and `calls` are the API's: an emulator has more of both. Unless `findable`, the command line is
+    told where it is by its user.
+    """
     check_tls(service.settings)
-    token = environment_token()
-    with _answering(service) as guests, _ticking(service), _listening(service, guests, token) as operator_url:
+    token = "" if service.settings.token_free else environment_token()
+    with (
+        _answering(service, connection) as guests,
+        _ticking(service),
+        _listening(service, guests, token, calls) as operator_url,
+        _findable(service, operator_url) if findable else nullcontext(),
+    ):
         yield guests, operator_url
 
 
 @contextmanager
-def _answering(service: Service) -> Iterator[GuestSide]:
-    guests = GuestSide(service)
+def _answering(service: Service, connection: NewConnection) -> Iterator[GuestSide]:
+    guests = GuestSide(service, connection)
     guests.listener.start()
     try:
         yield guests
@@ -372,7 +410,7 @@ def _keep_operator_token(service: Service, path: Path) -> None:
 
 
 @contextmanager
-def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]:
+def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[Call]) -> Iterator[str]:
     """The operator listener in a thread of its own; yields its address once it accepts."""
     settings = service.settings
     host, _, port = settings.operator.rpartition(":")
@@ -387,13 +425,14 @@ def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
     )
-    pages, rest = api_routes(api, access, streams)
+    portal = _portal(service, api, access, streams, guests.listener.urls[0])
+    pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
-        pages=pages,
+        pages=[*pages, *portal.routes()],
         rest=rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
     )
@@ -418,18 +457,36 @@ def _listening(service: Service, guests: GuestSide, token: str) -> Iterator[str]
         ssl_keyfile=settings.tls_key,
     )
     with _bound(config, service.settings.operator) as listener:
-        server = uvicorn.Server(config)
+        server = GateServer(config)
         thread = threading.Thread(target=server.run, args=([listener],), name="operator", daemon=True)
         thread.start()
         _wait_until(lambda: server.started, thread)
         try:
             scheme = "https" if settings.tls_cert is not None else "http"
             url = f"{scheme}://{_reachable(host.strip('[]'))}:{listener.getsockname()[1]}"
-            with _findable(service, url):
-                yield url
+            yield url
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(timeout=STOP_WITHIN_S)
+
+
+def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:
+    settings = service.settings
+    sessions = Sessions(
+        access,
+        now_s=time.time,
+        secure=settings.tls_cert is not None or settings.behind_tls_proxy,
+        free_key=secrets.token_bytes(SECRET_BYTES),
+        free=settings.token_free,
+    )
+    house = House(
+        executor=settings.executor,
+        clock=service.clock.name,
+        demo=settings.demo,
+        free=settings.token_free,
+        guest_url=guest_url,
+    )
+    return Portal(api, sessions, streams, house, clock_s=time.monotonic)
 
 
 def _reachable(host: str) -> str:
@@ -463,4 +520,4 @@ def _wait_until(true: Callable[[], bool], thread: threading.Thread) -> None:
     while not true():
         if not thread.is_alive() or time.monotonic() > deadline_s:
             raise ForewarnError("the operator listener did not start: see the log above")
-        time.sleep(0.005)
+        time.sleep(LOOK_EVERY_S)

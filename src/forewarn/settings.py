@@ -236,6 +236,9 @@ class Settings:
         _flag,
         "operators need no token: for emulators, on loopback, never with the `command` executor; `serve` refuses it",
     )
+    demo: bool = _setting(
+        False, _flag, "the pages explain what is seen and what to try: for `forewarn demo` alone; `serve` refuses it"
+    )
     order_timeout_s: int = _setting(
         3_600, parse_duration, "an order without a result for so long has failed; `0` waits for ever"
     )

@@ -31,7 +31,7 @@ def test_the_reference_is_what_the_code_says() -> None:
 def test_every_command_is_there() -> None:
     """The nouns and verbs of the design, each with a help text of its own."""
     told = dict(commands())
-    wanted = {"forewarn", "forewarn serve", "forewarn status"}
+    wanted = {"forewarn", "forewarn serve", "forewarn demo", "forewarn status"}
     wanted |= {f"forewarn {noun}" for noun in NOUNS}
     wanted |= {f"forewarn {noun} {verb}" for noun, verbs in NOUNS.items() for verb in verbs.split()}
     assert wanted <= set(told)
@@ -40,10 +40,13 @@ def test_every_command_is_there() -> None:
         assert "--help" in text
 
 
+NO_API = ("forewarn serve", "forewarn agent", "forewarn emulate", "forewarn conform", "forewarn demo")
+
+
 def test_json_is_everywhere() -> None:
     """Whatever talks to the API prints its JSON when asked, and `db` tells its facts as JSON too."""
     for path, text in commands():
-        if "COMMAND [ARGS]" in text or path in ("forewarn serve", "forewarn agent"):
+        if "COMMAND [ARGS]" in text or path in NO_API or path.startswith("forewarn scenario "):
             continue
         assert "--json" in text, path
         assert ("--server" in text) is not path.startswith("forewarn db "), path

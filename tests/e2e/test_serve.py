@@ -126,6 +126,17 @@ def test_it_says_ready_and_is(tmp_path: Path, fleet: str) -> None:
     assert seconds < 5
 
 
+def test_signals_at_once_do_not_hold_each_other_up(tmp_path: Path) -> None:
+    """Ctrl-C twice, or a signal from a terminal and from `make` as well: it still ends."""
+    with serving("--store", f"sqlite:{tmp_path}/f.db") as service:
+        for _ in range(200):
+            service.process.send_signal(signal.SIGINT)
+            service.process.send_signal(signal.SIGTERM)
+        code, seconds = service.stop()
+    assert code == 0
+    assert seconds < 5
+
+
 def test_the_same_fleet_again_is_no_difference(tmp_path: Path, fleet: str) -> None:
     """Applying is idempotent, also across restarts."""
     for expected in ("fleet: 2 difference(s) applied", "fleet: no difference"):
@@ -233,10 +244,9 @@ def _status(store: SqliteStore, maintenance_id: str) -> Status:
     return store.events(EventQuery(maintenance_id=maintenance_id)).events[0].status
 
 
-def test_the_example_fleet_is_served_as_the_readme_says(tmp_path: Path) -> None:
-    """What `make run` serves comes up, from the files in the repository."""
+def test_the_example_fleet_is_served_as_the_quickstart_says(tmp_path: Path) -> None:
+    """What the example's configuration serves comes up, from the files in the repository."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    (tmp_path / ".venv" / "run").mkdir(parents=True)  # as `make run` does
     process = subprocess.Popen(
         forewarn(
             "serve",
@@ -262,7 +272,7 @@ def test_the_example_fleet_is_served_as_the_readme_says(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    assert (tmp_path / ".venv" / "run" / "forewarn.db").exists()
+    assert (tmp_path / "run" / "forewarn.db").exists()
 
 
 def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> None:

@@ -63,6 +63,21 @@ def reboot(service: Service, scope: str = "s-0") -> str:
     return service.control.maintenance(maintenance_id)[1][0].id
 
 
+def test_pretended_work_does_not_end_what_was_reported_otherwise() -> None:
+    """An order that somebody reported as failed stays failed when the simulated work would have ended."""
+    service = make_service(MemoryStore(), executor="simulated")
+    event_id = reboot(service)
+    service.ticker.advance(15 * 60)
+    service.control.report_order(event_id, Outcome(ok=False, reason="burnt"), OPERATOR)
+    service.ticker.advance(3_600)
+    event, order = service.control.event(event_id)
+    assert order is not None
+    assert (event.status, order.state) == (Status.STARTED, OrderState.FAILED)
+    service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
+    service.ticker.advance(3_600)
+    assert service.control.event(event_id)[0].status is Status.COMPLETED
+
+
 def test_one_cycle_does_a_bounded_batch_and_says_so_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
     """However much is due, a cycle takes at most BATCH maintenances; the next takes the rest."""
     service = make_service(MemoryStore(), scopes=BATCH + 5)

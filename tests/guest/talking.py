@@ -179,7 +179,7 @@ def http_endpoint(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Ite
         def _any(self) -> None:
             reply(self, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
 
-        do_GET = do_POST = _any  # noqa: N815
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _any  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass

@@ -11,6 +11,7 @@ import pytest
 
 from forewarn.guest.decide import Prepare, why_not_approved
 from forewarn.guest.errors import NotReady
+from forewarn.guest.steps import Run
 from tests.guest.agents import Lived, step
 from tests.guest.talking import E1, E2, Endpoint, MovedTime, Reply
 
@@ -608,3 +609,28 @@ def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
     lived.live(lambda: bool(lived.did), for_s=60)
     assert lived.clock.now_s - began_s <= 3.5
     assert 0.9 <= lived.agent.state.tally.detection_delay_s <= 1.1
+
+
+def test_what_a_handler_keeps_is_there_until_its_step_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the journal before it goes on, known to the next agent, forgotten with the step."""
+    from forewarn.guest.handlers import command
+
+    seen: list[dict[str, object]] = []
+
+    def prepare(spec: command.Spec, run: Run) -> None:
+        run.keep(was="up", tries=1)
+        run.keep(tries=2)
+        assert '"kept":{"tries":2}' in (tmp_path / "state" / "journal.jsonl").read_text()
+
+    monkeypatch.setattr(command, "prepare", prepare)
+    monkeypatch.setattr(command, "recover", lambda spec, run: seen.append(dict(run.kept)))
+    lived = Lived(tmp_path, step(tmp_path, "one"))
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.again("boot-2")
+    lived.endpoint.end()
+    lived.live(lived.in_service, for_s=60)
+    assert seen == [{"was": "up", "tries": 2}]
+    assert lived.agent.state.step("one").kept == {}

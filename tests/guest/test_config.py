@@ -70,7 +70,7 @@ command = ["curl"]
         ("[[rules]]\nwhen = {}", "rules[0]: do is missing"),
         ('[[rules]]\ndo = "approve"\nwhen = { kind = "x" }', "rules[0].when.kind: unknown key"),
         ("[[steps]]\nlog = {}", "steps[0].name: write a text"),
-        (STEP, 'steps[0] "x": write exactly one of command, process, systemd, log, notify'),
+        (STEP, f'steps[0] "x": write exactly one of {", ".join(HANDLERS)}'),
         (STEP + 'log = { file = "a" }\nsystemd = { unit = "a.service" }', "write exactly one of"),
         (STEP + "command = {}", "it does nothing: write `prepare`, `recover`, or both"),
         (STEP + 'command = { prepare = "a b" }', "command.prepare: write a list of words"),

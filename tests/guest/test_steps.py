@@ -12,7 +12,7 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.steps import Run, alive, await_orphan, start_ticks
+from forewarn.guest.steps import Run, alive, await_orphan, children, start_ticks
 from forewarn.settings import load
 from tests.guest.talking import E1, event
 from tests.web.serving import until
@@ -145,3 +145,36 @@ def test_a_program_that_outlives_the_agent_is_waited_for() -> None:
         assert hanging.wait(3) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), run_of(share_s=0.1), Time())
     await_orphan((0, 0), run_of(share_s=0.1), Time())
+
+
+def test_looking_again_until_it_is_so() -> None:
+    """What was seen last is told when the time is over first; and for one thing there is no more time than is left."""
+    looks = iter([False, False, True])
+    assert run_of().until(lambda: (next(looks), "not yet"), 0.01) == ""
+    assert next(looks, None) is None
+    assert run_of(share_s=0.8).until(lambda: (None, "not yet"), 0.02) == "not yet"
+    assert 0 < run_of(share_s=1).time_for(5.0) <= 1
+    assert run_of(share_s=10).time_for(5.0) == 5.0
+    with pytest.raises(OutOfTime):
+        run_of(share_s=0).time_for(5.0)
+
+
+def test_not_before_health_is_green(tmp_path: Path) -> None:
+    """Asked again until it is; where there is none there is nothing to wait for."""
+    run_of(share_s=0.2).until_healthy()
+    green = tmp_path / "green"
+    slow = ["/bin/sh", "-c", f"[ -e {green} ] || {{ touch {green}; exit 1; }}"]
+    run_of(health=slow).until_healthy()
+    with pytest.raises(OutOfTime, match="the machine is not healthy, as false says"):
+        run_of(share_s=0.2, health=["false"]).until_healthy()
+    with pytest.raises(StepFailed, match="x cannot be run"):
+        run_of(health=["/nowhere/x"]).until_healthy()
+
+
+def test_the_children_of_a_process() -> None:
+    """Each with when it began; a zombie is none."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert (child.pid, start_ticks(child.pid)) in children(os.getpid())
+        child.kill()
+        until(lambda: (child.pid, 0) not in children(os.getpid()) and not alive(child.pid))
+        assert child.pid not in [pid for pid, _ in children(os.getpid())]

@@ -10,6 +10,7 @@ from forewarn.core.errors import Invalid
 from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     MachineQuery,
     MaintenanceQuery,
@@ -70,6 +71,38 @@ def _event(n: int, **fields: Any) -> Any:
 
 def keys(found: list[Any]) -> list[Any]:
     return [getattr(thing, "key", None) or getattr(thing, "id", None) or thing.name for thing in found]
+
+
+# -- how many
+
+
+@pytest.mark.parametrize("within", [None, *WITHIN], ids=str)
+def test_counts_are_what_the_lists_hold(fleet: Store, within: tuple[str, ...] | None) -> None:
+    """Every open event, scope and machine that a list would show is counted once."""
+
+    def some(**query: Any) -> int:
+        return len(fleet.events(EventQuery(within=within, limit=1_000, **query)).events)
+
+    counts = fleet.counts(within)
+    assert counts.planned == some(statuses=(Status.PLANNED,))
+    assert counts.scheduled == some(statuses=(Status.SCHEDULED,))
+    assert counts.started == some(statuses=(Status.STARTED,))
+    assert counts.scopes == len(fleet.scopes_page(ScopeQuery(within=within)))
+    assert counts.machines == len(fleet.machines_page(MachineQuery(within=within)))
+
+
+def test_failed_counts_started_events_whose_order_failed(store: Store) -> None:
+    """What an operator must settle: neither work under way, nor what was given up."""
+    started = {"status": Status.STARTED, "published": at(0), "not_before": at(0), "started": at(0)}
+    told = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(3)]
+    told[2] = replace(told[2], status=Status.ABANDONED, ended=at(1))
+    states = (OrderState.FAILED, OrderState.RUNNING, OrderState.FAILED)
+    orders = [order(e.id, state=state) for e, state in zip(told, states, strict=True)]
+    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=told, orders=orders))
+    counts = store.counts(None)
+    assert (counts.started, counts.failed) == (2, 1)
+    assert store.counts(("shop",)) == counts
+    assert store.counts(()) == Counts()
 
 
 # -- order and conditions

@@ -229,13 +229,14 @@ def test_orders_come_oldest_first(store: Store) -> None:
 
 
 def test_the_last_time_a_machine_asked_is_remembered(fleet: Store) -> None:
-    """By scope, each machine's last record; those that never asked are not in it."""
+    """Each machine's last record; those that never asked and those there are not are not in it."""
     fleet.record_seen([Seen("shop", "web-0", at(5)), Seen("shop", "web-1", at(6.000001)), Seen("blog", "db-0", at(7))])
     fleet.record_seen([Seen("shop", "web-0", at(8))])
     fleet.record_seen([])
-    assert fleet.last_seen(["shop"]) == {("shop", "web-0"): at(8), ("shop", "web-1"): at(6.000001)}
-    assert fleet.last_seen(["wiki", "blog", "nowhere"]) == {("blog", "db-0"): at(7)}
-    assert fleet.last_seen([]) == {}
+    shop = [("shop", "web-0"), ("shop", "web-1"), ("shop", "web-9")]
+    assert fleet.seen(shop) == {("shop", "web-0"): at(8), ("shop", "web-1"): at(6.000001)}
+    assert fleet.seen([("wiki", "x"), ("blog", "db-0"), ("nowhere", "web-0")]) == {("blog", "db-0"): at(7)}
+    assert fleet.seen([]) == {}
 
 
 def test_a_machine_that_left_is_not_remembered(fleet: Store) -> None:
@@ -244,7 +245,7 @@ def test_a_machine_that_left_is_not_remembered(fleet: Store) -> None:
     fleet.apply(change(removed_machines=[("wiki", "x")]))
     fleet.record_seen([Seen("wiki", "x", at(6)), Seen("nowhere", "y", at(6))])
     fleet.apply(change(machines=[machine("x", scope="wiki"), machine("web-0", host="h2")]))
-    assert fleet.last_seen(["wiki", "shop"]) == {("shop", "web-0"): at(5)}
+    assert fleet.seen([("wiki", "x"), ("shop", "web-0")]) == {("shop", "web-0"): at(5)}
 
 
 def test_being_seen_bumps_no_version(fleet: Store) -> None:

@@ -15,7 +15,16 @@ from tests.store.things import at, change, ended, entry, event, machine, mainten
 
 QUERIES = queries("sqlite")
 # Their purpose is to read all there is.
-READ_EVERYTHING = {"scopes_all", "machines_all", "addresses_all", "machines_known", "tokens_all"}
+READ_EVERYTHING = {
+    "scopes_all",
+    "machines_all",
+    "addresses_all",
+    "machines_known",
+    "tokens_all",
+    "count_open",
+    "count_scopes",
+    "count_machines",
+}
 # Walks the primary key from its beginning and stops at its limit.
 WALK_THE_KEY = {"forget_audit"}
 IN_ORDER_OF_AN_INDEX = (

@@ -29,7 +29,8 @@ from forewarn.core.model import Machine
 from forewarn.server import GuestSide, Service
 from forewarn.settings import load
 from forewarn.store import AuditQuery
-from forewarn.testing.stories import Player, _scope
+from forewarn.testing.stories import Player
+from forewarn.testing.storytext import scope_of
 from tests.web.serving import Client, WatchedStore, until
 from tests.web.wire import follow
 
@@ -190,7 +191,7 @@ class Talk(Player):
             options = dict(pair.split("=", 1) for pair in rest if "=" in pair)
             scope, _, short = name.partition("/")
             if what == "scope":
-                scopes[name] = _scope(name, rest[0], options)
+                scopes[name] = scope_of(name, rest[0], options)
                 continue
             self._addresses[name] = options.get("address", "")
             machines[scope, short] = Machine(

@@ -42,7 +42,7 @@ def test_the_last_time_counts() -> None:
         assert served.guests.counters.remembered > 0
         served.side._write_seen()
         until(lambda: bool(served.store.seen_batches))
-        assert served.store.last_seen(["shop"]) == {("shop", "web-0"): START + timedelta(minutes=4)}
+        assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
 
 
 def test_what_fails_a_check_is_not_seen() -> None:

@@ -106,6 +106,9 @@ class Wire:
     def close(self) -> None:
         self.abort()
 
+    def reset(self) -> None:
+        self.abort()
+
     def abort(self) -> None:
         if not self.closed:
             self.closed = True

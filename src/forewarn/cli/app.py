@@ -2,7 +2,9 @@
 
 import io
 import os
+import shutil
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,12 +13,15 @@ from forewarn import __version__
 from forewarn.cli import (
     audits,
     clocks,
+    conforming,
     databases,
+    emulating,
     events,
     fleets,
     machines,
     maintenances,
     orders,
+    scenarios,
     scopes,
     statuses,
     tokens,
@@ -38,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
 command(app, "status")(statuses.status)
-for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases):
+for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases, scenarios):
     app.add_typer(noun.app)
 
 
@@ -116,8 +121,40 @@ def serve(
         raise InvalidSettings(
             "token_free: `serve` always asks for tokens: leave it out of the file, and unset FOREWARN_TOKEN_FREE"
         )
+    if loaded.demo:
+        raise InvalidSettings(
+            "demo: this is for `forewarn demo` alone: leave it out of the file, and unset FOREWARN_DEMO"
+        )
     logs.set_up(loaded.log_level)
     server.serve(loaded, say=lambda line: print(line, flush=True))
+
+
+app.command("emulate")(emulating.emulate)
+# What follows the first word of the agent's command is the agent's.
+app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
+
+
+@app.command()
+def demo(
+    port: Annotated[
+        int, typer.Option(min=0, max=65_534, help="Where guests ask; operators at the next. 0: any two.")
+    ] = 8169,
+    speed: Annotated[str, typer.Option(help="How fast the clock runs, `1x` to `600x`.")] = "60x",
+) -> None:
+    """Show it all at work: an example fleet, guests that answer, maintenance that keeps coming. Leaves nothing behind."""
+    from forewarn import logs
+    from forewarn.demo import house
+
+    logs.set_up("warning")
+    house.run(port=port, speed=speed, program=_program(), say=lambda text: print(text, flush=True))
+
+
+def _program() -> str:
+    """How this command was called, to be pasted again."""
+    called = sys.argv[0]
+    if Path(called).name == "__main__.py":
+        return f"{sys.executable} -m forewarn"
+    return "forewarn" if called == shutil.which("forewarn") else called
 
 
 @app.command()

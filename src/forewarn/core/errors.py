@@ -16,6 +16,7 @@ ForewarnError
 │   │   ├── KeyReused            409  an idempotency key came with another request
 │   │   ├── StoreInUse           409  another process serves this database
 │   │   └── TooManyUserOperations 409 the scope's limit of open user operations is reached
+│   ├── TooManyAttempts          429  too many log-ins failed
 │   ├── Unprocessable            422  it has not the shape it should have
 │   └── TooLarge                 413  more bytes than are taken
 └── ServiceError                 ours, or our surroundings'
@@ -76,6 +77,11 @@ class MethodNotAllowed(RequestError):
 class TooSlow(RequestError):
     code = "request_timeout"
     status = 408
+
+
+class TooManyAttempts(RequestError):
+    code = "too_many_attempts"
+    status = 429
 
 
 class Unprocessable(RequestError):

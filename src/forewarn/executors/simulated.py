@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import EventType
+from forewarn.core.model import Change, EventType, OrderState
 from forewarn.executors import Progress, Report, Work
 
 
@@ -23,6 +23,7 @@ class SimulatedExecutor:
         self._freeze_work_s = freeze_work_s
         self._failures = failures
         self._ends: list[tuple[datetime, str, int, bool]] = []
+        self._ended: set[tuple[str, int]] = set()  # by somebody else's word
 
     def status(self, work: Work) -> Progress | Outcome:
         del work
@@ -46,9 +47,18 @@ class SimulatedExecutor:
         ended = []
         while self._ends and self._ends[0][0] <= now:
             _, order_id, attempt, ok = heapq.heappop(self._ends)
+            if (order_id, attempt) in self._ended:
+                self._ended.remove((order_id, attempt))
+                continue
             outcome = Outcome(ok=ok, reason="simulated" if ok else f"simulated failure of attempt {attempt}")
             ended.append(Report(order_id, attempt, outcome))
         return ended
+
+    def heard(self, change: Change) -> None:
+        """An order that somebody reports as ended is not ended again by pretended work."""
+        ended = {(o.id, o.attempt) for o in change.orders if o.state in (OrderState.DONE, OrderState.FAILED)}
+        if ended:
+            self._ended |= ended & {(order_id, attempt) for _, order_id, attempt, _ in list(self._ends)}
 
     def next_report(self) -> datetime | None:
         return self._ends[0][0] if self._ends else None

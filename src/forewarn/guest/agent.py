@@ -30,7 +30,7 @@ from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal, Memory
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
-from forewarn.guest.state import State, folded
+from forewarn.guest.state import State, StepState, folded
 from forewarn.guest.steps import Run, await_orphan
 
 GLANCE_TIMEOUT_S = 2.0
@@ -190,7 +190,7 @@ class Agent:
         def work(run: Run) -> None:
             handler = HANDLERS[step.handler]
             await_orphan(child, run, self.time)
-            if interrupted:
+            if interrupted and not getattr(handler, "UNDOES_AGAIN", False):
                 # What did not verify before its undoing began does not tell by that whether it was undone.
                 now = handler.verify(step.spec, run)
                 if (verified is True and now is False) or (now is not True and not step.repeatable):
@@ -279,6 +279,9 @@ class Agent:
             limit_s=(lambda: self._limit_s(event)) if limited else (lambda: None),
             glance=self._glance,
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
+            kept=self.state.steps.get(step, StepState()).kept,
+            note_kept=lambda kept: self._remember({"kind": "kept", "step": step, "kept": kept}),
+            health=self.plan.health.command if self.plan.health is not None else (),
         )
 
     def _limit_s(self, event: Optional[Event]) -> Optional[float]:

@@ -268,6 +268,6 @@ def _history_line(record: Dict[str, Any]) -> str:
     words: List[str] = [str(record.get("at", "")), str(record.get("kind", ""))]
     words += [str(about[key]) for key in ("EventType", "EventId", "EventStatus", "NotBefore") if about.get(key)]
     for key, value in record.items():
-        if key not in ("at", "kind", "event", "tell", "child") and value not in ("", None, []):
+        if key not in ("at", "kind", "event", "tell", "child", "kept") and value not in ("", None, []):
             words.append(f"{key}={json.dumps(value)}")
     return " ".join(words)

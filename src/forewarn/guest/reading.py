@@ -7,12 +7,14 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Tuple
 
-from forewarn.guest.errors import ConfigError
+from forewarn.guest.errors import ConfigError, StepFailed
 
 MAX_DURATION_S = 7 * 86_400
 MAX_LINKS = 40
+MAX_COUNT = 10_000
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -27,6 +29,12 @@ def keys_of(table: Any, known: Iterable[str], where: str) -> None:
             raise ConfigError(f"{where}.{key}: unknown key; the keys here are {', '.join(names)}")
 
 
+def values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:
+    """Every value by the reader named for it; a text where none is."""
+    known: Dict[str, Callable[[Any, str], Any]] = {**dict.fromkeys(table, text), **readers}
+    return {key: known[key](value, f"{where}.{key}") for key, value in table.items()}
+
+
 def text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{where}: write a text")
@@ -39,10 +47,23 @@ def flag(value: Any, where: str) -> bool:
     return value
 
 
+def count(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise ConfigError(f"{where}: {value!r} is no number from 0 to {MAX_COUNT}")
+    return value
+
+
 def words(value: Any, where: str) -> Tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
         raise ConfigError(f'{where}: write a list of words, like ["systemctl", "stop", "worker"]')
     return tuple(value)
+
+
+def address(value: Any, where: str) -> str:
+    """`host:port`, as it was written."""
+    if not isinstance(value, str) or not _ADDRESS.fullmatch(value) or not 0 < int(value.rpartition(":")[2]) < 65_536:
+        raise ConfigError(f"{where}: {value!r} is no address: write it like 10.0.0.4:6379 or [fd00::4]:6379")
+    return value
 
 
 def one_of(value: Any, choices: Tuple[str, ...], where: str) -> str:
@@ -113,3 +134,14 @@ def readable_secret(name: str) -> str:
     if os.name == "posix" and found.st_mode & 0o077:
         return f"others may read {name}, which holds a secret: chmod 600 it"
     return "" if os.access(name, os.R_OK) else f"{name} cannot be read"
+
+
+def secret_in(name: str) -> str:
+    """What a file that holds a secret says, on its first line."""
+    complaint = readable_secret(name)
+    if complaint:
+        raise StepFailed(complaint)
+    lines = Path(name).read_text("utf-8", "replace").splitlines()
+    if not lines or not lines[0].strip():
+        raise StepFailed(f"{name} is empty: it should hold a secret")
+    return lines[0].strip()

@@ -61,6 +61,8 @@ class StepState:
     verified: Optional[bool] = None
     share_s: float = 0.0
     child: Tuple[int, int] = (0, 0)
+    # What the handler must know to undo it: how things were before.
+    kept: Dict[str, Any] = field(default_factory=dict)
     # By event: whether it went well, and why not.
     outcomes: Dict[str, Tuple[bool, str]] = field(default_factory=dict)
     # The events it was not begun for.
@@ -193,6 +195,10 @@ def _child(state: State, record: Record) -> None:
     state.step(record["step"]).child = (int(record["pid"]), int(record["ticks"]))
 
 
+def _kept(state: State, record: Record) -> None:
+    state.step(record["step"]).kept.update(record["kept"])
+
+
 def _end(state: State, record: Record) -> None:
     step, ok, phase = state.step(record["step"]), bool(record["ok"]), record["phase"]
     state.tally.step_s[(record["step"], phase)] = float(record["took_s"])
@@ -294,6 +300,7 @@ KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "started": _started,
     "begin": _begin,  # a step's prepare or recover is about to begin
     "child": _child,  # the program that does it, before it may go
+    "kept": _kept,  # what undoing it will need to know
     "end": _end,  # and what came of it
     "skip": _skip,  # a step that will not be begun for this event, and why
     "approving": _nothing,  # about to say go

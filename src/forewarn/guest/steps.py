@@ -1,4 +1,4 @@
-"""Carrying out one phase of one step: its time, its variables, its programs.
+"""Carrying out one phase of one step: its time, its variables, its programs, and what it must not forget.
 
 A program is started held back: it waits for a line on its stdin until its pid is in the journal, and ends by itself when the
 agent dies before that. So a program that outlives the agent is always known to the next one, which waits for it instead of
@@ -25,13 +25,20 @@ GLANCE_S = 1.0
 # Between asking a program to end and ending it.
 GRACE_S = 2.0
 POLL_S = 0.05
+# With less time than this one would look and see nothing.
+LOOK_NEEDS_S = 0.5
+# Between two looks at the machine's health.
+HEALTH_EVERY_S = 0.5
 MAX_RESOURCES_BYTES = 32 * 1024
 # The event is a file, not a pipe: a pipe that is full and that nobody reads would hold up the agent.
 _GATE = 'read -r go || exit 125; exec <"/dev/fd/$1"; shift; exec "$@"'
 
 
 class Run:
-    """What a handler may use: the event, the time it has, and a way to run programs and to pause."""
+    """What a handler may use: the event, the time it has, and a way to run programs, to pause and to remember.
+
+    `kept` is what earlier phases of this step have kept: also those of an agent before us, until the step is undone.
+    """
 
     def __init__(
         self,
@@ -44,6 +51,9 @@ class Run:
         limit_s: Callable[[], Optional[float]] = lambda: None,
         glance: Callable[[], None] = lambda: None,
         note_child: Callable[[int, int], None] = lambda _pid, _ticks: None,
+        kept: Optional[Mapping[str, Any]] = None,
+        note_kept: Callable[[Mapping[str, Any]], None] = lambda _kept: None,
+        health: Sequence[str] = (),
     ) -> None:
         self.step, self.phase, self.event = step, phase, event
         self.change = ""
@@ -52,6 +62,13 @@ class Run:
         self._limit_s = limit_s
         self._glance = glance
         self._note_child = note_child
+        self.kept: Dict[str, Any] = dict(kept or {})
+        self._note_kept = note_kept
+        self._health = health
+
+    def wall_s(self) -> float:
+        """By the calendar, as files have it."""
+        return self._time.wall()
 
     def left_s(self) -> float:
         """Until the share ends, or until a more urgent event's budget does."""
@@ -59,17 +76,40 @@ class Run:
         limit_s = self._limit_s()
         return left_s if limit_s is None else min(left_s, limit_s)
 
-    def pause(self, seconds: float) -> None:
-        """Sleep, or raise OutOfTime."""
+    def time_for(self, most_s: float) -> float:
+        """For one thing: so long at most, and no longer than is left. OutOfTime when nothing is."""
         left_s = self.left_s()
         if left_s <= 0:
             raise OutOfTime("its time was over")
-        self._time.sleep(min(seconds, left_s))
+        return min(most_s, left_s)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, or raise OutOfTime."""
+        self._time.sleep(self.time_for(seconds))
         self._glance()
 
-    def command(self, argv: Sequence[str], *, checked: bool = True) -> int:
-        """Run it to its end with the event on stdin; its exit code. Raises StepFailed, or OutOfTime after ending it."""
-        code = self._awaited(self._spawn(argv), argv)
+    def until(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> str:
+        """Look until it is so: "". At the end of the time: what was seen instead, which must be something."""
+        while True:
+            good, seen = look()
+            if good:
+                return ""
+            if self.left_s() <= max(every_s, LOOK_NEEDS_S):
+                return seen
+            self.pause(every_s)
+
+    def must(self, look: Callable[[], Tuple[Optional[bool], str]], every_s: float) -> None:
+        """Look until it is so; OutOfTime with what was seen instead."""
+        why = self.until(look, every_s)
+        if why:
+            raise OutOfTime(why)
+
+    def command(self, argv: Sequence[str], *, checked: bool = True, more: Optional[Mapping[str, str]] = None) -> int:
+        """Run it to its end with the event on stdin and in variables, and `more` of these; its exit code.
+
+        Raises StepFailed, or OutOfTime after ending it.
+        """
+        code = self._awaited(self._spawn(argv, more or {}), argv)
         if code in (126, 127):
             raise StepFailed(f"{_named(argv)} cannot be run")
         if checked and code != 0:
@@ -91,11 +131,23 @@ class Run:
                     return code
                 self._glance()
 
+    def keep(self, **values: Any) -> None:
+        """On the disk when this returns, and in `kept` until the step is undone; no secrets."""
+        self._note_kept(values)
+        self.kept.update(values)
+
+    def until_healthy(self) -> None:
+        """For what lets work in again: not before `[health]` is green, where there is one."""
+        health = self._health
+        if health:
+            said = f"the machine is not healthy, as {_named(health)} says"
+            self.must(lambda: (self.command(health, checked=False) == 0, said), HEALTH_EVERY_S)
+
     def check(self, argv: Sequence[str]) -> None:
         """Run it; anything but 0 is a failure."""
         self.command(argv)
 
-    def _spawn(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         held_back = os.name == "posix"
         try:
             with _unnamed_file() as file:
@@ -105,7 +157,7 @@ class Run:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", _GATE, "sh", str(number), *argv] if held_back else list(argv),
                     stdin=subprocess.PIPE if held_back else file,
-                    env={**os.environ, **self.variables()},
+                    env={**os.environ, **self.variables(), **more},
                     start_new_session=held_back,
                     pass_fds=(number,) if held_back else (),
                 )
@@ -227,6 +279,12 @@ def _fields(pid: str) -> List[str]:
     except OSError:
         return []
     return fields if len(fields) > 19 else []
+
+
+def children(pid: int) -> List[Tuple[int, int]]:
+    """The processes it has started and that live, each with when it began."""
+    found = [(path.name, _fields(path.name)) for path in Path("/proc").glob("[0-9]*")]
+    return [(int(name), int(of[19])) for name, of in found if of and of[0] not in ("Z", "X") and int(of[1]) == pid]
 
 
 def alive(pid: int) -> bool:

@@ -25,6 +25,28 @@ when = { type = ["Freeze"], max_duration = "9s" }   # also: source = ["Platform"
 do = "approve"                    # approve | prepare | prepare-only | ignore
 
 # Steps: done in this order before the event, undone in reverse after it.
+# [[steps]]                       # what takes the machine out of a pool stands first: first out, last in
+# name = "leave the proxies' pool"
+# [steps.haproxy]                 # docs/handlers/haproxy.md
+# proxies = ["/run/haproxy/admin.sock"]   # or host:port; every one that sends requests here
+# servers = ["web/web-0"]         # backend/server
+# drain_for = "90s"               # sessions still open then are left behind; 0, the default: the step fails instead
+# keep = 1                        # so many others must be up before ours goes
+
+# [[steps]]
+# name = "leave our own upstream"
+# [steps.nginx]                   # docs/handlers/nginx.md
+# file = "/etc/nginx/upstreams/web.conf"
+# servers = ["10.0.0.4:8080"]
+
+# [[steps]]
+# name = "leave the registrar"
+# [steps.http]                    # docs/handlers/http.md
+# headers_file = "/etc/forewarn/registrar-headers"
+# prepare = { method = "DELETE", url = "http://registrar.internal/web/web-0" }
+# verify = { url = "http://registrar.internal/web/web-0", status = 404 }
+# recover = { method = "PUT", url = "http://registrar.internal/web/web-0", body = '{"port": 8080}' }
+
 # [[steps]]
 # name = "stop the worker"
 # when = { type = ["Reboot", "Redeploy"] }
@@ -47,6 +69,28 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # foreground = true               # it writes no pid file: the agent does
 # up_for = "1s"                   # it must live so long to count as up
 # match = "importer"              # must occur in its command line: an old pid file may name somebody else
+
+# [[steps]]
+# name = "hand over the database"
+# [steps.patroni]                 # docs/handlers/patroni.md
+# url = "http://10.0.0.4:8008"    # this machine's own REST API
+# member = "pg0"                  # its name in the cluster
+# login_file = "/etc/forewarn/patroni"
+
+# [[steps]]
+# name = "hand over the cache"
+# [steps.redis]                   # docs/handlers/redis.md
+# address = "10.0.0.4:6379"       # this machine's own Redis
+# sentinels = ["10.0.0.4:26379", "10.0.0.5:26379", "10.0.0.6:26379"]   # without them: by FAILOVER
+# master = "shop"                 # what the Sentinels call it
+
+# [[steps]]
+# name = "save the simulation"
+# [steps.checkpoint]              # docs/handlers/checkpoint.md
+# file = "/var/lib/simulation/checkpoint"
+# signal = "USR1"                 # or command = ["/usr/local/bin/save", "{checkpoint}"]
+# pid_file = "/run/simulation.pid"
+# restore = ["/usr/local/bin/simulation-start", "--from", "{checkpoint}"]
 
 # [[steps]]
 # name = "write it down"

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
+from forewarn.guest.sockets import Deadline, connect
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 1024 * 1024
@@ -30,7 +31,8 @@ class Answer(NamedTuple):
 class Transport:
     """Speaks to one endpoint at a time over one connection; `http_proxy` and its like are never looked at."""
 
-    def __init__(self, *, source_address: str = "", time: Optional[Time] = None) -> None:
+    def __init__(self, *, source_address: str = "", time: Optional[Time] = None, ca_file: str = "") -> None:
+        self._ca_file = ca_file  # whom to trust for https, where that is not the system's choice
         self._source = (source_address, 0) if source_address else None
         self._time = time or Time()
         self._endpoint = ""
@@ -68,15 +70,15 @@ class Transport:
 
     def _connect(self, endpoint: str, timeout_s: float) -> None:
         parts = urlsplit(endpoint)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(
-            parts.hostname or "",
-            parts.port,
-            timeout=min(CONNECT_TIMEOUT_S, timeout_s),
-            source_address=self._source,
-        )
+        secure = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port)
+        deadline = Deadline(min(CONNECT_TIMEOUT_S, timeout_s))
         try:
-            connection.connect()
+            connection.sock = connect(connection.host, connection.port, deadline, self._source)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if secure:
+                connection.sock = _wrapped(connection.sock, connection.host, deadline, self._ca_file)
         except OSError as error:
             connection.close()
             raise Unreachable(f"no connection to {endpoint}: {error.strerror or error}") from None
@@ -112,6 +114,15 @@ class Transport:
         if left_s <= 0:
             raise socket.timeout()
         return left_s
+
+
+def _wrapped(connected: socket.socket, host: str, deadline: Deadline, ca_file: str) -> socket.socket:
+    import ssl
+
+    context = ssl.create_default_context(cafile=ca_file or None)
+    context.set_alpn_protocols(["http/1.1"])
+    connected.settimeout(deadline.left_s())  # of the whole handshake
+    return context.wrap_socket(connected, server_hostname=host)
 
 
 @contextlib.contextmanager

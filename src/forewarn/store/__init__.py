@@ -213,6 +213,18 @@ class Sighting:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many: open events by status, those Started whose order failed, scopes and machines."""
+
+    planned: int = 0
+    scheduled: int = 0
+    started: int = 0
+    failed: int = 0
+    scopes: int = 0
+    machines: int = 0
+
+
 class Store(Protocol):
     """Raises StoreUnavailable when it cannot read or write, whatever the method."""
 
@@ -256,13 +268,13 @@ class Store(Protocol):
     def first_seen(self, event_id: str) -> dict[str, datetime]:
         """When each machine first saw an event, by name."""
 
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        """When the machines of these scopes last asked; those that never did are not in it."""
-
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
-        """When exactly these last asked; those that never did are not in it."""
+        """When these last asked; those that never did are not in it."""
 
     # Lists and history: a page is one moment, and what is added between two pages neither doubles nor hides a row.
+
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        """Of what lies in these scopes; None for all."""
 
     def machines_named(self, name: str) -> list[Machine]:
         """The machines of this name, at most a few, by scope."""

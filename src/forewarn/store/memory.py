@@ -1,7 +1,7 @@
 """The store for simulation and the emulator: plain dictionaries under one lock. Nothing survives the process."""
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -21,10 +21,12 @@ from forewarn.core.model import (
     Receipt,
     Scope,
     Snapshot,
+    Status,
     Token,
 )
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     Focus,
     Inventory,
@@ -163,14 +165,24 @@ class MemoryStore:
         with self._lock:
             return dict(sorted(self._sightings.get(event_id, {}).items()))
 
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        with self._lock:
+            names = [name for name in self._scopes if within is None or name in within]
+            events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
+            held = Counter(event.status for event in events)
+            orders = [self._orders.get(event.id) for event in events if event.status is Status.STARTED]
+            return Counts(
+                planned=held[Status.PLANNED],
+                scheduled=held[Status.SCHEDULED],
+                started=held[Status.STARTED],
+                failed=sum(order is not None and order.state is OrderState.FAILED for order in orders),
+                scopes=len(names),
+                machines=sum(len(self._machines.get(name, ())) for name in names),
+            )
+
     def machines_named(self, name: str) -> list[Machine]:
         with self._lock:
             return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:4]
-
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        with self._lock:
-            keys = [(scope, name) for scope in scopes for name in self._machines.get(scope, ())]
-            return {key: self._seen[key] for key in sorted(keys) if key in self._seen}
 
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._lock:

@@ -32,6 +32,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     Focus,
     Inventory,
@@ -143,11 +144,6 @@ class SqliteStore:
         with self._writing() as writer:
             writer.many("record_seen", ({"scope": s.scope, "name": s.name, "at": rows.time_text(s.at)} for s in seen))
 
-    def last_seen(self, scopes: Collection[str]) -> dict[tuple[str, str], datetime]:
-        with self._reading() as reader:
-            found = reader.ask("last_seen_of_scopes", names=as_json(sorted(scopes)))
-            return {(row["scope"], row["name"]): datetime.fromisoformat(row["at"]) for row in found}
-
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._reading() as reader:
             found = reader.ask("last_seen_by_key", keys=as_json(machines))
@@ -166,6 +162,10 @@ class SqliteStore:
             return {row["machine"]: datetime.fromisoformat(row["at"]) for row in found}
 
     # -- lists and history
+
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        with self._reading() as reader:
+            return sqlite_lists.counts(reader, within)
 
     def machines_named(self, name: str) -> list[Machine]:
         with self._reading() as reader:

@@ -14,6 +14,7 @@ from itertools import product
 from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
     AuditQuery,
+    Counts,
     EventQuery,
     MachineQuery,
     MaintenanceQuery,
@@ -31,6 +32,17 @@ _NEWEST_NUMBER = 2**62
 _AFTER_ALL_TIMES = "~"
 
 Scopes = tuple[str, ...] | None
+
+
+def counts(reader: Session, within: Scopes) -> Counts:
+    names = ("count_open", "count_scopes", "count_machines")
+    if within is not None:
+        names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
+    found: dict[str, int] = {}
+    for name in names:
+        (row,) = reader.ask(name, scopes=as_json(sorted(set(within or ()))))
+        found |= dict(row)
+    return Counts(**found)
 
 
 def scopes(reader: Session, query: ScopeQuery) -> Iterable[sqlite3.Row]:

@@ -2,33 +2,28 @@
 
 A story is a list of steps. A step is a command, perhaps with lines of input, then `----`, then what is seen, then an
 empty line; lines that begin with `#` are for the reader. Times are shown since the story's beginning (`+15m`), ids as
-M1, M2 … (maintenances) and E1, E2 … (events) in the order they came to be.
+M1, M2 … (maintenances) and E1, E2 … (events) in the order they came to be. What is wrong with a story is told with its line.
 """
 
+import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from forewarn.clock import ManualClock
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
-from forewarn.core.errors import ForewarnError, Invalid
-from forewarn.core.fleet import Fleet
+from forewarn.core.errors import ForewarnError, Invalid, Refused
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
-    ApprovalMode,
     Event,
     EventType,
-    Machine,
     OnFailure,
     OrderState,
     Request,
-    Scope,
-    ScopeKind,
     Source,
     Status,
     Targets,
@@ -37,69 +32,53 @@ from forewarn.core.transitions import Verb
 from forewarn.server import Service
 from forewarn.settings import Settings
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
+from forewarn.testing.storytext import fleet_of, parse_story, setting
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-_GUID = re.compile(r"[0-9A-F]{8}-0000-4000-8000-000000000000")
+MAX_SHOWN = 200
+GONE = "gone"
+SCHEDULE_OPTIONS = ("host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description")
+_ENDED = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
+UNTIL = {
+    "Scheduled": frozenset({Status.SCHEDULED, Status.STARTED}) | _ENDED,
+    "Started": frozenset({Status.STARTED}) | _ENDED,
+    GONE: _ENDED,
+}
+Action = Callable[..., Iterable[str] | None]
+_GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 _STAMP = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`lead` is everything before the command: comments and empty lines, kept as they are."""
-
-    lead: str
-    command: str
-    body: tuple[str, ...]
-    expected: str
-
-
-def parse_story(text: str) -> tuple[list[Step], str]:
-    """The steps, and what follows the last one."""
-    steps: list[Step] = []
-    lead: list[str] = []
-    lines = iter(text.splitlines())
-    for line in lines:
-        if not line or line.startswith("#"):
-            lead.append(line)
-            continue
-        body, expected = list(_until(lines, "----")), list(_until(lines, ""))
-        steps.append(
-            Step("".join(f"{each}\n" for each in lead), line, tuple(body), "".join(f"{e}\n" for e in expected))
-        )
-        lead = []
-    return steps, "".join(f"{each}\n" for each in lead)
-
-
-def _until(lines: Iterator[str], end: str) -> Iterator[str]:
-    for line in lines:
-        if line == end:
-            return
-        yield line
-
-
-def play(text: str, store: Store) -> str:
+def play(text: str, store: Store, source: str = "story") -> str:
     """Play a story; the same text with what was really seen."""
-    steps, rest = parse_story(text)
+    steps, rest = parse_story(text, source)
     player = Player(store)
     told = []
     for step in steps:
-        seen = player.play(step.command, step.body)
+        try:
+            seen = player.play(step.command, step.body)
+        except Invalid as error:
+            raise Invalid(f"{source}: line {step.line}: {error}") from None
         body = "".join(f"{line}\n" for line in step.body)
         told.append(f"{step.lead}{step.command}\n{body}----\n{seen}\n")
     return "".join(told) + rest
 
 
 class Player:
-    """The service behind a story: every command is a use case, and the ticker runs to the end after each."""
+    """The service behind a story: every command is a use case, and the ticker runs to the end after each.
 
-    def __init__(self, store: Store) -> None:
+    With a `service` that is there already the commands are carried out on it, and somebody else ticks.
+    """
+
+    def __init__(self, store: Store, *, service: Service | None = None) -> None:
         self._store = store
         self._clock = ManualClock(START)
+        self._start = START if service is None else service.clock.now()
         self._ids = count(1)
         self._names: dict[str, str] = {}
-        self._ticking = True
+        self._ticking = service is None
         self._settings: dict[str, object] = {"executor": "external"}
-        self._service: Service | None = None
+        self._service = service
         self._operator = Actor("operator", "story")
 
     @property
@@ -111,36 +90,45 @@ class Player:
         return self._service
 
     def play(self, command: str, body: Iterable[str] = ()) -> str:
-        """What is seen after the command, a line each."""
-        word, *rest = shlex.split(command)
-        options = dict(pair.split("=", 1) for pair in rest if "=" in pair)
-        arguments = [each for each in rest if "=" not in each]
-        action: Callable[..., Iterable[str] | None] | None = getattr(self, f"_do_{word.replace('-', '_')}", None)
-        if action is None:
-            raise Invalid(f"a story has no command {word!r}")
+        """What is seen after the command, a line each; Invalid if it makes no sense."""
         try:
-            lines = list(action(*arguments, **options, **({"body": tuple(body)} if body else {})) or ())
+            word, *rest = shlex.split(command)
+            options = dict(pair.split("=", 1) for pair in rest if "=" in pair)
+            arguments = [each for each in rest if "=" not in each]
+            action = self._action(word)
+            lines = list(_call(word, action, arguments, options, tuple(body)))
             if self._ticking and word != "service":
                 self.service.ticker.settle()
         except ForewarnError as error:
             lines = [f"error {error.code}: {error}"]
+        except (ValueError, KeyError) as error:
+            raise Invalid(f"{command[:MAX_SHOWN]!r}: {error}") from None
         return "".join(f"{self._readable(line)}\n" for line in lines) or "ok\n"
+
+    def _action(self, word: str) -> Action:
+        action: Action | None = getattr(self, f"_do_{word.replace('-', '_')}", None)
+        if action is None:
+            known = sorted(name.removeprefix("_do_") for name in vars(Player) if name.startswith("_do_"))
+            raise ValueError(f"a story has no command {word!r}: it has {', '.join(known)}")
+        return action
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Every id that was told, and its short name."""
+        return dict(self._names)
+
+    def begin(self, now: datetime) -> None:
+        """From here on times are told, and read, since this moment."""
+        self._start = now
+
+    def since(self, moment: datetime | None) -> str:
+        """As stories tell time: `+15m` after the beginning."""
+        return _since(moment, self._start)
 
     # -- the fleet
 
     def _do_fleet(self, *, body: tuple[str, ...], prune: str = "no") -> Iterable[str]:
-        scopes, machines = {}, {}
-        for line in body:
-            what, name, *rest = line.split()
-            options = dict(pair.split("=", 1) for pair in rest if "=" in pair)
-            if what == "scope":
-                scopes[name] = _scope(name, rest[0], options)
-            else:
-                scope, _, short = name.partition("/")
-                machines[scope, short] = Machine(
-                    scope=scope, name=short, update_domain=int(options.get("ud", "0")), host=options.get("host", "")
-                )
-        diff = self.service.control.apply_fleet(Fleet(scopes, machines), self._operator, prune=prune == "yes")
+        diff = self.service.control.apply_fleet(fleet_of(body), self._operator, prune=prune == "yes")
         return [*diff.lines, *(f"! {warning}" for warning in diff.warnings)]
 
     def _do_enable(self, *scopes: str) -> None:
@@ -161,6 +149,10 @@ class Player:
 
     def _do_schedule(self, type_: str, *targets: str, **options: str) -> Iterable[str]:
         flags = {each for each in targets if each in ("user", "emergency")}
+        strange = [each for each in targets if each not in flags and "/" not in each]
+        strange += [key for key in options if key not in SCHEDULE_OPTIONS]
+        if strange:
+            raise ValueError(f"{strange[0]!r} is neither a machine nor one of {', '.join(SCHEDULE_OPTIONS)}")
         machines = tuple(_key(each) for each in targets if "/" in each)
         hosts = tuple(options["host"].split(",")) if "host" in options else ()
         domain = int(options["ud"]) if "ud" in options else None
@@ -169,8 +161,8 @@ class Player:
             targets=Targets(machines=machines, hosts=hosts, scope=options.get("scope", ""), update_domain=domain),
             source=Source.USER if "user" in flags else Source.PLATFORM,
             emergency="emergency" in flags,
-            not_before=_moment(options.get("not_before")),
-            earliest=_moment(options.get("earliest")),
+            not_before=self._moment(options.get("not_before")),
+            earliest=self._moment(options.get("earliest")),
             on_failure=OnFailure(options.get("on_failure", "hold")),
             duration_s=int(options.get("duration", "-1")),
             description=options.get("description", ""),
@@ -228,16 +220,31 @@ class Player:
     def _do_advance(self, text: str) -> None:
         self.service.ticker.advance(parse_duration(text))
 
+    def _do_until(self, name: str, status: str) -> Iterable[str]:
+        """From due time to due time, until the event is that; `gone` is any end."""
+        to_end(self.service, lambda: self.has_come(name, status), lambda: f"{name} to be {status}")
+        return self._do_events(name)
+
+    def has_come(self, name: str, status: str) -> bool:
+        """Whether the event has this status or is past it."""
+        wanted = UNTIL.get(status)
+        if wanted is None:
+            raise ValueError(f"{status!r} is not awaited: write {', '.join(UNTIL)}")
+        event, _ = self.service.control.event(self._id(name))
+        return event.status in wanted
+
     def _do_ticker(self, state: str) -> None:
         self._ticking = state == "running"
 
     def _do_service(self, **options: str) -> None:
         """Restart the service, with other settings if any are given."""
         for key, value in options.items():
-            self._settings[key] = int(value) if value.isdecimal() else value
-        if "fail" in options:
-            machine, _, times = str(self._settings.pop("fail")).partition(":")
-            self._settings["simulated_failures"] = {machine: int(times)}
+            if key == "fail":
+                machine, _, times = value.partition(":")
+                self._settings["simulated_failures"] = {machine: int(times)}
+            else:
+                name, read = setting(key, value)
+                self._settings[name] = read
         self._service = None
 
     # -- what can be seen
@@ -265,14 +272,14 @@ class Player:
 
     def _do_why(self, name: str) -> Iterable[str]:
         reasons = self.service.control.why(self._id(name))
-        until = [f" until {_since(r.until)}" if r.until else "" for r in reasons]
+        until = [f" until {self.since(r.until)}" if r.until else "" for r in reasons]
         return [f"{r.code}{u}: {r.message}" for r, u in zip(reasons, until, strict=True)] or ["nothing"]
 
     def _do_audit(self, name: str = "") -> Iterable[str]:
         query = AuditQuery(event_id=self._id(name)) if name.startswith("E") else AuditQuery()
         query = AuditQuery(maintenance_id=self._id(name)) if name.startswith("M") else query
         entries = reversed(self._store.audit(query))
-        return [f"{_since(e.at)} {e.who}: {e.action}" + (f" ({e.detail})" if e.detail else "") for e in entries]
+        return [f"{self.since(e.at)} {e.who}: {e.action}" + (f" ({e.detail})" if e.detail else "") for e in entries]
 
     # -- names
 
@@ -296,28 +303,43 @@ class Player:
 
     def _readable(self, line: str) -> str:
         line = _GUID.sub(lambda found: self._names.get(found[0], found[0]), line)
-        return _STAMP.sub(lambda found: _since(datetime.fromisoformat(found[0])), line)
+        return _STAMP.sub(lambda found: self.since(datetime.fromisoformat(found[0])), line)
+
+    def _moment(self, text: str | None) -> datetime | None:
+        return None if text is None else self._start + timedelta(seconds=parse_duration(text.removeprefix("+")))
 
     def _event(self, event: Event) -> str:
         line = f"{event.id} {event.status} {event.scope}#{event.update_domain} {','.join(event.resources)}"
         if event.status is Status.SCHEDULED:
-            line += f", not before {_since(event.not_before)}"
+            line += f", not before {self.since(event.not_before)}"
         if event.started:
-            line += f", started {_since(event.started)}"
-        return line + (f", ended {_since(event.ended)}" if event.ended else "")
+            line += f", started {self.since(event.started)}"
+        return line + (f", ended {self.since(event.ended)}" if event.ended else "")
 
 
-def _scope(name: str, kind: str, options: dict[str, str]) -> Scope:
-    notices = dict(pair.split(":") for pair in options.get("minimum_notice", "").split(",") if pair)
-    return Scope(
-        name=name,
-        kind=ScopeKind(kind),
-        approval=ApprovalMode(options.get("approval", "any")),
-        approve_user_events=options.get("approve_user_events") == "true",
-        max_user_operations=int(options.get("max_user_operations", "0")),
-        terminate_notice_s=parse_duration(options.get("terminate_notice", "5m")),
-        minimum_notice_s={EventType(key): parse_duration(value) for key, value in notices.items()},
-    )
+def _call(
+    word: str, action: Action, arguments: list[str], options: dict[str, str], body: tuple[str, ...]
+) -> Iterable[str]:
+    given = {**options, "body": body} if body else options
+    try:
+        shape = inspect.signature(action)
+        if "self" in options:
+            raise TypeError("'self' is no option")
+        if body and "body" not in shape.parameters:
+            raise TypeError(f"it takes no lines of input, and {body[0]!r} follows: put an empty line between steps")
+        shape.bind(*arguments, **given)
+    except TypeError as error:
+        raise ValueError(f"{word}: {error}") from None
+    return action(*arguments, **given) or ()
+
+
+def to_end(service: Service, over: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Move a manual clock from due time to due time until it is so; Refused if nothing is left that could bring it."""
+    while not over():
+        moment, now = service.ticker.next_wakeup(), service.clock.now()
+        if moment is None:
+            raise Refused(f"the story waits for {what()}, and nothing is due that could bring it")
+        service.ticker.advance(max(0.0, (moment - now).total_seconds()))
 
 
 def _key(text: str) -> tuple[str, str]:
@@ -325,14 +347,10 @@ def _key(text: str) -> tuple[str, str]:
     return scope, name
 
 
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else START + timedelta(seconds=parse_duration(text.removeprefix("+")))
-
-
-def _since(moment: datetime | None) -> str:
+def _since(moment: datetime | None, start: datetime) -> str:
     if moment is None:
         return "never"
-    left = int((moment - START).total_seconds())
+    left = int((moment - start).total_seconds())
     parts = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         if left >= size:

@@ -1,15 +1,18 @@
 """What the operator listener takes from strangers: so many connections, and a head that is small and comes in time.
 
 uvicorn answers whoever is too much with 503 and closes what is idle; it waits for ever for the rest of a head. Connections over
-the limit are closed as they are accepted, before TLS: the descriptors that guests need are not theirs to take.
+the limit are closed as they are accepted, before TLS: the descriptors that guests need are not theirs to take. And it ends when
+it is told to.
 """
 
 import asyncio
 import resource
 import socket
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_REQUESTS = 500
@@ -19,6 +22,7 @@ MAX_CONNECTIONS = MAX_REQUESTS + 20
 SHARE = 8
 HEAD_WITHIN_S = 30.0
 MAX_HEAD_BYTES = 65_536
+LOOK_EVERY_S = 0.1
 
 
 class GateSocket(socket.socket):
@@ -79,3 +83,33 @@ class GateProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+class GateServer(uvicorn.Server):
+    """uvicorn looks ten times a second whether it should end, and then waits as long for whoever may be left: a test starts
+    and ends a service in less."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """From any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended meanwhile
+                self._loop.call_soon_threadsafe(self._told.set)
+
+    async def main_loop(self) -> None:
+        self._told, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        looks = 0
+        while not await self.on_tick(looks):
+            looks += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._told.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for server in self.servers:
+            server.close()

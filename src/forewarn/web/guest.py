@@ -6,6 +6,7 @@ connection's and is checked in both lanes. Everything else goes through the pars
 """
 
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 
 from forewarn.web import answers
@@ -24,9 +25,11 @@ REASONS = {
     400: b"Bad Request",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    410: b"Gone",
     413: b"Payload Too Large",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
     503: b"Service Unavailable",
 }
 
@@ -223,8 +226,7 @@ class Connection:
             if isinstance(item, Answer):
                 self._refuse(item)
             else:
-                self._exchange = Exchange(self, item)
-                self._exchange.begin(raw)
+                self.begin(item, raw)
         if self.busy or self.gone or self._paused:
             return
         self._exchange = None
@@ -238,6 +240,11 @@ class Connection:
             self._reader = None  # nothing is left of what was sent
         elif self._reader is not None and self._reader.wants_continue():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def begin(self, request: Request, raw: bytes | None) -> None:
+        """On its way to its answer, which leaves through `write`."""
+        self._exchange = Exchange(self, request)
+        self._exchange.begin(raw)
 
     def answered(self) -> None:
         """After an answer that had to be waited for: on with what came meanwhile."""
@@ -312,6 +319,10 @@ class Connection:
         else:
             self.transport.write_eof()
             self.transport.resume_reading()
+
+
+# What makes a connection, given the guests it belongs to and the interface it came in by.
+NewConnection = Callable[[Guests, str], Connection]
 
 
 def _plain_address(host: str) -> str:

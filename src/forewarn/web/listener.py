@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.web.guest import Connection
+from forewarn.web.guest import Connection, NewConnection
 from forewarn.web.guests import Guests
 from forewarn.web.wire import Listener
 
@@ -88,10 +88,12 @@ class GuestListener:
         addresses: Iterable[Address],
         *,
         hop_limit: int = 0,
+        connection: NewConnection = Connection,
         repeated: Iterable[tuple[float, Callable[[], None]]] = (),
     ) -> None:
-        """`repeated` are things to do in the loop, each every so many seconds."""
+        """`repeated` are things to do in the loop, each every so many seconds; `connection` is what talks to a guest."""
         self._guests = guests
+        self._connection = connection
         self._repeated = tuple(repeated)
         self._sockets = [(address, open_socket(address, hop_limit=hop_limit)) for address in addresses]
         self._loop = guests.loop
@@ -124,7 +126,9 @@ class GuestListener:
 
     def _run(self) -> None:
         for address, opened in self._sockets:
-            self._listeners.append(Listener(self._loop, opened, partial(Connection, self._guests, address.interface)))
+            self._listeners.append(
+                Listener(self._loop, opened, partial(self._connection, self._guests, address.interface))
+            )
         self._loop.repeat(SWEEP_EVERY_S, self._guests.sweep)
         for every_s, what in self._repeated:
             self._loop.repeat(every_s, what)

@@ -8,6 +8,7 @@ import errno
 import logging
 import select
 import socket
+import struct
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +18,7 @@ RECEIVE_BYTES = 8 * 1024
 MAX_ACCEPTED = 32
 ACCEPT_AGAIN_S = 1.0
 NOW = socket.MSG_DONTWAIT
+NO_LINGER = struct.pack("ii", 1, 0)
 HEARING = IN | ENDED
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 # What a machine has too little of now and may have again soon.
@@ -38,6 +40,8 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
     def abort(self) -> None: ...
+
+    def reset(self) -> None: ...
 
     def pause_reading(self) -> None: ...
 
@@ -179,6 +183,11 @@ class Wire:
             self._loop.forget(fd)
             self._socket.close()
             self._guest.connection_lost()
+
+    def reset(self) -> None:
+        """At once, and the guest is told that what it was sent may be lost."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        self.abort()
 
     def pause_reading(self) -> None:
         self._watch(self._interest & ~HEARING)

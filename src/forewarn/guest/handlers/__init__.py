@@ -5,6 +5,7 @@
     prepare(spec, run)      do it, or raise StepFailed
     verify(spec, run)       True: it is prepared; False: it is not; None: nobody can tell
     recover(spec, run)      undo it, or raise StepFailed; harmless when there is nothing to undo
+    UNDOES_AGAIN = True     where undoing has several parts: an interrupted one is repeated, and finds what is left to do
 
 A handler that is told of changes (`plan.TELLERS`) has `tell(spec, run)` as well and does nothing in the others.
 """
@@ -14,12 +15,30 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Mapping
 
-from forewarn.guest.handlers import command, log, notify, process, systemd
+from forewarn.guest.handlers import (
+    checkpoint,
+    command,
+    haproxy,
+    http,
+    log,
+    nginx,
+    notify,
+    patroni,
+    process,
+    redis,
+    systemd,
+)
 
 HANDLERS: Mapping[str, ModuleType] = {
     "command": command,
     "process": process,
     "systemd": systemd,
+    "haproxy": haproxy,
+    "nginx": nginx,
+    "http": http,
+    "patroni": patroni,
+    "redis": redis,
+    "checkpoint": checkpoint,
     "log": log,
     "notify": notify,
 }

@@ -59,12 +59,12 @@ def prepare(spec: Spec, run: Run) -> None:
     pid = _running(spec)
     if not pid:
         return
-    _send(pid, getattr(signal, f"SIG{spec.signal}"))
+    send(pid, getattr(signal, f"SIG{spec.signal}"))
     kill_at_s = run.left_s() - spec.kill_after if spec.kill_after else 0.0
     try:
         while alive(pid):
             if spec.kill_after and run.left_s() <= kill_at_s:
-                _send(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+                send(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
             run.pause(POLL_S)
     except OutOfTime:
         raise OutOfTime(f"process {pid} did not end of SIG{spec.signal} in time") from None
@@ -80,7 +80,7 @@ def recover(spec: Spec, run: Run) -> None:
         return
     if spec.foreground:
         pid = _detached(spec)
-        while _pid(spec) != pid and alive(pid):
+        while pid_of(spec.pid_file) != pid and alive(pid):
             run.pause(POLL_S)
     else:
         run.command(spec.start)
@@ -109,26 +109,31 @@ def _detached(spec: Spec) -> int:
 
 
 def _running(spec: Spec) -> int:
+    return running(spec.pid_file, spec.match)
+
+
+def running(pid_file: str, match: str) -> int:
     """The pid of the process that lives, or 0."""
-    pid = _pid(spec)
-    return pid if pid > 0 and alive(pid) and spec.match in _command_line(pid) else 0
+    pid = pid_of(pid_file)
+    return pid if pid > 0 and alive(pid) and match in command_line(pid) else 0
 
 
-def _pid(spec: Spec) -> int:
+def pid_of(pid_file: str) -> int:
+    """What the file says; 0 when it says nothing."""
     try:
-        return int(Path(spec.pid_file).read_text("ascii").split()[0])
+        return int(Path(pid_file).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:
         return ""
 
 
-def _send(pid: int, number: int) -> None:
+def send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:

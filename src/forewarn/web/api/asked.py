@@ -15,6 +15,7 @@ from forewarn.control import Control, Once
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.model import (
     Event,
+    Request,
     Snapshot,
     Targets,
 )
@@ -24,11 +25,15 @@ from forewarn.store import (
 )
 from forewarn.web.api import shapes, views
 from forewarn.web.api.access import Asking
+from forewarn.web.api.looks import Looks
 from forewarn.web.api.shapes import Said
 
 MAX_TIMELINE = 500
 MAX_BEGINNING = 50
+WHOLE = slice(None)
 JSON, TOML = "application/json", "application/toml"
+# What every answer of ours to an operator carries.
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Api:
         """`advance` moves the clock, doing everything that becomes due at its own time."""
         self.control = control
         self.store = store
+        self.looks = Looks(control, store)
         self.clock = clock
         self.advance = advance
         self.new_id = new_id
@@ -85,14 +91,14 @@ class Api:
         return event
 
     def told_events(self, ask: Ask, events: Sequence[Event]) -> list[shapes.EventOut]:
-        snapshot = self.control.told(events=events)
+        snapshot = self.looks.told(events=events)
         waiting = self.control.waiting(snapshot, [e.id for e in events if e.id in snapshot.events])
         telling = views.Telling(snapshot, waiting, ask.who.within)
         return [telling.event(snapshot.events[e.id]) for e in events if e.id in snapshot.events]
 
     def told_event(self, ask: Ask, event_id: str) -> shapes.EventOut:
         event, order = self.control.event(event_id)
-        snapshot = self.control.told(events=[event])
+        snapshot = self.looks.told(events=[event])
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
@@ -104,15 +110,22 @@ class Api:
         return views.Telling(snapshot, waiting, ask.who.within).event(snapshot.events[event_id], timeline)
 
     def told_maintenance(
-        self, ask: Ask, maintenance_id: str, snapshot: Snapshot | None = None, *, why: bool = True
+        self, ask: Ask, maintenance_id: str, snapshot: Snapshot | None = None, *, part: slice = WHOLE
     ) -> shapes.MaintenanceOut:
-        snapshot = snapshot or self.control.told(maintenances=[maintenance_id])
+        """`part` of its events, in their order."""
+        snapshot = snapshot or self.looks.told(maintenances=[maintenance_id])
         maintenance = snapshot.maintenances.get(maintenance_id)
-        events = [e for e in snapshot.events.values() if e.maintenance_id == maintenance_id]
-        if maintenance is None or not any(ask.who.sees(e.scope) for e in events):
+        events = [e for e in snapshot.events.values() if e.maintenance_id == maintenance_id and ask.who.sees(e.scope)]
+        if maintenance is None or not events:
             raise NotFound(f"there is no maintenance {maintenance_id}")
-        waiting = self.control.waiting(snapshot, [e.id for e in events]) if why else {}
-        return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance)
+        events.sort(key=lambda event: event.position)
+        waiting = self.control.waiting(snapshot, [e.id for e in events[part]])
+        return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance, events, part)
+
+    def told_plan(self, ask: Ask, request: Request) -> shapes.MaintenanceOut:
+        """What would be done, and what of others is in its way now; nothing is saved."""
+        maintenance_id, snapshot = self.control.plan(request, ask.who.actor)
+        return views.as_plan(self.told_maintenance(ask, maintenance_id, snapshot))
 
     def targets(self, said: shapes.TargetsIn) -> Targets:
         return Targets(
@@ -144,6 +157,12 @@ class Paged(Said):
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
     cursor: str = ""
+
+
+class DryRun(Said):
+    """With dry_run nothing is saved."""
+
+    dry_run: bool = False
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

@@ -14,7 +14,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.web.api import admin, inventory, shapes, work
-from forewarn.web.api.asked import Answer, Api, Ask, Paged
+from forewarn.web.api.asked import Answer, Api, Ask, DryRun, Paged
 from forewarn.web.api.shapes import Said
 
 EVERYBODY = frozenset(Role)
@@ -83,6 +83,10 @@ SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
 CALLS: tuple[Call, ...] = (
     _get("/v1/scopes", inventory.list_scopes, shapes.Page[shapes.ScopeOut], "The scopes, by name.", query=Paged),
     _get(SCOPE, inventory.get_scope, shapes.ScopeOut, "One scope."),
+    _get(
+        SCOPE + "/document", inventory.get_document, shapes.Document, "What the scope's guests see, in any api-version.",
+        query=inventory.DocumentQuery,
+    ),
     Call(
         method="PUT", path=SCOPE, do=inventory.put_scope, roles=OPERATORS, tells=shapes.ScopeOut, takes=shapes.ScopeIn,
         status=(200, 201), summary="Make a scope, or change its settings.",
@@ -100,11 +104,11 @@ CALLS: tuple[Call, ...] = (
     _delete(MACHINE, inventory.delete_machine, "Remove a machine."),
     _post(
         MACHINE + "/restart", inventory.user_event(EventType.REBOOT), shapes.EventOut, "Restart a machine, as its user.",
-        roles=OWNERS, status=(202,), creates=True,
+        roles=OWNERS, query=DryRun, status=(200, 202), creates=True,
     ),
     _post(
         MACHINE + "/redeploy", inventory.user_event(EventType.REDEPLOY), shapes.EventOut, "Redeploy a machine, as its user.",
-        roles=OWNERS, status=(202,), creates=True,
+        roles=OWNERS, query=DryRun, status=(200, 202), creates=True,
     ),
     _get("/v1/fleet", inventory.get_fleet, shapes.Fleet, "The whole fleet, as JSON or TOML."),
     _post(
@@ -113,13 +117,16 @@ CALLS: tuple[Call, ...] = (
     ),
     _post(
         "/v1/maintenances", work.post_maintenance, shapes.MaintenanceOut, "Schedule a maintenance.",
-        takes=shapes.MaintenanceIn, query=work.DryRun, status=(200, 201), creates=True,
+        takes=shapes.MaintenanceIn, query=DryRun, status=(200, 201), creates=True,
     ),
     _get(
         "/v1/maintenances", work.list_maintenances, shapes.Page[shapes.MaintenanceRow], "The maintenances, newest first.",
         query=work.MaintenancesQuery,
     ),
-    _get("/v1/maintenances/{id}", work.get_maintenance, shapes.MaintenanceOut, "One maintenance, with its waves."),
+    _get(
+        "/v1/maintenances/{id}", work.get_maintenance, shapes.MaintenanceOut, "One maintenance, with its waves.",
+        query=work.PartQuery,
+    ),
     *(
         _post(f"/v1/maintenances/{{id}}/{verb}", work.maintenance_verb(do), shapes.MaintenanceOut, summary)
         for verb, do, summary in (
@@ -141,6 +148,7 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _get("/v1/orders", work.list_orders, shapes.Page[shapes.OrderOut], "The orders, newest first.", query=work.OrdersQuery),
+    _get("/v1/orders/{id}", work.get_order, shapes.OrderOut, "One order; it bears its event's id."),
     _post("/v1/orders/{id}/start", work.start_order, shapes.OrderOut, "Take an order: the work begins."),
     _post(
         "/v1/orders/{id}/finish", work.finish_order, shapes.OrderOut, "The work is done.", takes=shapes.FinishIn,
@@ -157,6 +165,7 @@ CALLS: tuple[Call, ...] = (
         takes=shapes.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token,
     ),
     _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
+    _get("/v1/counts", inventory.get_counts, shapes.CountsOut, "How many open events, scopes and machines there are."),
     _get("/v1/clock", admin.get_clock, shapes.ClockOut, "The service's time."),
     _post("/v1/clock/advance", admin.advance_clock, shapes.ClockOut, "Move a manual or scaled clock.", takes=shapes.AdvanceIn),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from forewarn.core import fleet
+from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
 from forewarn.core.model import (
     EventType,
@@ -54,6 +55,21 @@ def _scope(api: Api, name: str) -> Any:
     if scope is None:
         raise NotFound(f"there is no scope {name!r}")
     return scope
+
+
+class DocumentQuery(Said):
+    """In which api-version."""
+
+    api_version: str = NEWEST
+
+
+def get_document(api: Api, ask: Ask) -> Answer:
+    """Exactly the bytes a guest of the scope gets."""
+    return Answer(200, api.control.document(ask.path["scope"], api_version(ask.query.api_version)))
+
+
+def get_counts(api: Api, ask: Ask) -> Answer:
+    return told_ok(views.counts_out(api.store.counts(ask.who.within)))
 
 
 def put_scope(api: Api, ask: Ask) -> Answer:
@@ -117,6 +133,8 @@ def user_event(type_: EventType) -> Callable[[Api, Ask], Answer]:
     def call(api: Api, ask: Ask) -> Answer:
         targets = Targets(machines=((ask.path["scope"], ask.path["name"]),))
         request = Request(type=type_, targets=targets, source=Source.USER)
+        if ask.query.dry_run:
+            return told_ok(api.told_plan(ask, request).waves[0].events[0])
         told: list[bytes] = []
 
         def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:

@@ -186,6 +186,13 @@ class ScopeOut(Told):
     incarnation: int
 
 
+class Document(Told, rename="pascal"):
+    """What guests see: the scheduled and started events, with the fields of the api-version asked for."""
+
+    document_incarnation: int
+    events: list[dict[str, str | int | list[str]]]
+
+
 class MachineOut(Told):
     """A machine of the inventory."""
 
@@ -278,6 +285,7 @@ class MaintenanceOut(Told):
     not_before: datetime | None
     earliest: datetime | None
     ended: datetime | None
+    event_counts: dict[Status, int]
     waves: list[WaveOut]
 
 
@@ -347,6 +355,17 @@ class NewToken(TokenOut):
     """A token just made: the only time its secret is shown."""
 
     token: str
+
+
+class CountsOut(Told):
+    """How many there are: open events by status, those of them whose order failed, scopes and machines."""
+
+    planned: int
+    scheduled: int
+    started: int
+    failed: int
+    scopes: int
+    machines: int
 
 
 class ClockOut(Told):

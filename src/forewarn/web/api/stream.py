@@ -9,16 +9,21 @@ from contextlib import suppress
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from forewarn.core.errors import ServiceError, TooManyStreams
+from forewarn.core.errors import Invalid, ServiceError, TooManyStreams
 from forewarn.store import AuditQuery, Store
 from forewarn.web.api import views
 from forewarn.web.api.access import Asking
+from forewarn.web.api.asked import HEADERS
 
 MAX_STREAMS = 100
 MAX_OF_ONE_TOKEN = 20
 BATCH = 200
 LOOK_EVERY_S = 1.0
+WRITE_WITHIN_S = 60.0
 KEEP_ALIVE_EVERY_S = 15.0
 
 
@@ -37,6 +42,15 @@ class Streams:
     def _ring_all(self) -> None:
         for bell in self._bells:
             bell.set()
+
+    async def answer(self, request: Request, who: Asking, still_known: Callable[[], bool]) -> Response:
+        last = request.headers.get("last-event-id", "")
+        if last and not (last.isascii() and last.isdecimal() and len(last) < 19):
+            raise Invalid(f"Last-Event-ID: {last[:40]!r} is not the id of an entry: use the last one you were sent")
+        if request.query_params:
+            raise Invalid("the stream takes no parameters: say where to begin with Last-Event-ID")
+        lines, give_up = await self.open(who, int(last) if last else None, still_known)
+        return Timely(lines, give_up)
 
     async def open(
         self, who: Asking, last: int | None, still_known: Callable[[], bool]
@@ -86,3 +100,25 @@ class Streams:
             if len(entries) < BATCH:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), LOOK_EVERY_S)
+
+
+class Timely(StreamingResponse):
+    """A stream whose place is given up however it ends; a reader that does not read loses it."""
+
+    def __init__(self, lines: AsyncIterator[bytes], give_up: Callable[[], None]) -> None:
+        super().__init__(lines, media_type="text/event-stream", headers=HEADERS)
+        self._give_up = give_up
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._give_up()
+
+    async def stream_response(self, send: Send) -> None:
+        async def timely(message: Message) -> None:
+            async with asyncio.timeout(WRITE_WITHIN_S):
+                await send(message)
+
+        with suppress(TimeoutError):
+            await super().stream_response(timely)

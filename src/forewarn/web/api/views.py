@@ -1,5 +1,6 @@
 """What is shown: the house's own things as the API tells them. Reads what it is given, decides nothing."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -22,9 +23,12 @@ from forewarn.core.model import (
     Token,
 )
 from forewarn.core.waiting import Waiting
+from forewarn.store import Counts
 from forewarn.web.api import shapes
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
+# Reasons to wait that lie with another maintenance.
+OTHERS = frozenset({"machine", "update-domain", "queue"})
 ELSEWHERE = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -103,15 +107,15 @@ class Telling:
             timeline=short_timeline(event, order) if timeline is None else timeline,
         )
 
-    def maintenance(self, maintenance: Maintenance) -> shapes.MaintenanceOut:
-        events = [e for e in self._snapshot.events.values() if e.maintenance_id == maintenance.id]
+    def maintenance(self, maintenance: Maintenance, events: Sequence[Event], part: slice) -> shapes.MaintenanceOut:
+        """`events` are those the caller may see; `part` of them is told, all of them are counted."""
         waves: dict[int, list[shapes.EventOut]] = {}
-        for event in sorted(events, key=lambda e: e.position):
-            if self._within is None or event.scope in self._within:
-                waves.setdefault(event.wave, []).append(self.event(event))
+        for event in events[part]:
+            waves.setdefault(event.wave, []).append(self.event(event))
         row = maintenance_row(maintenance)
         return shapes.MaintenanceOut(
             **{key: getattr(row, key) for key in row.__struct_fields__},
+            event_counts=dict(Counter(event.status for event in events)),
             waves=[shapes.WaveOut(number=number, events=found) for number, found in sorted(waves.items())],
         )
 
@@ -156,14 +160,19 @@ def maintenance_row(maintenance: Maintenance) -> shapes.MaintenanceRow:
 
 
 def as_plan(told: shapes.MaintenanceOut) -> shapes.MaintenanceOut:
-    """A dry run's: no ids, no absolute times; what would start at once says so by its notice of 0."""
+    """A dry run's: no ids, no absolute times; what would start at once says so by its notice of 0.
+
+    Of what it would wait for, what others have in its way is told: the rest follows from the plan itself.
+    """
     told.id = told.created = told.not_before = told.earliest = None
     told.status = MaintenanceStatus.PLANNED
+    told.event_counts = {Status.PLANNED: sum(told.event_counts.values())}
     for wave in told.waves:
         for event in wave.events:
             event.id = event.maintenance_id = event.published = event.not_before = event.started = None
             event.status = Status.PLANNED
-            event.waiting_for, event.timeline = [], []
+            event.waiting_for = [reason for reason in event.waiting_for if reason.code in OTHERS]
+            event.timeline = []
     return told
 
 
@@ -228,6 +237,10 @@ def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> shape
     if within is not None:
         told.origin = ""
     return told
+
+
+def counts_out(counts: Counts) -> shapes.CountsOut:
+    return _as(shapes.CountsOut, counts)
 
 
 def token_out(token: Token) -> shapes.TokenOut:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
@@ -11,6 +12,7 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     ApprovalMode,
+    Event,
     EventType,
     MaintenanceStatus,
     OrderState,
@@ -28,6 +30,7 @@ from forewarn.store import (
     OrderQuery,
 )
 from forewarn.web.api import shapes, views
+from forewarn.web.api.access import Asking
 from forewarn.web.api.asked import (
     Answer,
     Api,
@@ -45,12 +48,6 @@ from forewarn.web.api.asked import (
 from forewarn.web.api.shapes import Said
 
 # -- maintenances
-
-
-class DryRun(Said):
-    """With dry_run nothing is saved."""
-
-    dry_run: bool = False
 
 
 class MaintenancesQuery(Paged):
@@ -73,8 +70,7 @@ def post_maintenance(api: Api, ask: Ask) -> Answer:
         on_failure=said.on_failure,
     )
     if ask.query.dry_run:
-        maintenance_id, snapshot = api.control.plan(request, ask.who.actor)
-        return told_ok(views.as_plan(api.told_maintenance(ask, maintenance_id, snapshot, why=False)))
+        return told_ok(api.told_plan(ask, request))
     told: list[bytes] = []
 
     def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
@@ -99,8 +95,17 @@ def list_maintenances(api: Api, ask: Ask) -> Answer:
     return told_page(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
 
 
+class PartQuery(Said):
+    """Of its events, `limit` after the first `skip`; by default all."""
+
+    skip: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+
+
 def get_maintenance(api: Api, ask: Ask) -> Answer:
-    return told_ok(api.told_maintenance(ask, ask.path["id"]))
+    skip, limit = ask.query.skip, ask.query.limit
+    part = slice(skip, None if limit is None else skip + limit)
+    return told_ok(api.told_maintenance(ask, ask.path["id"], part=part))
 
 
 def maintenance_verb(do: Callable[[Control, str, Actor], None]) -> Callable[[Api, Ask], Answer]:
@@ -152,18 +157,32 @@ def get_event(api: Api, ask: Ask) -> Answer:
     return told_ok(api.told_event(ask, api.event(ask).id))
 
 
+def not_to_approve(who: Asking, event: Event) -> str:
+    """Why it is not theirs to approve, or ""."""
+    if who.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
+        return f"event {event.id} is approved by operators alone: its scope has approval = operator"
+    return ""
+
+
+def not_to_cancel(who: Asking, event: Event) -> str:
+    """Why it is not theirs to cancel, or ""."""
+    if who.role is Role.OWNER and event.source is not Source.USER:
+        return f"event {event.id} is the platform's: an owner cancels user events only"
+    return ""
+
+
 def approve_event(api: Api, ask: Ask) -> Answer:
     event = api.event(ask)
-    if ask.who.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
-        raise Forbidden(f"event {event.id} is approved by operators alone: its scope has approval = operator")
+    if why := not_to_approve(ask.who, event):
+        raise Forbidden(why)
     api.control.approve_event(event.id, ask.who.actor)
     return told_ok(api.told_event(ask, event.id))
 
 
 def cancel_event(api: Api, ask: Ask) -> Answer:
     event = api.event(ask)
-    if ask.who.role is Role.OWNER and event.source is not Source.USER:
-        raise Forbidden(f"event {event.id} is the platform's: an owner cancels user events only")
+    if why := not_to_cancel(ask.who, event):
+        raise Forbidden(why)
     api.control.cancel_event(event.id, ask.who.actor)
     return told_ok(api.told_event(ask, event.id))
 
@@ -216,6 +235,10 @@ def _orders_of(api: Api, ask: Ask) -> Answer:
         if (order := snapshot.orders.get(event.id)) is not None and order.state in wanted
     ]
     return told_page(told, None)
+
+
+def get_order(api: Api, ask: Ask) -> Answer:
+    return told_ok(_order_out(api, api.event(ask).id))
 
 
 def start_order(api: Api, ask: Ask) -> Answer:

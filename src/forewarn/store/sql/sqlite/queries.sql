@@ -145,6 +145,31 @@ WHERE ended IS NULL AND scope = :scope AND number < :before
   AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
 ORDER BY number DESC LIMIT :limit;
 
+-- name: count_open
+SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
+FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
+WHERE e.ended IS NULL;
+
+-- name: count_open_of_scopes
+SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
+FROM json_each(:scopes) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
+LEFT JOIN orders o ON o.id = e.id
+WHERE e.ended IS NULL;
+
+-- name: count_scopes
+SELECT count(*) AS scopes FROM scopes;
+
+-- name: count_scopes_of
+SELECT count(*) AS scopes FROM scopes WHERE name IN (SELECT value FROM json_each(:scopes));
+
+-- name: count_machines
+SELECT count(*) AS machines FROM machines;
+
+-- name: count_machines_of
+SELECT count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes));
+
 -- name: event_numbers_of_machine
 SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number
 WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
@@ -323,9 +348,6 @@ DELETE FROM receipts WHERE (token_id, key) IN
 INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
 ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
-
--- name: last_seen_of_scopes
-SELECT * FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;
 
 -- name: last_seen_by_key
 SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;

@@ -1,0 +1,124 @@
+"""How soon a test has an endpoint: the emulator beside a bare mock, as a process of its own and as a fixture in the test's.
+
+The mock is what people write instead: `http.server` and `json`, one document, none of the protocol's checks, no clock, no
+log. Both are timed from the start to the first answer, in turns; a fixture also to its end.
+"""
+
+import http.client
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.measure import spent_cpu_s
+from bench.mock import Handler
+from bench.report import Verdict, at_most, milliseconds, print_table
+from bench.size import Size
+from forewarn.testing.emulator import Emulator
+
+PATH = "/metadata/scheduledevents?api-version=2020-07-01"
+PROCESS_LIMIT_S, FIXTURE_LIMIT_S = 1.0, 0.05
+WITHIN_S = 30.0
+
+
+def run(folder: Path, size: Size) -> list[Verdict]:
+    # As installed: compiled once, before the first start that counts.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    emulators, mocks = [], []
+    for _ in range(1 + size.emulator_starts):
+        emulators.append(_process([sys.executable, "-m", "forewarn", "emulate", "--port", "0"], environment))
+        mocks.append(_process([sys.executable, "-m", "bench.mock"], environment))
+    del emulators[0], mocks[0]
+    fixtures, bare = [], []
+    for _ in range(size.emulator_fixtures):
+        fixtures.append(_fixture(_emulator))
+        bare.append(_fixture(_mock))
+    _report_processes(emulators, mocks)
+    _report_fixtures(fixtures, bare)
+    return [
+        at_most(
+            "seconds from starting the emulator to its first answer, median",
+            statistics.median(wall_s for wall_s, _ in emulators),
+            PROCESS_LIMIT_S,
+        ),
+        at_most(
+            "seconds from asking for the fixture to its first answer, median",
+            statistics.median(first_s for first_s, _ in fixtures),
+            FIXTURE_LIMIT_S,
+        ),
+    ]
+
+
+def _process(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Wall and CPU seconds from the start of a process to its first answer; it prints where it is once it listens."""
+    begun_s = time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            _ask(process.stdout.readline().partition("guest=")[2].split()[0])
+            return time.perf_counter() - begun_s, spent_cpu_s(process.pid)
+        finally:
+            process.kill()
+
+
+def _fixture(start: Callable[[], AbstractContextManager[str]]) -> tuple[float, float]:
+    """Seconds from the start to the first answer, and from the start to the end."""
+    begun_s = time.perf_counter()
+    with start() as url:
+        _ask(url)
+        first_s = time.perf_counter() - begun_s
+    return first_s, time.perf_counter() - begun_s
+
+
+@contextmanager
+def _emulator() -> Iterator[str]:
+    with Emulator() as emulator:
+        yield emulator.endpoint
+
+
+@contextmanager
+def _mock() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.005,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(WITHIN_S)
+
+
+def _ask(url: str) -> None:
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=WITHIN_S)
+    connection.request("GET", PATH, headers={"Metadata": "true"})
+    answer = connection.getresponse()
+    if answer.status != 200 or not answer.read().startswith(b'{"DocumentIncarnation":'):
+        raise RuntimeError(f"{url} gave no document")
+    connection.close()
+
+
+def _report_processes(emulators: list[tuple[float, float]], mocks: list[tuple[float, float]]) -> None:
+    rows = []
+    for name, runs in (("forewarn emulate", emulators), ("bare mock", mocks)):
+        walls, cpus = [wall_s for wall_s, _ in runs], [cpu_s for _, cpu_s in runs]
+        wall, cpu = statistics.median(walls), statistics.median(cpus)
+        rows.append([name, milliseconds(wall), milliseconds(max(walls)), milliseconds(cpu)])
+    title = f"A process, from its start to its first answer, {len(emulators)} interleaved starts"
+    print_table(title, ["what", "median", "most", "CPU, median"], rows)
+
+
+def _report_fixtures(fixtures: list[tuple[float, float]], bare: list[tuple[float, float]]) -> None:
+    rows = []
+    for name, runs in (("emulator", fixtures), ("bare mock", bare)):
+        firsts, wholes = [first_s for first_s, _ in runs], [whole_s for _, whole_s in runs]
+        first, whole = statistics.median(firsts), statistics.median(wholes)
+        rows.append([name, milliseconds(first), milliseconds(max(firsts)), milliseconds(whole)])
+    title = f"A fixture in the test's own process, {len(fixtures)} in turns"
+    print_table(title, ["what", "first answer, median", "most", "start to end, median"], rows)

@@ -1,0 +1,49 @@
+"""How long nobody can write when a database's leader goes down: announced, with an agent that hands over, and unannounced.
+
+A real PostgreSQL under Patroni with etcd, Patroni's usual times, and a writer that never stops. An acknowledged row that is
+gone after an announced Redeploy is an error of the agent. Needs root, and what `scripts/test_tools` installs.
+"""
+
+import time
+from pathlib import Path
+
+from tests.e2e.test_serve import until
+from tests.handlers.handover import Rows, redeployed, rows, with_table
+from tests.handlers.loopback import alone
+from tests.handlers.patronis import cluster_of
+from tests.handlers.writer import writing
+
+from bench.report import Verdict, none_of, print_table
+from bench.size import Size
+
+# Patroni's own defaults.
+TTL_S, LOOP_S = 30, 10
+WITHIN_S = 120.0
+
+
+def run(folder: Path, size: Size) -> list[Verdict]:
+    rounds = [_round(folder / str(number), size) for number in range(size.failovers)]
+    head = ["what happens to the leader's machine", *(f"round {number + 1}" for number in range(size.failovers))]
+    table = [
+        ["Redeploy, announced to its agent", *(f"{announced_s:.1f} s" for announced_s, _, _ in rounds)],
+        ["power lost, unannounced", *(f"{unannounced_s:.1f} s" for _, unannounced_s, _ in rounds)],
+    ]
+    print_table("seconds without writes", head, table)
+    return [none_of("acknowledged row lost by an announced Redeploy", sum(lost for _, _, lost in rounds))]
+
+
+def _round(folder: Path, size: Size) -> tuple[float, float, int]:
+    """Seconds without writes, announced and not; and how many rows an announced Redeploy lost."""
+    folder.mkdir()
+    times = {"ttl_s": TTL_S, "loop_s": LOOP_S} if size.judged else {}
+    with alone(), cluster_of(**times) as cluster:
+        with_table(cluster)
+        with writing(lambda: Rows(cluster)) as writer:
+            redeployed(cluster, folder)
+            announced_s = writer.longest_gap_s()
+            lost = len(set(writer.acknowledged) - rows(cluster))
+            until(lambda: cluster.ready, WITHIN_S)
+            killed_s = time.monotonic()
+            cluster.leader.down()
+            until(lambda: writer.last_s > killed_s + 1, WITHIN_S)
+            return announced_s, writer.longest_gap_s(killed_s), lost

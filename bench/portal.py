@@ -1,0 +1,184 @@
+"""What a page of the portal costs with a small fleet and a large one, in turns: pages are paged, so it must grow little.
+
+Real services on loopback in this process, asked over HTTP: the CPU time is theirs and, a little, that of asking. Each fleet comes
+twice, its open events in many maintenances or all in one; in the small one every machine is under maintenance, so that a page
+is full and only the size differs. Between two changes pages are asked for again and again: `first look` is what one costs
+when something has just changed.
+"""
+
+import http.client
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
+from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
+from bench.report import Verdict, at_most, print_table
+from bench.size import Size
+from forewarn.clock import ManualClock
+from forewarn.core.model import Actor, EventType, Request, Targets
+from forewarn.server import Service, running
+from forewarn.settings import load
+from forewarn.store import EventQuery
+
+LARGEST_RATIO = 3.0
+LARGEST_PAGE_BYTES = 300_000
+PAST_EVENTS = 75
+SMALL = (100, 25)
+SHAPES = {"many": "a maintenance for each scope", "one": "one maintenance for all"}
+PAGES_PER_ROUND = 5
+ACTOR = Actor("bench", "bench")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A service with a fleet, and the addresses of its pages."""
+
+    url: str
+    paths: Mapping[str, str]
+    change: Callable[[], None]
+
+    def fetch(self, page: str) -> bytes:
+        place = urlsplit(self.url)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+        try:
+            connection.request("GET", self.paths[page], headers={"Accept": "text/html"})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"{self.paths[page]}: {answer.status} {text[:200]!r}")
+            return text
+        finally:
+            connection.close()
+
+
+@contextmanager
+def place(folder: Path, machines: int, open_events: int, *, at_once: bool = False) -> Iterator[Place]:
+    """`at_once` plans all open events as one maintenance, else one for each scope."""
+    folder.mkdir()
+    flags: dict[str, object] = {
+        "store": f"sqlite:{folder}/forewarn.db",
+        "state_dir": str(folder),
+        "guest": "127.0.0.1:0",
+        "operator": "127.0.0.1:0",
+        "executor": "simulated",
+        "token_free": "true",
+        "rate_limit": "0",
+    }
+    service = Service(load(flags, {}), clock=ManualClock(BEGINNING))
+    try:
+        fill(service.store, machines)
+        # A past of more than a page: emergencies, done at once.
+        for number in range(PAST_EVENTS):
+            targets = Targets(scope=scope_name(number % 5), update_domain=number // 5 % UPDATE_DOMAINS)
+            service.control.submit(Request(type=EventType.REBOOT, targets=targets, emergency=True), ACTOR)
+            if number % 5 == 4:
+                service.ticker.advance(1_000)
+        _plan(service, open_events, at_once=at_once)
+        with running(service) as (_, url):
+            yield Place(url, _paths(service), lambda: _change(service))
+    finally:
+        service.close()
+
+
+def _plan(service: Service, open_events: int, *, at_once: bool) -> None:
+    scopes = [scope_name(number) for number in range(open_events // UPDATE_DOMAINS)]
+    if not at_once:
+        for scope in scopes:
+            service.control.submit(Request(type=EventType.REBOOT, targets=Targets(scope=scope)), ACTOR)
+        return
+    machines = tuple((scope, f"vm-{number:02d}") for scope in scopes for number in range(MACHINES_PER_SCOPE))
+    service.control.submit(Request(type=EventType.REBOOT, targets=Targets(machines=machines)), ACTOR)
+
+
+def _change(service: Service) -> None:
+    """Something that is in the audit."""
+    scope = scope_name(0)
+    service.control.disable(scope, ACTOR)
+    service.control.enable(scope, ACTOR)
+
+
+def _paths(service: Service) -> dict[str, str]:
+    (event,) = service.store.events(EventQuery(statuses=("Scheduled",), limit=1)).events  # type: ignore[arg-type]
+    return {
+        "Now": "/",
+        "Now, scheduled": "/?status=Scheduled",
+        "Scopes": "/scopes",
+        "Scope": f"/scopes/{event.scope}",
+        "Machines": "/machines",
+        "Maintenances": "/maintenances",
+        "Maintenance": f"/maintenances/{event.maintenance_id}",
+        "Event": f"/events/{event.id}",
+        "Orders": "/orders",
+        "History": "/history",
+        "History, a machine": f"/history?scope={event.scope}&machine={event.resources[0]}&status=Scheduled",
+        "Audit": "/audit",
+        "Plan": "/plan",
+    }
+
+
+def run(folder: Path, size: Size) -> list[Verdict]:
+    machines, open_events, rounds = size.portal
+    with ExitStack() as stack:
+        places = {
+            (shape, scale): stack.enter_context(place(folder / f"{shape}-{scale}", *sizes, at_once=shape == "one"))
+            for shape in SHAPES
+            for scale, sizes in (("small", SMALL), ("large", (machines, open_events)))
+        }
+        pages = list(places["many", "small"].paths)
+        again = {shape: {page: measure(_both(places, shape), page, rounds) for page in pages} for shape in SHAPES}
+        first = {
+            shape: {page: measure(_both(places, shape), page, rounds, changed=True) for page in pages}
+            for shape in SHAPES
+        }
+        largest = max(len(each.fetch(page)) for each in places.values() for page in each.paths)
+    verdicts = [verdict for shape in SHAPES for verdict in _report(shape, again[shape], first[shape], size)]
+    return [*verdicts, at_most("bytes of the largest page", largest, LARGEST_PAGE_BYTES)]
+
+
+def _both(places: Mapping[tuple[str, str], Place], shape: str) -> list[Place]:
+    return [places[shape, "small"], places[shape, "large"]]
+
+
+def measure(places: Sequence[Place], page: str, rounds: int, *, changed: bool = False) -> list[list[Cost]]:
+    """The cost of one page at each place, round by round; with `changed` something changes before each."""
+    costs: list[list[Cost]] = [[] for _ in places]
+    for turn in range(rounds + 1):
+        for each, known in list(zip(places, costs, strict=True))[:: 1 if turn % 2 else -1]:
+            spent = NOTHING
+            for _ in range(PAGES_PER_ROUND):
+                if changed:
+                    each.change()
+                spent += cost_of(lambda each=each: each.fetch(page))  # type: ignore[misc]
+            if turn:  # the first only warms up
+                known.append(spent.each(PAGES_PER_ROUND))
+    return costs
+
+
+def _report(
+    shape: str, again: Mapping[str, list[list[Cost]]], first: Mapping[str, list[list[Cost]]], size: Size
+) -> list[Verdict]:
+    ratios = {page: _ratio(found) for page, found in again.items()}
+    rows = [
+        [page, *_milliseconds(found), f"{ratios[page]:.2f}", *_milliseconds(first[page]), f"{_ratio(first[page]):.2f}"]
+        for page, found in again.items()
+    ]
+    machines, open_events, rounds = size.portal
+    small, large = f"{SMALL[0]} / {SMALL[1]}", f"{machines:,} / {open_events:,}"
+    title = f"CPU of a page, machines / open events ({SHAPES[shape]}), median of {rounds} interleaved rounds"
+    print_table(title, ["page", small, large, "ratio", f"first look {small}", large, "ratio"], rows)
+    worst = max(ratios, key=ratios.__getitem__)
+    return [
+        at_most(f"page CPU, {SHAPES[shape]}, a large fleet over a small one ({worst}),", ratios[worst], LARGEST_RATIO)
+    ]
+
+
+def _ratio(found: Sequence[Sequence[Cost]]) -> float:
+    small, large = found
+    return median_ratio([c.cpu_s for c in large], [c.cpu_s for c in small])
+
+
+def _milliseconds(found: Sequence[Sequence[Cost]]) -> list[str]:
+    return [f"{median(each).cpu_s * 1e3:.1f} ms" for each in found]

@@ -1,0 +1,37 @@
+// A Redeploy of vm-0, watched over the emulator's control API. The app under test runs beside it, with FOREWARN_ENDPOINT set;
+// FOREWARN_SERVER is the emulator's operator side. In a test project: the body of Main in a [Fact] or [Test].
+using System;
+using System.Net;
+using System.Text.RegularExpressions;
+
+static class Check
+{
+    static readonly string Server = Environment.GetEnvironmentVariable("FOREWARN_SERVER") ?? "http://127.0.0.1:8170";
+
+    static string Post(string path, string body)
+    {
+        using (var client = new WebClient())
+        {
+            client.Headers[HttpRequestHeader.ContentType] = "application/json";
+            return client.UploadString(Server + path, body);
+        }
+    }
+
+    static void Expect(string what)
+    {
+        var verdict = Post("/v1/emulator/expect", what);
+        if (!verdict.Contains("\"passed\":true")) throw new Exception(verdict);
+    }
+
+    static void Main()
+    {
+        var maintenance = Post("/v1/maintenances", "{\"type\": \"Redeploy\", \"targets\": {\"machines\": [\"vm-0\"]}}");
+        // With a JSON library: waves[0].events[0].id
+        var id = Regex.Match(maintenance, "\"events\":\\[\\{\"id\":\"([0-9A-F-]{36})\"").Groups[1].Value;
+        Expect("{\"what\": \"seen\", \"event\": \"" + id + "\", \"machine\": \"vm-0\", \"within_s\": 10}");
+        Post("/v1/clock/advance", "{\"seconds\": 120}");
+        Expect("{\"what\": \"approval\", \"event\": \"" + id + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
+        Post("/v1/orders/" + id + "/finish", "{}");
+        Console.WriteLine("vm-0 saw the Redeploy, prepared and said go, once");
+    }
+}

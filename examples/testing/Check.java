@@ -1,0 +1,41 @@
+// A Redeploy of vm-0, watched over the emulator's control API: `java Check.java` (11 or later, no library). The app under test runs
+// beside it, with FOREWARN_ENDPOINT set; FOREWARN_SERVER is the emulator's operator side.
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+public class Check {
+    static final String SERVER = System.getenv().getOrDefault("FOREWARN_SERVER", "http://127.0.0.1:8170");
+    static final HttpClient CLIENT = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+
+    static String post(String path, String body) throws Exception {
+        HttpRequest request = HttpRequest.newBuilder(URI.create(SERVER + path))
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(body))
+                .build();
+        HttpResponse<String> response = CLIENT.send(request, HttpResponse.BodyHandlers.ofString());
+        if (response.statusCode() >= 400) throw new AssertionError(response.body());
+        return response.body();
+    }
+
+    static void expect(String what) throws Exception {
+        String verdict = post("/v1/emulator/expect", what);
+        if (!verdict.contains("\"passed\":true")) throw new AssertionError(verdict);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        String maintenance = post("/v1/maintenances", "{\"type\": \"Redeploy\", \"targets\": {\"machines\": [\"vm-0\"]}}");
+        // With a JSON library: waves[0].events[0].id
+        Matcher id = Pattern.compile("\"events\":\\[\\{\"id\":\"([0-9A-F-]{36})\"").matcher(maintenance);
+        if (!id.find()) throw new AssertionError(maintenance);
+        String event = id.group(1);
+        expect("{\"what\": \"seen\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"within_s\": 10}");
+        post("/v1/clock/advance", "{\"seconds\": 120}");
+        expect("{\"what\": \"approval\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
+        post("/v1/orders/" + event + "/finish", "{}");
+        System.out.println("vm-0 saw the Redeploy, prepared and said go, once");
+    }
+}

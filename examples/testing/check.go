@@ -1,0 +1,68 @@
+// A Redeploy of vm-0, watched over the emulator's control API. The app under test runs beside it, with FOREWARN_ENDPOINT set;
+// FOREWARN_SERVER is the emulator's operator side. As a test: the body of main in a TestXxx, fail with t.Fatal.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+)
+
+func post(path string, body any, answer any) {
+	server := os.Getenv("FOREWARN_SERVER")
+	if server == "" {
+		server = "http://127.0.0.1:8170"
+	}
+	said, _ := json.Marshal(body)
+	response, err := http.Post(server+path, "application/json", bytes.NewReader(said))
+	if err != nil {
+		fail(err.Error())
+	}
+	defer response.Body.Close()
+	told, _ := io.ReadAll(response.Body)
+	if response.StatusCode >= 400 {
+		fail(string(told))
+	}
+	if err := json.Unmarshal(told, answer); err != nil {
+		fail(err.Error())
+	}
+}
+
+func expect(what map[string]any) {
+	var verdict struct {
+		Passed   bool
+		Message  string
+		Timeline []string
+	}
+	post("/v1/emulator/expect", what, &verdict)
+	if !verdict.Passed {
+		for _, line := range verdict.Timeline {
+			fmt.Fprintln(os.Stderr, line)
+		}
+		fail(verdict.Message)
+	}
+}
+
+func fail(message string) {
+	fmt.Fprintln(os.Stderr, message)
+	os.Exit(1)
+}
+
+func main() {
+	var maintenance struct {
+		Waves []struct{ Events []struct{ ID string } }
+	}
+	var ignored map[string]any
+	post("/v1/maintenances", map[string]any{
+		"type": "Redeploy", "targets": map[string]any{"machines": []string{"vm-0"}},
+	}, &maintenance)
+	event := maintenance.Waves[0].Events[0].ID
+	expect(map[string]any{"what": "seen", "event": event, "machine": "vm-0", "within_s": 10})
+	post("/v1/clock/advance", map[string]any{"seconds": 120}, &ignored)
+	expect(map[string]any{"what": "approval", "event": event, "machine": "vm-0", "times": 1, "within_s": 10})
+	post("/v1/orders/"+event+"/finish", map[string]any{}, &ignored)
+	fmt.Println("vm-0 saw the Redeploy, prepared and said go, once")
+}

@@ -1,0 +1,26 @@
+"""Builds the wheel and the source archive into the folder given. `make dist` calls it.
+
+With the development environment's own pinned build backend: nothing is fetched, and the wheel is made from the source archive,
+so that whoever builds from that gets the same.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """The wheel and the source archive."""
+    for old in (*folder.glob("forewarn-*.whl"), *folder.glob("forewarn-*.tar.gz")):
+        old.unlink()
+    command = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-build-isolation"]
+    subprocess.run([*command, "--python", sys.executable, "--out-dir", folder, ROOT], check=True)
+    (wheel,), (archive,) = folder.glob("forewarn-*.whl"), folder.glob("forewarn-*.tar.gz")
+    return wheel, archive
+
+
+if __name__ == "__main__":
+    for path in build(Path(sys.argv[1])):
+        print(path)

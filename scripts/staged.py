@@ -1,0 +1,165 @@
+"""A service with a small fleet in the middle of a working day, always the same: for pictures, and for tests of all pages."""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from forewarn.clock import ManualClock
+from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Actor, EventType, Machine, Request, Role, Source, Targets, Token
+from forewarn.server import Service, running
+from forewarn.settings import load
+from forewarn.store import EventQuery, Seen
+from forewarn.web.api.access import digest
+
+START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
+TOKEN = "fw_the-token-of-a-stage-that-is-no-secret"
+OPERATOR = Actor("alice", "127.0.0.1")
+SCOPES = {
+    "shop": ("availability-set", "any", 3, ("web-{}", 6)),
+    "db": ("availability-set", "all", 2, ("pg-{}", 4)),
+    "workers": ("placement-group", "any", 4, ("job-{}", 8)),
+    "legacy": ("standalone", "any", 1, ("old-{}", 1)),
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    service: Service
+    url: str
+    token: str
+    ids: dict[str, str]
+
+
+def fleet() -> str:
+    lines, address = [], itertools.count(10)
+    for name, (kind, approval, domains, (pattern, count)) in SCOPES.items():
+        lines += ["[[scopes]]", f'name = "{name}"', f'kind = "{kind}"', f'approval = "{approval}"']
+        for number in range(count):
+            lines += ["[[machines]]", f'scope = "{name}"', f'name = "{pattern.format(number)}"']
+            lines += [f"update_domain = {number % domains}", f'host = "rack{number % 3 + 1}-{name[0]}"']
+            lines += [f'addresses = ["127.0.0.{next(address)}"]']
+    return "\n".join(lines)
+
+
+@contextmanager
+def staged(*, token_free: bool = True, operator: str = "127.0.0.1:0", executor: str = "simulated") -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory() as folder:
+        flags: dict[str, object] = {
+            "store": f"sqlite:{folder}/forewarn.db",
+            "state_dir": folder,
+            "guest": "127.0.0.1:0",
+            "operator": operator,
+            "executor": executor,
+            "simulated_failures": "db/pg-1=1",
+            "token_free": "true" if token_free else "false",
+        }
+        numbers = itertools.count(1)
+        service = Service(
+            load(flags, {}),
+            clock=ManualClock(START),
+            new_id=lambda: f"{next(numbers) * 2654435761 % 2**32:08X}-0000-4000-8000-000000000000",
+            node="rack1-a:4711",
+        )
+        try:
+            service.control.apply_fleet(parse_fleet(fleet(), "the stage"), OPERATOR)
+            ids = _play(service)
+            with running(service) as (_, url):
+                token = "" if token_free else (Path(folder) / "operator.token").read_text().strip()
+                yield Stage(service, url, token, ids)
+        finally:
+            service.close()
+
+
+def _play(service: Service) -> dict[str, str]:
+    """A morning: a rolling reboot that is done, one under way, a failure, user events, a pause, something far ahead."""
+    control, clock = service.control, service.clock
+
+    def submit(type_: EventType, targets: Targets, actor: Actor = OPERATOR, **more: object) -> str:
+        return control.submit(Request(type=type_, targets=targets, **more), actor)  # type: ignore[arg-type]
+
+    def pass_(minutes: float) -> None:
+        service.ticker.advance(minutes * 60)
+
+    def approve(scope: str, machine: str) -> None:
+        page = service.store.events(EventQuery(scope=scope, statuses=("Scheduled",)))  # type: ignore[arg-type]
+        ids = [event.id for event in page.events if machine in event.resources]
+        control.approve(scope, machine, ids, Actor(f"{scope}/{machine}", "127.0.0.9"))
+
+    for scope in ("shop", "db", "workers"):
+        control.enable(scope, Actor("guest"))
+    done = submit(EventType.REBOOT, Targets(scope="shop"), description="Kernel update")
+    for machine in ("web-0", "web-1", "web-2"):
+        pass_(4)
+        approve("shop", machine)
+        pass_(11)
+    submit(EventType.REDEPLOY, Targets(machines=(("legacy", "old-0"),)), Actor("bob"), source=Source.USER)
+    pass_(12)
+    failing = submit(EventType.REBOOT, Targets(scope="db"), description="Firmware of the storage controllers")
+    pass_(1)
+    approve("db", "pg-0")
+    approve("db", "pg-2")
+    pass_(11)
+    approve("db", "pg-1")
+    approve("db", "pg-3")
+    pass_(12)
+    submit(EventType.FREEZE, Targets(scope="workers", update_domain=0), description="Live migration", duration_s=5)
+    pass_(4)
+    approve("workers", "job-4")
+    pass_(2)
+    rolling = submit(EventType.REBOOT, Targets(scope="shop"), description="Kernel update, second try")
+    submit(EventType.REDEPLOY, Targets(machines=(("workers", "job-1"),)), Actor("carol"), source=Source.USER)
+    paused = submit(EventType.FREEZE, Targets(hosts=("rack3-w",)), description="Network cards of rack 3")
+    control.pause_maintenance(paused, OPERATOR)
+    cancelled = submit(EventType.REBOOT, Targets(scope="workers", update_domain=3))
+    pass_(3)
+    control.cancel_maintenance(cancelled, OPERATOR)
+    approve("shop", "web-0")
+    pass_(1)
+    _people(service)
+    seen = [
+        Seen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3)) for n, m in enumerate(_seen_machines(service))
+    ]
+    service.store.record_seen(seen)
+    return {
+        "done": done,
+        "failing": failing,
+        "rolling": rolling,
+        "failed event": _event(service, failing, "Started"),
+        "started event": _event(service, rolling, "Started"),
+        "waiting event": service.store.events(EventQuery(scope="workers", statuses=("Scheduled",))).events[0].id,  # type: ignore[arg-type]
+        "ended event": _event(service, done, "Completed"),
+    }
+
+
+def _people(service: Service) -> None:
+    for number, (name, role, scopes) in enumerate(
+        (
+            ("bob", Role.OWNER, ("legacy", "shop")),
+            ("the wall screen", Role.VIEWER, ()),
+            ("carol", Role.OWNER, ("workers",)),
+        )
+    ):
+        token = Token(
+            id=f"{number:08X}-0000-4000-8000-00000000000A",
+            name=name,
+            role=role,
+            scopes=scopes,
+            digest=digest(f"{TOKEN}-{name}"),
+            created=service.clock.now() - timedelta(days=number + 1),
+            created_by="alice",
+        )
+        service.control.add_token(token, OPERATOR)
+
+
+def _seen_machines(service: Service) -> list[Machine]:
+    return [m for key, m in sorted(service.store.inventory().machines.items()) if key[0] != "legacy"]
+
+
+def _event(service: Service, maintenance_id: str, status: str) -> str:
+    page = service.store.events(EventQuery(maintenance_id=maintenance_id, statuses=(status,)))  # type: ignore[arg-type]
+    return page.events[0].id

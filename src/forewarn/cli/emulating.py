@@ -1,0 +1,84 @@
+"""`forewarn emulate`: the emulator as a program, for guests and tests in any language."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.scenarios import found
+from forewarn.cli.words import plain
+from forewarn.core.errors import InvalidSettings
+
+PORT = 8169
+ASK = "/metadata/scheduledevents?api-version=2020-07-01"
+
+
+def emulate(
+    machines: Annotated[
+        int | None,
+        typer.Option(help="How many: vm-0 is 127.0.0.1, vm-1 127.0.0.2 … [default: 1, and every caller is vm-0]"),
+    ] = None,
+    fleet: Annotated[Path | None, typer.Option(help="A fleet file (TOML) instead.", show_default=False)] = None,
+    clock: Annotated[str, typer.Option(help="`manual`, `system`, or a rate like `60x`.")] = "60x",
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Fixes ids and the dice of faults; a manual clock then starts at 2030-01-01T00:00:00Z.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="Guests ask on this port of 127.0.0.1, operators on the next; 0 takes any two.")
+    ] = PORT,
+    faults: Annotated[
+        Path | None, typer.Option(help="A playbook (TOML) of what goes wrong.", show_default=False)
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="A scenario, by name or file, that begins when a machine first asks; `forewarn scenario list` has them.",
+            show_default=False,
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="`debug`, `info`, `warning` or `error`.")] = "warning",
+) -> None:
+    """Pretend maintenance for tests: the service in memory, without tokens, on this machine alone, until SIGTERM.
+
+    Prints one line beginning with `ready` when everything listens, then lines to paste.
+    """
+    if machines is not None and fleet is not None:
+        raise InvalidSettings("--machines: a fleet file says which machines there are: leave one of the two out")
+    if scenario is not None and fleet is not None:
+        raise InvalidSettings("--scenario: it says which machines there are: leave out --fleet, or use --machines")
+    import signal
+    import threading
+
+    from forewarn import logs
+    from forewarn.server import calm
+    from forewarn.testing.emulator import Emulator
+
+    options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "faults": faults, "log_level": log_level}
+    if scenario is None:
+        played, emulator = None, Emulator(1 if machines is None else machines, fleet=fleet, **options)
+    else:
+        from forewarn.testing.scenarios.playing import emulator_for, play_on
+
+        played = found(scenario, machines)
+        emulator = emulator_for(played, **options)
+    with emulator:
+        stopping = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        logs.set_up(log_level)
+        calm()
+        print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")
+        for name, value in emulator.environment.items():
+            print(f"export {name}={value}")
+        print(f"curl -H Metadata:true '{emulator.endpoint}{ASK}'")
+        machine = emulator.machine_names()[0]
+        print(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes", flush=True)
+        if faults is not None and seed is None:
+            print(f"# the same dice for {faults}: --seed {emulator.seed}", flush=True)
+        if played is not None:
+            play_on(emulator.service, played, say=lambda line: print(plain(line), flush=True))
+        stopping.wait()

@@ -1,0 +1,142 @@
+"""Requests to a registrar with an HTTP API: one that changes something, and one that looks whether it is so.
+
+Secrets stand in a file of headers and are in no message; neither is a query.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional
+from urllib.parse import urlsplit
+
+from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
+from forewarn.guest.reading import count, keys_of, one_of, readable_secret, text
+from forewarn.guest.transport import Answer, Transport
+
+METHODS = ("PUT", "POST", "DELETE", "PATCH")
+MAX_HEADERS = 50
+_HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)[ \t]*:[ \t]*([!-~]|[!-~][ -~]*[!-~])[ \t]*")
+
+
+class Change(NamedTuple):
+    """A request after which something should be otherwise; any 2xx is a good answer."""
+
+    method: str
+    url: str
+    body: str = ""
+
+    def make(self, headers: Dict[str, str], timeout_s: float) -> None:
+        status = _request(self.method, self.url, headers, self.body, timeout_s).status
+        if not 200 <= status < 300:
+            raise StepFailed(f"{self.method} {named(self.url)} was answered {status}")
+
+
+class Look(NamedTuple):
+    """A GET, and what its answer must be: its status, and what stands in its body."""
+
+    url: str
+    status: int = 200
+    # An RFC 6901 pointer into JSON, and the value there.
+    pointer: Optional[str] = None
+    equals: Any = None
+    contains: str = ""
+
+    def complaint(self, headers: Dict[str, str], timeout_s: float) -> str:
+        """ "" when the answer is as it must be; else how it is. StepFailed when there is none that tells anything."""
+        answer = _request("GET", self.url, headers, "", timeout_s)
+        if answer.status >= 500 and self.status < 500:
+            raise StepFailed(f"GET {named(self.url)} was answered {answer.status}")
+        if answer.status != self.status:
+            return f"answers {answer.status}, not {self.status}"
+        if self.contains and self.contains.encode() not in answer.body:
+            return f"does not contain {self.contains!r}"
+        if self.pointer is not None and not _equal(_at(answer.body, self.pointer), self.equals):
+            return f"has something else than {self.equals!r} at {self.pointer!r}"
+        return ""
+
+
+def change(table: Any, where: str) -> Change:
+    keys_of(table, Change._fields, where)
+    body = text(table["body"], f"{where}.body") if "body" in table else ""
+    return Change(one_of(table.get("method"), METHODS, f"{where}.method"), _url(table.get("url"), f"{where}.url"), body)
+
+
+def look(table: Any, where: str) -> Look:
+    keys_of(table, Look._fields, where)
+    pointer, equals = table.get("pointer"), table.get("equals")
+    if (pointer is None) != (equals is None):
+        raise ConfigError(f"{where}: `pointer` and `equals` go together")
+    if pointer is not None and not (isinstance(pointer, str) and pointer[:1] in ("", "/")):
+        raise ConfigError(f"{where}.pointer: {pointer!r} is no JSON pointer: write it like /members/0/state")
+    if equals is not None and not isinstance(equals, (str, int, float)):
+        raise ConfigError(f"{where}.equals: write a text, a number, true or false")
+    contains = text(table["contains"], f"{where}.contains") if "contains" in table else ""
+    status = count(table.get("status", 200), f"{where}.status")
+    return Look(_url(table.get("url"), f"{where}.url"), status, pointer, equals, contains)
+
+
+def _url(value: Any, where: str) -> str:
+    url = text(value, where)
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(f"{where}: this is no http:// or https:// address")
+    if "@" in parts.netloc:
+        raise ConfigError(f"{where}: a password is a secret: write an Authorization header into headers_file")
+    return url
+
+
+def headers_of(file: str) -> Dict[str, str]:
+    """A `Name: value` a line. Complaints do not quote it."""
+    complaint = readable_secret(file)
+    if complaint:
+        raise StepFailed(complaint)
+    try:
+        lines = [line for line in Path(file).read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError):
+        raise StepFailed(f"{file} cannot be read as text") from None
+    found = [_HEADER.fullmatch(line) for line in lines[: MAX_HEADERS + 1]]
+    if len(found) > MAX_HEADERS or not all(found):
+        raise StepFailed(f"{file} must have lines like `Authorization: Bearer …`, at most {MAX_HEADERS}")
+    return {each[1]: each[2] for each in found if each}
+
+
+def named(url: str) -> str:
+    return url.partition("?")[0].partition("#")[0]
+
+
+def _request(method: str, url: str, headers: Dict[str, str], body: str, timeout_s: float) -> Answer:
+    parts = urlsplit(url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if body:
+        headers = {"Content-Type": "application/json", **headers}
+    transport = Transport()
+    try:
+        endpoint = f"{parts.scheme}://{parts.netloc}"
+        return transport.request(method, endpoint, path, headers=headers, body=body.encode(), timeout_s=timeout_s)
+    except EndpointError as error:
+        raise StepFailed(f"{method} {named(url)}: {error}") from None
+    finally:
+        transport.close()
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    """1 is not true."""
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def _at(body: bytes, pointer: str) -> Any:
+    """What the pointer leads to; None when it leads nowhere."""
+    try:
+        found = json.loads(body)
+        for part in pointer.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            found = found[int(key)] if isinstance(found, list) else found[key]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return None
+    return found

@@ -1,0 +1,97 @@
+"""Conformance: any agent, in any language, as a program, against the behaviours a machine's agent should have.
+
+`stage` runs the agent and watches it, `behaviours` is the table of what is looked at, `report` tells what was found. Nothing of
+the agent is known but what it asks the endpoint and what its hooks write.
+"""
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from forewarn.core.errors import ForewarnError, Invalid
+from forewarn.testing.conform.behaviours import BEHAVIOURS, Behaviour
+from forewarn.testing.conform.report import FAILED, PASSED, SKIPPED, Report, Row
+from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S, AgentFailed, Interrupted, Stage
+
+PARALLEL = 4
+MAX_PARALLEL = 32
+
+
+def conform(
+    command: Sequence[str],
+    *,
+    without: Collection[str] = (),
+    only: Collection[str] = (),
+    parallel: int = PARALLEL,
+    patience_s: float = PATIENCE_S,
+    said: Callable[[Row], None] = lambda _: None,
+) -> Report:
+    """Try the agent that `command` starts; `said` hears of each behaviour as it is known."""
+    chosen = _chosen(only)
+    _check(without, CLAIMS, "--without")
+    if not 1 <= parallel <= MAX_PARALLEL:
+        raise Invalid(f"--parallel: {parallel} behaviours at once: use 1 to {MAX_PARALLEL}")
+    if not command:
+        raise Invalid(
+            "there is no command: write it after `--`, like `forewarn conform -- my-agent --endpoint {endpoint}`"
+        )
+    if "{" not in command[0] and shutil.which(command[0]) is None:
+        raise Invalid(f"{command[0]}: there is no such program, or it may not be run")
+    stopping = threading.Event()
+
+    def stage(folder: Path) -> Stage:
+        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, patience_s)
+
+    def tried(behaviour: Behaviour) -> Row:
+        row = _skipped(behaviour, without) or _tried(behaviour, stage)
+        said(row)
+        return row
+
+    begun_s = time.monotonic()
+    with ThreadPoolExecutor(parallel, thread_name_prefix="conform") as pool:
+        try:
+            rows = list(pool.map(tried, chosen))
+        except BaseException:
+            # Every agent is ended before this does.
+            stopping.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return Report(tuple(command), tuple(rows), time.monotonic() - begun_s)
+
+
+def _chosen(only: Collection[str]) -> list[Behaviour]:
+    _check(only, [each.name for each in BEHAVIOURS], "--only")
+    return [each for each in BEHAVIOURS if not only or each.name in only]
+
+
+def _check(words: Collection[str], known: Collection[str], option: str) -> None:
+    for word in words:
+        if word not in known:
+            raise Invalid(f"{option}: {word!r} is unknown: use {', '.join(known)}")
+
+
+def _skipped(behaviour: Behaviour, without: Collection[str]) -> Row | None:
+    missing = [claim for claim in behaviour.claims if claim in without]
+    return Row(behaviour, SKIPPED, f"the agent does not claim {', '.join(missing)}") if missing else None
+
+
+def _tried(behaviour: Behaviour, new_stage: Callable[[Path], Stage]) -> Row:
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="conform-", ignore_cleanup_errors=True) as folder:
+        stage = new_stage(Path(folder))
+        try:
+            with stage.emulator(behaviour):
+                behaviour.check(stage)
+            outcome, reason = PASSED, ""
+        except (AgentFailed, ForewarnError) as error:
+            outcome, reason = FAILED, str(error)
+        except Interrupted:
+            outcome, reason = FAILED, "interrupted"
+        finally:
+            stage.kill()
+        return Row(behaviour, outcome, reason, time.monotonic() - begun_s, stage.output() if outcome == FAILED else "")

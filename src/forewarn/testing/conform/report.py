@@ -1,0 +1,88 @@
+"""What a conformance run found, for people, programs and CI: rows, JSON, JUnit XML. What the agent said is text: escaped."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from forewarn.testing.conform.behaviours import Behaviour
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+# What XML 1.0 cannot say, not even escaped.
+_UNSAYABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    behaviour: Behaviour
+    outcome: str
+    reason: str = ""
+    seconds: float = 0.0
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    command: tuple[str, ...]
+    rows: Sequence[Row]
+    seconds: float
+
+    def names(self, outcome: str) -> list[str]:
+        return [row.behaviour.name for row in self.rows if row.outcome == outcome]
+
+    @property
+    def ok(self) -> bool:
+        return not self.names(FAILED)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{len(self.names(outcome))} {outcome}" for outcome in (PASSED, FAILED, SKIPPED))
+        return f"{counts}, in {self.seconds:.1f} s"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "command": list(self.command),
+            "seconds": round(self.seconds, 3),
+            **{outcome: len(self.names(outcome)) for outcome in (PASSED, FAILED, SKIPPED)},
+            "behaviours": [
+                {
+                    "name": row.behaviour.name,
+                    "claims": list(row.behaviour.claims),
+                    "checks": row.behaviour.checks,
+                    "why": row.behaviour.why,
+                    "outcome": row.outcome,
+                    "reason": row.reason,
+                    "seconds": round(row.seconds, 3),
+                    "output": row.output,
+                }
+                for row in self.rows
+            ],
+        }
+
+    def junit(self) -> bytes:
+        """One test case per behaviour, as CI systems read it."""
+        suite = ElementTree.Element(
+            "testsuite",
+            name="forewarn conform",
+            tests=str(len(self.rows)),
+            failures=str(len(self.names(FAILED))),
+            errors="0",
+            skipped=str(len(self.names(SKIPPED))),
+            time=f"{self.seconds:.3f}",
+        )
+        for row in self.rows:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname="conform", name=row.behaviour.name, time=f"{row.seconds:.3f}"
+            )
+            if row.outcome == SKIPPED:
+                ElementTree.SubElement(case, "skipped", message=_sayable(row.reason))
+            elif row.outcome == FAILED:
+                failure = ElementTree.SubElement(case, "failure", message=_sayable(row.reason))
+                failure.text = _sayable(f"checks: {row.behaviour.checks}\nwhy: {row.behaviour.why}")
+                ElementTree.SubElement(case, "system-out").text = _sayable(row.output)
+        ElementTree.indent(suite)
+        return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _sayable(text: str) -> str:
+    return _UNSAYABLE.sub("\N{REPLACEMENT CHARACTER}", text)

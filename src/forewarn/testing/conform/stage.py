@@ -1,0 +1,298 @@
+"""One behaviour's stage: an emulator of its own, the agent as a process group of its own, and what both show.
+
+What an agent does inside is seen by two files its hooks write: a line appended to `{prepared}` each time it has prepared, one to
+`{recovered}` each time it has undone that. How many there were when an approval came is noted before it is answered.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forewarn.core.fleet import Fleet
+from forewarn.core.model import Machine, Scope, ScopeKind
+from forewarn.testing.emulator import SCOPE, Emulator, Scheduled
+from forewarn.testing.faults import Fault
+from forewarn.testing.recording import Asked
+
+if TYPE_CHECKING:
+    from forewarn.testing.conform.behaviours import Behaviour
+
+CLAIMS = {
+    "approval": "it approves events by itself",
+    "prepare": "its prepare hook appends a line to {prepared}",
+    "recover": "its recover hook appends a line to {recovered}",
+    "restart": "it remembers across a kill what it did",
+    "preempt": "it asks for version 2017-11-01 or later",
+}
+MACHINE = "vm-0"
+SEED = 1
+RATE_LIMIT = 5
+# An event is to be seen within this: of a Preempt's 30 s enough must be left.
+SEEN_WITHIN_S = 5.0
+# For whatever else is expected of it, pauses after failures included.
+PATIENCE_S = 10.0
+# How long something must not happen after the agent has gone on to its next request.
+QUIET_S = 0.4
+LOOK_EVERY_S = 0.02
+MAX_OUTPUT_BYTES = 4_096
+MAX_OUTPUT_LINES = 15
+MAX_HOOK_BYTES = 65_536
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+T = TypeVar("T")
+
+
+class AgentFailed(Exception):
+    """The agent did not do what the behaviour asks for; the message says what was seen instead."""
+
+
+class Interrupted(Exception):
+    """Whoever asked for the run wants it ended."""
+
+
+class Watched(Emulator):
+    """Notes how often the agent had prepared when an approval came, before it is answered: afterwards nobody could tell."""
+
+    def __init__(self, prepared: Callable[[], int], **options: Any) -> None:
+        self._prepared = prepared
+        self.prepared_by: dict[int, int] = {}
+        super().__init__(**options)
+
+    def _choose_fault(self, machine: str, method: str) -> Fault | None:
+        if method == "POST":
+            self.prepared_by[self.log.last_number] = self._prepared()
+        return super()._choose_fault(machine, method)
+
+
+class Stage:
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        claims: set[str],
+        environment: Mapping[str, str],
+        stopping: threading.Event,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._command, self._folder, self._stopping = command, folder, stopping
+        self._environment, self._patience_s = environment, patience_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder / "output"
+        self._hooks = folder / "hooks"
+        self._hooks.mkdir()
+        (folder / "state").mkdir(mode=0o700)
+        self.claims = claims
+
+    @contextmanager
+    def emulator(self, behaviour: "Behaviour") -> Iterator[None]:
+        """Manual clock: notice does not run out while an agent takes its time; an event stays Started until it is finished."""
+        self.emulated = Watched(
+            lambda: self.prepared,
+            fleet=_fleet(behaviour.machines),
+            clock="manual",
+            seed=SEED,
+            faults=behaviour.faults,
+            executor="external",
+            rate_limit=RATE_LIMIT,
+        )
+        with self.emulated:
+            try:
+                yield
+            finally:
+                # Before its endpoint goes: what it says about that is not worth a line.
+                self.kill()
+
+    # -- the agent
+
+    def start(self, **more: str) -> None:
+        """As often as wanted, one at a time; what it keeps in its folder is there again."""
+        words = {
+            "endpoint": self.emulated.endpoint,
+            "machine": MACHINE,
+            "folder": str(self._folder),
+            "prepared": str(self._hooks / "prepared"),
+            "recovered": str(self._hooks / "recovered"),
+        }
+        inherited = {key: value for key, value in self._environment.items() if key.lower() not in PROXIES}
+        environment = {
+            **inherited,
+            "FOREWARN_ENDPOINT": words["endpoint"],
+            "STATE_DIRECTORY": str(self._folder / "state"),
+            **{f"CONFORM_{name.upper()}": value for name, value in words.items()},
+            **more,
+        }
+        command = [_filled(word, words) for word in self._command]
+        try:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603 - to run it is what we are asked for
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise AgentFailed(f"{command[0]} cannot be started: {error.strerror}") from None
+
+    def kill(self) -> None:
+        """With all that it started, as far as that stayed in its process group."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def ends_on_sigterm(self, within_s: float) -> bool:
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGTERM)
+        deadline_s = time.monotonic() + within_s
+        while self._exit_code() is None and not self._stopping.is_set():
+            if time.monotonic() > deadline_s:
+                return False
+            self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
+        return True
+
+    def _exit_code(self) -> int | None:
+        """None while it runs; below 0 the signal. It is not reaped: until `kill` its number, and its group's, is its own."""
+        if self._process is None:
+            return 0
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def output(self) -> str:
+        """The last lines it said."""
+        with suppress(OSError), self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - MAX_OUTPUT_BYTES))
+            lines = log.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace").splitlines()
+            return "\n".join(lines[-MAX_OUTPUT_LINES:])
+        return ""
+
+    def break_preparation(self) -> None:
+        """From now on its prepare hook fails: there is no folder for its line."""
+        self._hooks.rmdir()
+
+    # -- what it did
+
+    @property
+    def prepared(self) -> int:
+        return _lines(self._hooks / "prepared")
+
+    @property
+    def recovered(self) -> int:
+        return _lines(self._hooks / "recovered")
+
+    @property
+    def requests(self) -> list[Asked]:
+        return self.emulated.requests()
+
+    @property
+    def polls(self) -> list[Asked]:
+        return [each for each in self.requests if each.polls]
+
+    def approvals(self, event: Scheduled) -> list[Asked]:
+        """Those that it has an answer to; one that failed may be repeated."""
+        return [each for each in self.requests if event.id in each.approves and each.status == 200 and not each.lost]
+
+    @property
+    def answered(self) -> frozenset[int]:
+        """The numbers of those that have their answer; a long poll that is under way has none yet."""
+        return frozenset(each.number for each in self.requests if each.answered_s is not None)
+
+    def seen(self, event: Scheduled, status: str = "", but: Container[int] = ()) -> Asked | None:
+        """The first answer with the event in it, in that status, that is none of `but`."""
+        for each in self.requests:
+            if each.number not in but and any(i == event.id and status in ("", told) for i, told in each.events):
+                return each
+        return None
+
+    # -- waiting for it
+
+    def until(self, true: Callable[[], T | None], what: str, within_s: float | None = None) -> T:
+        """What it returns once it is something; AgentFailed when the time is up or the agent is no longer there."""
+        within_s = self._patience_s if within_s is None else within_s
+        deadline_s = time.monotonic() + within_s
+        while not (result := true()):
+            if self._stopping.is_set():
+                raise Interrupted
+            self.check_alive()
+            if time.monotonic() > deadline_s:
+                raise AgentFailed(f"{what}: not within {within_s:g} s")
+            self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
+        return result
+
+    def check_alive(self) -> None:
+        if self._process is not None and (code := self._exit_code()) is not None:
+            told = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            raise AgentFailed(f"the agent ended, {told}")
+
+    def first_poll(self) -> Asked:
+        return self.until(
+            lambda: next((each for each in self.polls if each.incarnation is not None), None), "it got a document"
+        )
+
+    def wait_seen(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> Asked:
+        told = f" as {status}" if status else ""
+        return self.until(lambda: self.seen(event, status, but), f"it saw the event{told}", SEEN_WITHIN_S)
+
+    def has_gone_on(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> None:
+        """It has seen the event and then asked for the next document: what it wanted to do about it, it did or began."""
+        seen = self.wait_seen(event, status, but=but)
+        self.until(lambda: any(each.number > seen.number for each in self.polls), "it asked again after that")
+        self.quiet()
+
+    def quiet(self, for_s: float = QUIET_S) -> None:
+        """Nothing is to happen now; it must stay alive."""
+        end_s = time.monotonic() + for_s
+        self.until(lambda: time.monotonic() >= end_s or None, "", for_s + 1)
+
+    def wait_approved(self, event: Scheduled) -> Asked:
+        return self.until(lambda: next(iter(self.approvals(event)), None), "it approved the event")
+
+    def wait_prepared(self) -> None:
+        self.until(lambda: self.prepared, "its prepare hook wrote a line")
+
+    def wait_handled(self, event: Scheduled) -> None:
+        """As much as it claims: it approved, or prepared, or at least saw the event."""
+        if "approval" in self.claims:
+            self.wait_approved(event)
+        elif "prepare" in self.claims:
+            self.wait_prepared()
+        else:
+            self.until(lambda: self.seen(event), "it saw the event")
+
+    def expect(self, true: bool, otherwise: str) -> None:
+        if not true:
+            raise AgentFailed(otherwise)
+
+
+def _fleet(machines: Sequence[tuple[str, int]]) -> Fleet:
+    """Names and update domains; the first is the agent's, from 127.0.0.1, where every program calls from by itself."""
+    placed = {
+        (SCOPE, name): Machine(scope=SCOPE, name=name, update_domain=domain, addresses=(f"127.0.0.{number}",))
+        for number, (name, domain) in enumerate(machines, start=1)
+    }
+    return Fleet({SCOPE: Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)}, placed)
+
+
+def _filled(word: str, words: Mapping[str, str]) -> str:
+    """Our names in braces and nothing else: an argument may well be JSON."""
+    for name, value in words.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word
+
+
+def _lines(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_HOOK_BYTES).count(b"\n")
+    except OSError:
+        return 0

@@ -1,0 +1,182 @@
+"""The emulator's own calls: the log of requests, expectations and faults, for tests in any language.
+
+They stand in the API's table beside the others, so they are in the emulator's OpenAPI document; a service has none of them.
+"""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from forewarn.core.model import Role
+from forewarn.testing.expectations import WITHIN_S, ExpectationFailed
+from forewarn.testing.recording import Asked
+from forewarn.web.api import shapes
+from forewarn.web.api.asked import (
+    Answer,
+    Api,
+    Ask,
+    Number,
+    Paged,
+    cursor_of,
+    said_cursor,
+    split_page,
+    told_ok,
+    told_page,
+)
+from forewarn.web.api.calls import Call
+from forewarn.web.api.shapes import Said, Told
+
+if TYPE_CHECKING:
+    from forewarn.testing.emulator import Emulator
+
+MAX_WITHIN_S = 300
+EVERYBODY = frozenset(Role)
+
+
+class RequestsQuery(Paged):
+    """Which requests: of a machine, with a method, after request number `since`."""
+
+    machine: str = ""
+    method: str = ""
+    since: Number = 0
+
+
+class ExpectIn(Said):
+    """What is expected: an event is seen, approved or not approved, a machine polls. `machine` left out is anybody.
+
+    `times` is for approval and poll, `status` for seen. A poll counts after request number `since`, or from now.
+    """
+
+    what: Literal["seen", "approval", "no-approval", "poll"]
+    event: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    machine: Annotated[str, msgspec.Meta(max_length=129)] = ""
+    within_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WITHIN_S)] = WITHIN_S
+    times: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    status: Literal["", "Scheduled", "Started"] = ""
+    since: Number | None = None
+
+
+class FaultsIn(Said):
+    """Faults as in a playbook file; none ends them all."""
+
+    faults: Annotated[list[dict[str, str | int | float]], msgspec.Meta(max_length=100)]
+
+
+class ShownEvent(Told):
+    """An event in the document that the guest got."""
+
+    id: str
+    status: str
+
+
+class RequestOut(Told):
+    """One request of a guest; `status` is null while it waits, and for ever where the answer never came."""
+
+    number: int
+    at: datetime
+    at_s: float
+    scope: str
+    machine: str
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: str
+    approves: list[str]
+    status: int | None
+    fault: str
+    incarnation: int | None
+    events: list[ShownEvent]
+    answered_s: float | None
+    left: bool
+
+
+class Verdict(Told):
+    """Whether it came as expected, in a sentence, and what happened so far."""
+
+    passed: bool
+    message: str
+    timeline: list[str]
+
+
+class FaultsOut(Told):
+    """How many faults are in force."""
+
+    faults: int
+
+
+def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
+    def requests(api: Api, ask: Ask) -> Answer:
+        del api
+        query = ask.query
+        after = said_cursor(query.cursor, tuple[Number])
+        found = emulator.requests(
+            machine=query.machine or None, method=query.method, since=max(query.since, after[0] if after else 0)
+        )
+        page, last = split_page(found[: query.limit + 1], query.limit)
+        return told_page(map(_request_out, page), cursor_of(last.number) if last else None)
+
+    def expect(api: Api, ask: Ask) -> Answer:
+        del api
+        try:
+            _expect(emulator, ask.body)
+            emulator.service.ticker.settle()  # what was approved has started: the next call finds it so
+            verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
+        except ExpectationFailed as failed:
+            verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
+        return told_ok(verdict)
+
+    def faults(api: Api, ask: Ask) -> Answer:
+        del api
+        emulator.set_faults(ask.body.faults)
+        return told_ok(FaultsOut(faults=len(ask.body.faults)))
+
+    return (
+        Call(
+            method="GET", path="/v1/emulator/requests", do=requests, roles=EVERYBODY, query=RequestsQuery,
+            tells=shapes.Page[RequestOut], summary="What guests asked and were answered, oldest first.",
+        ),
+        Call(
+            method="POST", path="/v1/emulator/expect", do=expect, roles=EVERYBODY, takes=ExpectIn, tells=Verdict,
+            summary="Wait for what guests should do; tells whether they did.",
+        ),
+        Call(
+            method="PUT", path="/v1/emulator/faults", do=faults, roles=EVERYBODY, takes=FaultsIn, tells=FaultsOut,
+            summary="From now on these requests go wrong.",
+        ),
+    )  # fmt: skip
+
+
+def _expect(emulator: "Emulator", said: ExpectIn) -> None:
+    expectations, by = emulator.expectations, said.machine or None
+    if said.what == "poll":
+        expectations.poll(by=by, times=said.times, within_s=said.within_s, since=said.since)
+        return
+    event, _ = emulator.service.control.event(said.event.upper())  # one that never was is a mistake of the test's
+    if said.what == "seen":
+        expectations.seen(event.id, by=by, status=said.status, within_s=said.within_s)
+    elif said.what == "approval":
+        expectations.approval(event.id, by=by, times=said.times, within_s=said.within_s)
+    else:
+        expectations.no_approval(event.id, by=by, within_s=said.within_s)
+
+
+def _request_out(asked: Asked) -> RequestOut:
+    return RequestOut(
+        number=asked.number,
+        at=asked.at,
+        at_s=round(asked.at_s, 6),
+        scope=asked.scope,
+        machine=asked.machine,
+        method=asked.method,
+        target=asked.target,
+        headers=list(asked.headers),
+        body=asked.body.decode("utf-8", errors="replace"),
+        approves=list(asked.approves),
+        status=asked.status,
+        fault=asked.fault,
+        incarnation=asked.incarnation,
+        events=[ShownEvent(id=event_id, status=status) for event_id, status in asked.events],
+        answered_s=None if asked.answered_s is None else round(asked.answered_s, 6),
+        left=asked.left,
+    )

@@ -1,0 +1,216 @@
+"""Faults by playbook: which requests of guests go wrong, and how. Parsing is strict; choosing is the same for the same seed.
+
+A fault of the kind `status` is answered instead of the service, and nothing is done; the others befall the answer of a
+request that was done. Only requests for the document and approvals are meant, never the pages beside them.
+"""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from forewarn.core.durations import parse_duration
+from forewarn.core.errors import Invalid, InvalidSettings
+
+KINDS = {
+    "status": ("status",),
+    "slow": ("delay",),
+    "skew": ("by",),
+    "stall": (),
+    "cut": (),
+    "bad-json": (),
+    "newer": (),
+    "reset": (),
+}
+STATUSES = {
+    404: "Not found",
+    410: "Gone",
+    429: "Too many requests",
+    500: "Internal server error",
+    503: "Service unavailable",
+}
+WHEN = ("requests", "machine", "method", "after", "for", "probability")
+METHODS = ("GET", "HEAD", "POST")
+MAX_FAULTS = 100
+MAX_FILE_BYTES = 64 * 1024
+_NUMBERS = re.compile(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?")
+_MILLISECONDS = re.compile(r"([0-9]{1,6})ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong, and for which requests: all of the conditions must hold."""
+
+    kind: str
+    status: int = 0
+    delay_s: float = 0.0
+    skew_s: int = 0
+    first: int = 1
+    last: int | None = None
+    machine: str = ""
+    method: str = ""
+    after_s: int = 0
+    for_s: int | None = None
+    probability: float = 1.0
+
+    def __str__(self) -> str:
+        return str(self.status) if self.kind == "status" else self.kind
+
+    def is_for(self, machine: str, method: str) -> bool:
+        return self.machine in ("", machine) and self.method in ("", method)
+
+    def in_time(self, since_s: float) -> bool:
+        return since_s >= self.after_s and (self.for_s is None or since_s < self.after_s + self.for_s)
+
+
+class Playbook:
+    """The faults and how often each was considered. Of several that apply to a request the first is taken."""
+
+    def __init__(self, faults: Iterable[Fault] = (), *, seed: int = 0) -> None:
+        self.faults = tuple(faults)
+        self._seed = seed
+        self._considered: Counter[int] = Counter()
+        self._drawn: Counter[tuple[int, str]] = Counter()
+
+    def choose(self, *, machine: str, method: str, since_s: float) -> Fault | None:
+        """`since_s` is the service clock since the playbook began."""
+        chosen = None
+        for index, fault in enumerate(self.faults):
+            if not fault.is_for(machine, method):
+                continue
+            self._considered[index] += 1
+            number = self._considered[index]
+            applies = fault.first <= number <= (fault.last or number) and fault.in_time(since_s)
+            if applies and self._strikes(index, fault, machine) and chosen is None:
+                chosen = fault
+        return chosen
+
+    def _strikes(self, index: int, fault: Fault, machine: str) -> bool:
+        """Each machine has its own dice: how requests of several interleave makes no difference."""
+        if fault.probability >= 1.0:
+            return True
+        self._drawn[index, machine] += 1
+        dice = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
+        return dice.random() < fault.probability
+
+
+def read_faults(path: Path) -> tuple[Fault, ...]:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidSettings(f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no file of faults")
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidSettings(f"{path}: this is not TOML: {error}") from None
+    unknown = sorted(document.keys() - {"faults"})
+    tables = document.get("faults", [])
+    if unknown or not isinstance(tables, list):
+        raise InvalidSettings(f"{path}: {unknown[0] if unknown else 'faults'}: write each fault as a table [[faults]]")
+    return parse_faults(tables, str(path))
+
+
+def parse_faults(tables: Sequence[object], source: str = "faults") -> tuple[Fault, ...]:
+    """The faults, or InvalidSettings with the place and what to write instead."""
+    if len(tables) > MAX_FAULTS:
+        raise InvalidSettings(f"{source}: {len(tables)} faults: at most {MAX_FAULTS} are taken")
+    faults = []
+    for number, table in enumerate(tables, 1):
+        try:
+            faults.append(_fault(table))
+        except Invalid as error:
+            raise InvalidSettings(f"{source}: fault {number}: {error}") from None
+    return tuple(faults)
+
+
+def _fault(table: object) -> Fault:
+    if not isinstance(table, Mapping):
+        raise Invalid('a fault is a table: fault = "status", and so on')
+    kind = _one_of(table, "fault", tuple(KINDS))
+    known = ("fault", *KINDS[kind], *WHEN)
+    for key in table:
+        if key not in known:
+            raise Invalid(f"{key}: a fault of the kind {kind} has no such key: use {', '.join(known)}")
+    for key in KINDS[kind]:
+        if key not in table:
+            raise Invalid(f"{key}: it is missing: a fault of the kind {kind} needs it")
+    first, last = _numbers(table.get("requests", "1-"))
+    return Fault(
+        kind=kind,
+        status=_status(table["status"]) if kind == "status" else 0,
+        delay_s=_delay_s(table["delay"]) if kind == "slow" else 0.0,
+        skew_s=_skew_s(table["by"]) if kind == "skew" else 0,
+        first=first,
+        last=last,
+        machine=_text(table, "machine"),
+        method=_one_of(table, "method", METHODS) if "method" in table else "",
+        after_s=_duration_s(table, "after") or 0,
+        for_s=_duration_s(table, "for"),
+        probability=_probability(table.get("probability", 1.0)),
+    )
+
+
+def _one_of(table: Mapping[Any, Any], key: str, choices: Sequence[str]) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or value not in choices:
+        raise Invalid(f"{key}: {value!r} is not one of {', '.join(choices)}")
+    return value
+
+
+def _text(table: Mapping[Any, Any], key: str) -> str:
+    value = table.get(key, "")
+    if not isinstance(value, str):
+        raise Invalid(f'{key}: {value!r} is not a name: write it like "vm-0"')
+    return value
+
+
+def _status(value: object) -> int:
+    if value not in STATUSES or not isinstance(value, int):
+        raise Invalid(f"status: {value!r} is not one of {', '.join(map(str, STATUSES))}")
+    return value
+
+
+def _numbers(value: object) -> tuple[int, int | None]:
+    """`3`, `"2-4"` or `"5-"`."""
+    found = _NUMBERS.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    if found is None or (found[3] and int(found[3]) < int(found[1])):
+        raise Invalid(f'requests: {value!r} names no requests: write a number, "2-4" or "5-", counted from 1')
+    first = int(found[1])
+    return first, (int(found[3]) if found[3] else None) if found[2] else first
+
+
+def _duration_s(table: Mapping[Any, Any], key: str) -> int | None:
+    if key not in table:
+        return None
+    try:
+        return parse_duration(table[key])
+    except Invalid as error:
+        raise Invalid(f"{key}: {error}") from None
+
+
+def _delay_s(value: object) -> float:
+    found = _MILLISECONDS.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        return int(found[1]) / 1_000
+    try:
+        return float(parse_duration(value))
+    except Invalid:
+        raise Invalid(f'delay: {value!r} is not a duration: write it like "200ms", "5s" or "2m"') from None
+
+
+def _skew_s(value: object) -> int:
+    try:
+        text = value if isinstance(value, str) else ""
+        return -parse_duration(text[1:]) if text.startswith("-") else parse_duration(text)
+    except Invalid:
+        raise Invalid(f'by: {value!r} is not a duration: write it like "5m" or "-90s"') from None
+
+
+def _probability(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise Invalid(f"probability: {value!r} is not a number from 0 to 1")
+    return float(value)

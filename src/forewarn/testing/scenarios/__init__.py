@@ -1,0 +1,154 @@
+"""Scenarios: the maintenance that happens in real life, as stories anyone can play on a service or an emulator.
+
+A scenario is a story with a beginning of its own: comments that say what it is, when it happens and what a machine should
+do, then perhaps `service` with settings, then `fleet`. Owns the files beside it and what they may state; `playing` plays them.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from forewarn.core.durations import parse_duration
+from forewarn.core.errors import ForewarnError, Invalid, NotFound
+from forewarn.core.fleet import Fleet
+from forewarn.core.model import Machine
+from forewarn.testing.stories import UNTIL, Player
+from forewarn.testing.storytext import MAX_BYTES, Step, fleet_of, parse_story, setting
+
+MAX_MACHINES = 100
+DOMAINS = 5
+# A scenario comes from anywhere: it must not be able to run programs, to write files or to open a listener.
+SETTINGS = frozenset(
+    {
+        "executor",
+        "disable_after_s",
+        "first_call_delay_s",
+        "order_timeout_s",
+        "simulated_work_s",
+        "simulated_freeze_work_s",
+        "rate_limit",
+    }
+)
+EXECUTORS = ("external", "simulated")
+NOT_HERE = ("ticker",)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`steps` are those after the settings and the fleet."""
+
+    name: str
+    text: str
+    title: str
+    told: tuple[str, ...]
+    settings: dict[str, object]
+    fleet: Fleet
+    steps: tuple[Step, ...]
+
+    def with_machines(self, count: int) -> "Scenario":
+        """The same with as many machines as this at least, `vm-0`, `vm-1` … in the scenario's first scope."""
+        if not 1 <= count <= MAX_MACHINES:
+            raise Invalid(f"{count} machines: write a number from 1 to {MAX_MACHINES}")
+        scope = next(iter(self.fleet.scopes))
+        machines = dict(self.fleet.machines)
+        for number in range(count):
+            if len(machines) < count and (scope, f"vm-{number}") not in machines:
+                machines[scope, f"vm-{number}"] = Machine(
+                    scope=scope, name=f"vm-{number}", update_domain=number % DOMAINS
+                )
+        return replace(self, fleet=Fleet(self.fleet.scopes, machines))
+
+    def addressed(self) -> Fleet:
+        """Its fleet as guests reach it: the first machine calls from 127.0.0.1, the second from 127.0.0.2, …"""
+        machines = {
+            key: replace(machine, addresses=(f"127.0.0.{number}",))
+            for number, (key, machine) in enumerate(self.fleet.machines.items(), start=1)
+        }
+        return Fleet(self.fleet.scopes, machines)
+
+
+def parse_scenario(text: str, name: str) -> Scenario:
+    """The scenario, or Invalid with the line of what makes no sense."""
+    steps, _ = parse_story(text, name)
+    if not steps:
+        raise Invalid(f"{name}: there is no step in it: docs/scenarios.md shows how to write one")
+    comments = [line.removeprefix("#").strip() for line in steps[0].lead.splitlines() if line.startswith("#")]
+    settings: dict[str, object] = {}
+    fleet: Fleet | None = None
+    rest: list[Step] = []
+    for step in steps:
+        try:
+            word = step.command.split()[0]
+            if word == "service" and fleet is None and not rest:
+                settings |= _settings(step.command)
+            elif word == "fleet" and fleet is None and not rest:
+                fleet = fleet_of(step.body)
+            else:
+                _check(word, step)
+                rest.append(step)
+        except (ForewarnError, ValueError) as error:
+            raise Invalid(f"{name}: line {step.line}: {error}") from None
+    if fleet is None or not fleet.machines:
+        raise Invalid(
+            f"{name}: line {steps[0].line}: it states no machine: begin with `fleet`, one scope and its machines"
+        )
+    return Scenario(
+        name=name,
+        text=text,
+        title=comments[0] if comments else name,
+        told=tuple(comments[1:]),
+        settings=settings,
+        fleet=fleet,
+        steps=tuple(rest),
+    )
+
+
+def _settings(command: str) -> dict[str, object]:
+    stated: dict[str, object] = {}
+    for pair in command.split()[1:]:
+        key, _, value = pair.partition("=")
+        name, read = setting(key, value)
+        if name not in SETTINGS or (name == "executor" and read not in EXECUTORS):
+            raise ValueError(f"a scenario does not set {pair!r}: it may set {', '.join(sorted(SETTINGS))}")
+        stated[name] = read
+    return stated
+
+
+def _check(word: str, step: Step) -> None:
+    """What can be told before it is played."""
+    if word in ("service", "fleet"):
+        raise ValueError(f"`{word}` stands at the beginning of a scenario: the service is running by now")
+    if word in NOT_HERE or not hasattr(Player, f"_do_{word.replace('-', '_')}"):
+        raise ValueError(f"a scenario has no command {word!r}: docs/stories.md has them all")
+    if word == "advance":
+        parse_duration(" ".join(step.command.split()[1:]))
+    if word == "until" and (len(step.command.split()) != 3 or step.command.split()[2] not in UNTIL):
+        raise ValueError(f"{step.command!r}: write it like `until E1 Started`, with one of {', '.join(UNTIL)}")
+
+
+# -- where they come from
+
+
+@cache
+def scenario_names() -> tuple[str, ...]:
+    """The shipped ones."""
+    files = resources.files(__name__).iterdir()
+    return tuple(sorted(file.name.removesuffix(".txt") for file in files if file.name.endswith(".txt")))
+
+
+def scenario(name: str) -> Scenario:
+    """A shipped one by its name, or a file by its path."""
+    if name in scenario_names():
+        return parse_scenario(resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8"), name)
+    path = Path(name)
+    if not (path.suffix or "/" in name):
+        raise NotFound(f"there is no scenario {name!r}: {', '.join(scenario_names())}, or the path of a file")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        return parse_scenario(data.decode("utf-8"), name)
+    except OSError as error:
+        raise NotFound(f"{name}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Invalid(f"{name}: this is not UTF-8 text") from None

@@ -1,0 +1,55 @@
+"""What was looked at is kept until something changes: a page of a large maintenance is asked for more often than it changes.
+
+Every change that can be told of is in the audit, so its newest entry tells whether a look still holds, whichever node made the
+change. What depends on the time, such as what an event waits for, is worked out anew each time and not kept.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from forewarn.control import Control
+from forewarn.core.model import Event, Snapshot
+from forewarn.store import AuditQuery, Store
+
+MAX_LOOKS = 64
+MAX_EVENTS = 50_000  # in all looks together
+
+Key = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class Looks:
+    def __init__(self, control: Control, store: Store) -> None:
+        self._control = control
+        self._store = store
+        self._lock = threading.Lock()
+        self._mark = 0
+        self._kept: OrderedDict[Key, Snapshot] = OrderedDict()
+
+    def told(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
+        """As `Control.told`: what is known of these and of what they may wait for."""
+        wanted = tuple(maintenances)
+        key = (tuple(event.id for event in events), wanted)
+        # The mark is read first: a change that comes now makes this look an old one, never an old look a new one.
+        mark = self._newest()
+        with self._lock:
+            if mark != self._mark:
+                self._kept.clear()
+                self._mark = mark
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        snapshot = self._control.told(events=events, maintenances=wanted)
+        with self._lock:
+            if mark == self._mark:
+                self._kept[key] = snapshot
+                self._forget()
+        return snapshot
+
+    def _newest(self) -> int:
+        newest = self._store.audit(AuditQuery(limit=1))
+        return newest[0].id if newest else 0
+
+    def _forget(self) -> None:
+        while len(self._kept) > MAX_LOOKS or sum(len(kept.events) for kept in self._kept.values()) > MAX_EVENTS:
+            self._kept.popitem(last=False)

@@ -1,0 +1,196 @@
+"""What can be looked at. Every page is read through the API's calls, bounded and paged; nothing is decided here."""
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+from urllib.parse import urlencode
+
+from forewarn.core.document import NEWEST, VERSIONS
+from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
+from forewarn.web.api.shapes import EventOut, TimelineEntry
+from forewarn.web.portal import verbs
+from forewarn.web.portal.picture import picture
+from forewarn.web.portal.visit import Shown, Visit
+from forewarn.web.portal.words import cut
+
+NOW_ROWS = 20
+ROWS = 25
+MACHINE_ROWS = 50
+HISTORY_ROWS = 8
+MAX_TIMELINE = 150
+MAX_NAMES = 200
+MAX_DETAIL_CHARS = 200
+MAX_OUTPUT_CHARS = 20_000
+MAX_DOCUMENT_CHARS = 40_000
+OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
+ENDED_FIRST = (Status.COMPLETED, Status.CANCELLED, Status.ABANDONED)
+
+
+def now(visit: Visit) -> Shown:
+    asked = visit.query.get("status", "")
+    statuses = [asked] if asked in OPEN else list(OPEN_FIRST)
+    page = visit.desk.get("/v1/events", status=statuses, limit=NOW_ROWS, cursor=visit.query.get("cursor"))
+    events = sorted(page.items, key=lambda e: (e.scope, e.update_domain, e.wave))
+    drawn = picture(events, visit.now)
+    rows = list(zip(events, drawn.strips, strict=True))
+    groups = [
+        (place, list(found)) for place, found in groupby(rows, key=lambda row: (row[0].scope, row[0].update_domain))
+    ]
+    filled = {
+        "counts": visit.desk.get("/v1/counts"),
+        "status": asked if asked in OPEN else "",
+        "picture": drawn,
+        "groups": groups,
+        "events": events,
+        "older": older(visit, page.next_cursor),
+        "first": first(visit),
+    }
+    return Shown("now.html", filled)
+
+
+def scopes(visit: Visit) -> Shown:
+    return _list(visit, "scopes.html", "/v1/scopes", ROWS)
+
+
+def scope(visit: Visit) -> Shown:
+    name = visit.names["scope"]
+    version = visit.query.get("api-version", NEWEST)
+    machines = visit.desk.get("/v1/machines", scope=name, limit=MACHINE_ROWS, cursor=visit.query.get("cursor"))
+    by_domain = sorted(machines.items, key=lambda m: (m.update_domain, m.name))
+    filled = {
+        "scope": visit.desk.get(f"/v1/scopes/{name}"),
+        "domains": [(domain, list(found)) for domain, found in groupby(by_domain, key=lambda m: m.update_domain)],
+        "version": version,
+        "versions": list(VERSIONS),
+        "document": _document(visit, name, version),
+        "events": visit.desk.get("/v1/events", scope=name, limit=HISTORY_ROWS).items,
+        "older": older(visit, machines.next_cursor),
+        "first": first(visit),
+        "may_restart": visit.desk.may("POST", f"/v1/scopes/{name}/machines/any/restart"),
+        "may_plan": visit.desk.may("POST", "/v1/maintenances"),
+    }
+    return Shown("scope.html", filled)
+
+
+def _document(visit: Visit, scope: str, version: str) -> tuple[str, int]:
+    """As guests of this version see it, indented for reading; and how many characters were left out."""
+    said = visit.desk.raw(f"/v1/scopes/{scope}/document", api_version=version)
+    text = json.dumps(json.loads(said), indent=2, ensure_ascii=False)
+    return text[:MAX_DOCUMENT_CHARS], max(0, len(text) - MAX_DOCUMENT_CHARS)
+
+
+def machines(visit: Visit) -> Shown:
+    asked = {key: visit.query.get(key, "").strip() for key in ("scope", "host")}
+    shown = _list(visit, "machines.html", "/v1/machines", MACHINE_ROWS, **asked)
+    restart = {
+        m.scope: visit.desk.may("POST", f"/v1/scopes/{m.scope}/machines/any/restart") for m in shown.filled["items"]
+    }
+    return Shown(shown.template, {**shown.filled, "may_restart": restart})
+
+
+def maintenances(visit: Visit) -> Shown:
+    status = visit.query.get("status", "")
+    shown = _list(visit, "maintenances.html", "/v1/maintenances", ROWS, status=status)
+    return Shown(shown.template, {**shown.filled, "statuses": list(MaintenanceStatus)})
+
+
+def history(visit: Visit) -> Shown:
+    asked = {key: visit.query.get(key, "").strip() for key in ("scope", "machine", "type", "status", "since")}
+    said = {**asked, "status": asked["status"] or list(ENDED_FIRST)}
+    if asked["since"]:
+        said["since"] = f"{asked['since']}T00:00:00Z" if len(asked["since"]) == 10 else asked["since"]
+    shown = _list(visit, "history.html", "/v1/events", ROWS, **said)
+    choices = {"statuses": [*ENDED_FIRST, *OPEN_FIRST], "types": list(EventType), "asked": asked}
+    return Shown(shown.template, {**shown.filled, **choices})
+
+
+def orders(visit: Visit) -> Shown:
+    shown = _list(visit, "orders.html", "/v1/orders", ROWS, state=visit.query.get("state", ""))
+    return Shown(shown.template, {**shown.filled, "states": list(OrderState), "most": MAX_DETAIL_CHARS})
+
+
+def audit(visit: Visit) -> Shown:
+    asked = {key: visit.query.get(key, "").strip() for key in ("scope", "maintenance", "event")}
+    shown = _list(visit, "audit.html", "/v1/audit", MACHINE_ROWS, **asked)
+    return Shown(shown.template, {**shown.filled, "most": MAX_DETAIL_CHARS})
+
+
+def tokens(visit: Visit, *, typed: dict[str, str] | None = None, wrong: str = "", status: int = 200) -> Shown:
+    shown = _list(visit, "tokens.html", "/v1/tokens", ROWS)
+    form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": visit.desk.api.new_id(), **(typed or {})}
+    return Shown(shown.template, {**shown.filled, "roles": list(Role), "typed": form, "wrong": wrong}, status)
+
+
+def _list(visit: Visit, template: str, path: str, limit: int, **asked: Any) -> Shown:
+    page = visit.desk.get(path, limit=limit, cursor=visit.query.get("cursor"), **asked)
+    filled = {"items": page.items, "asked": asked, "older": older(visit, page.next_cursor)}
+    return Shown(template, {**filled, "first": first(visit)})
+
+
+def older(visit: Visit, cursor: str | None) -> str:
+    """Where the next page is, or ""; what was searched for stays."""
+    return f"?{urlencode({**_kept(visit), 'cursor': cursor})}" if cursor is not None else ""
+
+
+def first(visit: Visit) -> str:
+    """Where the first page is, or "" on it."""
+    kept = f"?{urlencode(_kept(visit))}" if _kept(visit) else ""
+    return visit.url.partition("?")[0] + kept if visit.query.get("cursor") else ""
+
+
+def _kept(visit: Visit) -> dict[str, str]:
+    return {key: value for key, value in visit.query.items() if value and key not in ("done", "cursor")}
+
+
+# -- one event, one maintenance
+
+
+def event(visit: Visit) -> Shown:
+    told: EventOut = visit.desk.get(f"/v1/events/{visit.names['id']}")
+    found, order = visit.desk.api.control.event(visit.names["id"])
+    executor = visit.house.executor
+    filled = {
+        "event": told,
+        "order": visit.desk.get(f"/v1/orders/{found.id}") if order is not None else None,
+        "offers": verbs.of_event(visit.desk, found, order),
+        "order_offers": verbs.of_order(visit.desk, found, order, executor=executor),
+        "picture": picture([told], visit.now) if told.status in OPEN else None,
+        "timeline": _bounded(told.timeline),
+        "left_out": max(0, len(told.timeline) - MAX_TIMELINE),
+        "most_names": MAX_NAMES,
+        "most_output": MAX_OUTPUT_CHARS,
+    }
+    return Shown("event.html", filled)
+
+
+def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+    """How it began and how it stands; a detail at a glance."""
+    if len(timeline) > MAX_TIMELINE:
+        timeline = [*timeline[: MAX_TIMELINE // 3], *timeline[-MAX_TIMELINE * 2 // 3 :]]
+    for entry in timeline:
+        entry.detail = cut(entry.detail, MAX_DETAIL_CHARS)
+    return list(timeline)
+
+
+def maintenance(visit: Visit) -> Shown:
+    begin = _whole(visit.query.get("from", ""))
+    told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}", skip=begin, limit=ROWS)
+    known = visit.desk.api.store.maintenance(visit.names["id"])
+    count = sum(told.event_counts.values())
+    filled = {
+        "maintenance": told,
+        "offers": verbs.of_maintenance(visit.desk, known) if known is not None else [],
+        "progress": [(status, told.event_counts[status]) for status in Status if status in told.event_counts],
+        "waves": [(wave.number, wave.events) for wave in told.waves],
+        "begin": begin,
+        "shown": sum(len(wave.events) for wave in told.waves),
+        "event_count": count,
+        "older": f"?from={begin + ROWS}" if begin + ROWS < count else "",
+        "first": visit.url.partition("?")[0] if begin else "",
+    }
+    return Shown("maintenance.html", filled)
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else 0

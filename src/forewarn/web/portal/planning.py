@@ -1,0 +1,167 @@
+"""The plan form: what was typed becomes what the API takes; first its dry run is shown, then it is asked for, once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
+from forewarn.core.model import EventType, OnFailure, Source
+from forewarn.web.api.shapes import EventOut, MaintenanceOut
+from forewarn.web.portal.visit import Go, Shown, Visit
+
+MAX_WAVES = 20
+MAX_EVENTS = 40
+SUGGESTIONS = 100
+USER_KINDS = {"restart": "Restart a machine", "redeploy": "Redeploy a machine"}
+TARGETS = ("scope", "hosts", "machines")
+FIELDS: Mapping[str, str] = {
+    "kind": "",
+    "machine": "",
+    "type": EventType.REBOOT,
+    "target": "scope",
+    "scope": "",
+    "update_domain": "",
+    "hosts": "",
+    "machines": "",
+    "not_before": "",
+    "earliest": "",
+    "duration_s": "",
+    "description": "",
+    "source": Source.PLATFORM,
+    "on_failure": OnFailure.HOLD,
+    "emergency": "",
+}
+
+
+def form(visit: Visit, *, typed: Mapping[str, str] | None = None, wrong: str = "", status: int = 200) -> Shown:
+    """The form, empty or as it was typed."""
+    given = typed if typed is not None else visit.query
+    values = {name: given.get(name, default) for name, default in FIELDS.items()}
+    kinds = kinds_for(visit)
+    if not kinds:
+        raise Forbidden(f"a token with the role {visit.desk.who.role} plans nothing: log in with another")
+    if values["kind"] not in kinds:
+        values["kind"] = next(iter(kinds))
+    filled = {
+        "typed": values,
+        "kinds": kinds,
+        "types": list(EventType),
+        "sources": list(Source),
+        "failures": list(OnFailure),
+        "scopes": [s.name for s in visit.desk.get("/v1/scopes", limit=SUGGESTIONS).items],
+        "machines": [f"{m.scope}/{m.name}" for m in visit.desk.get("/v1/machines", limit=SUGGESTIONS).items],
+        "wrong": wrong,
+    }
+    return Shown("plan.html", filled, status)
+
+
+def kinds_for(visit: Visit) -> dict[str, str]:
+    """What the visitor may plan at all."""
+    own = next(iter(visit.desk.who.within or ("any",)))
+    kinds = {"maintenance": "Maintenance of many machines"} if visit.desk.may("POST", "/v1/maintenances") else {}
+    return kinds | (USER_KINDS if visit.desk.may("POST", f"/v1/scopes/{own}/machines/any/restart") else {})
+
+
+def sent(visit: Visit) -> Shown | Go:
+    """The form came: look at the plan, change it, or do it."""
+    typed = {name: visit.form.get(name, "").strip() for name in FIELDS}
+    step = visit.form.get("step", "look")
+    if step == "change":
+        return form(visit, typed=typed)
+    try:
+        path, body = _asked(typed)
+        if step == "do":
+            told = visit.desk.ask("POST", path, body, key=visit.form.get("key", ""))
+            return Go(f"{'/maintenances' if isinstance(told, MaintenanceOut) else '/events'}/{told.id}?done=planned")
+        plan = _plan(visit.desk.ask("POST", path, body, dry_run="true"))
+    except ForewarnError as error:
+        return form(visit, typed=typed, wrong=str(error), status=error.status)
+    return Shown("looked.html", {"typed": typed, "plan": plan, "key": visit.desk.api.new_id()})
+
+
+def _asked(typed: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
+    """The call and its body, as the API has them: what is wrong in them is said there."""
+    kind = typed["kind"]
+    if kind in USER_KINDS:
+        scope, slash, name = typed["machine"].partition("/")
+        if not (slash and scope and name):
+            raise Unprocessable("machine: write it as scope/name, like shop/web-0")
+        return f"/v1/scopes/{scope}/machines/{name}/{kind}", None
+    target = typed["target"]
+    if target not in TARGETS or not typed[target]:
+        raise Unprocessable("targets: choose a scope, hosts or machines, and name them")
+    targets: dict[str, Any] = {target: typed[target] if target == "scope" else typed[target].replace(",", " ").split()}
+    if target == "scope" and typed["update_domain"]:
+        targets["update_domain"] = _number("update_domain", typed["update_domain"])
+    body: dict[str, Any] = {
+        **{name: typed[name] for name in ("type", "source", "on_failure", "description")},
+        **{name: _moment(typed[name]) for name in ("not_before", "earliest") if typed[name]},
+        "targets": targets,
+        "emergency": bool(typed["emergency"]),
+    }
+    if typed["duration_s"]:
+        body["duration_s"] = _number("duration_s", typed["duration_s"])
+    return "/v1/maintenances", body
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text[:12])
+    except ValueError:
+        raise Invalid(f"{name}: {text[:40]!r} is not a whole number") from None
+
+
+def _moment(text: str) -> str:
+    """A browser's date field says `2030-01-01T12:00`: the portal's times are UTC."""
+    return f"{text}{':00' if len(text) == 16 else ''}{'' if text.endswith('Z') else 'Z'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """`events` are the first of it, `notice_s` the least any of them gives."""
+
+    number: int
+    events: list[EventOut]
+    event_count: int
+    machine_count: int
+    notice_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would happen; `waves` are the first of them, `in_the_way` what others have under way there."""
+
+    waves: list[Wave]
+    wave_count: int
+    event_count: int
+    machine_count: int
+    without_notice: int
+    in_the_way: list[str]
+
+
+def _plan(told: MaintenanceOut | EventOut) -> Plan:
+    waves = [wave.events for wave in told.waves] if isinstance(told, MaintenanceOut) else [[told]]
+    events = [event for wave in waves for event in wave]
+    each = MAX_EVENTS // min(len(waves), MAX_WAVES) or 1
+    return Plan(
+        waves=[
+            Wave(
+                number=number,
+                events=wave[:each],
+                event_count=len(wave),
+                machine_count=_machines(wave),
+                notice_s=min(event.notice_s or 0 for event in wave),
+            )
+            for number, wave in enumerate(waves[:MAX_WAVES], 1)
+        ],
+        wave_count=len(waves),
+        event_count=len(events),
+        machine_count=_machines(events),
+        without_notice=sum(not event.notice_s for event in events),
+        in_the_way=list(islice(dict.fromkeys(r.message for e in events for r in e.waiting_for), MAX_WAVES)),
+    )
+
+
+def _machines(events: list[EventOut]) -> int:
+    return sum(len(event.resources) for event in events)

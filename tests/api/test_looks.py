@@ -1,0 +1,92 @@
+"""What is kept of a look is never older than the last change, whoever made it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.core.model import Change, Snapshot
+from forewarn.store.memory import MemoryStore
+from forewarn.testing.stories import play
+from forewarn.web.api import looks
+from tests.api.house import House, house
+
+STORIES = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
+
+
+class Watched(MemoryStore):
+    """Notes changes that could be told of and are not in the audit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent: list[Change] = []
+
+    def apply(self, change: Change) -> None:
+        if (change.events or change.orders or change.approvals or change.machines) and not change.audit:
+            self.silent.append(change)
+        super().apply(change)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
+def test_whatever_can_be_told_of_is_in_the_audit(story: Path) -> None:
+    """The audit's newest entry is a mark of all that happened: in every story each change of an event has an entry."""
+    store = Watched()
+    play(story.read_text("utf-8"), store)
+    assert store.silent == []
+
+
+@pytest.fixture
+def service() -> Iterator[House]:
+    with house(executor="simulated") as running:
+        running.enable("shop")
+        yield running
+
+
+def test_a_look_is_kept_until_something_changes(service: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for twice it is read once; after any change it is read again."""
+    reads: list[object] = []
+    told = service.control.told
+
+    def counted(**asked: Any) -> Snapshot:
+        reads.append(asked)
+        return told(**asked)
+
+    monkeypatch.setattr(service.control, "told", counted)
+    made = service.schedule("shop/web-0")
+    path = f"/v1/maintenances/{made['id']}"
+    first = service.get(path)
+    assert service.get(path) == first
+    assert len(reads) == 1
+    service.post(f"{path}/pause")
+    assert service.get(path)["status"] == "Paused"
+    service.post(f"{path}/resume")
+    event = f"/v1/events/{made['waves'][0]['events'][0]['id']}"
+    assert service.get(event)["approved_by"] == []
+    service.post(f"{event}/approve")
+    assert len(service.get(event)["approved_by"]) == 1
+    service.service.ticker.advance(1)
+    assert service.get(event)["status"] == "Started"
+
+
+def test_what_depends_on_the_time_is_not_kept(service: House) -> None:
+    """The notice that runs out is told as it is now, though nothing changed."""
+    made = service.schedule("shop/web-0", earliest="2030-01-01T02:00:00Z")
+    path = f"/v1/events/{made['waves'][0]['events'][0]['id']}"
+    assert [w["code"] for w in service.get(path)["waiting_for"]] == ["approval", "notice", "earliest"]
+    service.service.ticker.advance(1_000)
+    assert [w["code"] for w in service.get(path)["waiting_for"]] == ["earliest"]
+
+
+def test_looks_are_bounded(service: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many, and so many events in them; the oldest are forgotten."""
+    monkeypatch.setattr(looks, "MAX_LOOKS", 3)
+    kept = looks.Looks(service.control, service.service.store)
+    made = [service.schedule(f"shop/web-{n}")["id"] for n in (0, 1)] + [service.schedule("blog/db")["id"]]
+    for maintenance in made * 2:
+        kept.told(maintenances=[maintenance])
+    kept.told()
+    assert len(kept._kept) == 3
+    monkeypatch.setattr(looks, "MAX_EVENTS", 1)
+    kept.told(maintenances=made)
+    assert sum(len(each.events) for each in kept._kept.values()) <= 1

@@ -1,0 +1,118 @@
+"""One deadline for all of a connection: the look-up, every address, the handshake, every byte."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.guest import sockets
+from forewarn.guest.errors import Unreachable
+from forewarn.guest.sockets import Deadline, ask, connect
+from forewarn.guest.transport import Transport
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port where each connection is served so."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listener.accept()[0] as talking:
+                        serve(talking)
+
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(5)
+
+
+def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives it no time-out of its own."""
+    over = threading.Event()
+
+    def forever(*_: Any, **__: Any) -> list[Any]:
+        over.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", forever)
+    began_s = time.monotonic()
+    with pytest.raises(socket.timeout, match="registrar could not be looked up in time"):
+        connect("registrar", 80, Deadline(0.2))
+    assert time.monotonic() - began_s < 1.5
+    over.set()
+
+
+def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with an address that refuses and one that does not leads to the second."""
+    with listening(lambda talking: talking.sendall(talking.recv(100))) as port, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        both = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", each)) for each in (nobody.getsockname()[1], port)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        assert ask("registrar:80", "hello", Deadline(5)) == "hello\n"
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both[:1])
+        with pytest.raises(ConnectionRefusedError):
+            connect("registrar", 80, Deadline(5))
+
+
+def test_a_deadline_that_is_over(tmp_path: Path) -> None:
+    """Nothing is begun after it."""
+    with pytest.raises(socket.timeout):
+        Deadline(0).left_s()
+    with pytest.raises(FileNotFoundError):
+        ask(f"{tmp_path}/nobody", "hello", Deadline(1))
+
+
+def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut where it is longer than any answer should be."""
+    monkeypatch.setattr(sockets, "MAX_ANSWER_BYTES", 1000)
+    with (
+        listening(lambda talking: talking.sendall(b"x" * 100_000)) as port,
+        pytest.raises(OSError, match="its answer is longer than 1000 bytes"),
+    ):
+        ask(f"127.0.0.1:{port}", "hello", Deadline(5))
+
+
+def test_https_with_a_certificate_that_is_trusted_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is checked; a handshake that hangs is left in time."""
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    words += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*words, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    def serve(talking: socket.socket) -> None:
+        with contextlib.suppress(ssl.SSLError), context.wrap_socket(talking, server_side=True) as wrapped:
+            wrapped.recv(1000)
+            wrapped.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+
+    def status(url: str, timeout_s: float = 5) -> int:
+        return Transport().request("GET", url, "/", headers={}, timeout_s=timeout_s).status
+
+    with listening(serve) as port:
+        with pytest.raises(Unreachable, match="no connection to https://localhost"):
+            status(f"https://localhost:{port}")
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert status(f"https://localhost:{port}") == 204
+        with pytest.raises(Unreachable):
+            status(f"https://127.0.0.1:{port}")
+    over = threading.Event()
+    with listening(lambda _: over.wait()) as port:
+        began_s = time.monotonic()
+        with pytest.raises(Unreachable):
+            status(f"https://localhost:{port}", 0.3)
+        assert time.monotonic() - began_s < 2
+        over.set()

@@ -1,0 +1,16 @@
+"""Wrong: it prepares and approves whatever the status, and prepares anew with every poll."""
+
+from tests.testing.agents.toy import Json, Toy
+
+
+class Eager(Toy):
+    def handle(self, events: list[Json]) -> None:
+        super().handle([{**event, "EventStatus": "Scheduled"} for event in events])
+
+    def get_ready(self, event_id: str) -> None:
+        self.prepared = []
+        super().get_ready(event_id)
+
+
+if __name__ == "__main__":
+    Eager().run()

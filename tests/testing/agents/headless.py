@@ -1,0 +1,13 @@
+"""Wrong: it leaves the Metadata header out."""
+
+from collections.abc import Mapping
+
+from tests.testing.agents.toy import Toy
+
+
+class Headless(Toy):
+    headers: Mapping[str, str] = {}
+
+
+if __name__ == "__main__":
+    Headless().run()

@@ -1,0 +1,11 @@
+"""Wrong: it asks for the version `latest`."""
+
+from tests.testing.agents.toy import Toy
+
+
+class Latest(Toy):
+    version = "latest"
+
+
+if __name__ == "__main__":
+    Latest().run()

@@ -1,0 +1,14 @@
+"""Wrong: it asks every eight seconds, and does not hear SIGTERM."""
+
+import signal
+
+from tests.testing.agents.toy import Toy
+
+
+class Sluggish(Toy):
+    pause_s = 8.0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Sluggish().run()

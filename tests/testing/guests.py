@@ -1,0 +1,67 @@
+"""Guests for the tests of the test kit: plain HTTP on real sockets, from any loopback address."""
+
+import http.client
+import json
+import socket
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+DOCUMENT = "/metadata/scheduledevents?api-version=2020-07-01"
+METADATA = {"Metadata": "true"}
+TIMEOUT_S = 10
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def events(self) -> dict[str, str]:
+        """Each event's status."""
+        return {event["EventId"]: event["EventStatus"] for event in self.json["Events"]}
+
+
+def ask(
+    url: str,
+    method: str = "GET",
+    path: str = DOCUMENT,
+    body: object = None,
+    *,
+    source: str = "127.0.0.1",
+    headers: dict[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Reply:
+    """One request on a connection of its own."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(
+        str(place.hostname), place.port, timeout=timeout_s, source_address=(source, 0)
+    )
+    data = json.dumps(body) if body is not None else None
+    try:
+        connection.request(method, path, data, METADATA if headers is None else headers)
+        answer = connection.getresponse()
+        return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+    finally:
+        connection.close()
+
+
+def approve(url: str, *event_ids: str, source: str = "127.0.0.1") -> Reply:
+    return ask(url, "POST", body={"StartRequests": [{"EventId": each} for each in event_ids]}, source=source)
+
+
+def raw(url: str, data: bytes) -> bytes:
+    """Exactly these bytes, and all that comes back until the end."""
+    place = urlsplit(url)
+    with socket.create_connection((str(place.hostname), place.port), timeout=TIMEOUT_S) as connection:
+        connection.sendall(data)
+        received = b""
+        while piece := connection.recv(65_536):
+            received += piece
+        return received

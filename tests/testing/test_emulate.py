@@ -1,0 +1,142 @@
+"""`forewarn emulate` as a process: ready soon, lines to paste that work, an orderly end, refusals that help."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forewarn.cli.app import run
+from tests.testing.guests import ask
+
+WITHIN_S = 30
+FLEET = """
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+[[machines]]
+scope = "shop"
+name = "web-0"
+addresses = ["127.0.0.9"]
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "forewarn", *arguments]
+
+
+@contextmanager
+def emulating(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The process and the lines it printed, up to the one to schedule with."""
+    process = subprocess.Popen(command("emulate", "--port", "0", *arguments), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if line.startswith("forewarn "):
+                break
+        yield process, lines
+    finally:
+        process.kill()
+        process.communicate(timeout=WITHIN_S)
+
+
+def urls(lines: list[str]) -> tuple[str, str]:
+    found = re.fullmatch(r"ready guest=(http://127\.0\.0\.1:\d+) operator=(http://127\.0\.0\.1:\d+)", lines[0])
+    assert found, lines
+    return found[1], found[2]
+
+
+def test_the_lines_to_paste_work(tmp_path: Path) -> None:
+    """Pasted into a shell they ask as a guest and schedule as an operator; SIGTERM ends it with 0."""
+    with emulating() as (process, lines):
+        endpoint, operator = urls(lines)
+        assert lines[1:3] == [f"export FOREWARN_ENDPOINT={endpoint}", f"export FOREWARN_SERVER={operator}"]
+        ours = f'forewarn() {{ {sys.executable} -m forewarn "$@"; }}'
+        script = "\n".join(["set -e", ours, *lines[1:], lines[3]])
+        environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, timeout=WITHIN_S, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert '{"DocumentIncarnation":1,"Events":[]}' in done.stdout
+        assert '"EventType":"Reboot","ResourceType":"VirtualMachine","Resources":["vm-0"]' in done.stdout
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN_S) == 0
+
+
+def test_options_reach_the_emulator(tmp_path: Path) -> None:
+    """A seed with the manual clock begins in 2030; faults strike; several machines have their addresses."""
+    faults = tmp_path / "faults.toml"
+    faults.write_text('[[faults]]\nfault = "status"\nstatus = 410\nrequests = 1\nmachine = "vm-1"\n')
+    options = ("--clock", "manual", "--seed", "7", "--faults", str(faults), "--machines", "2")
+    with emulating(*options) as (_, lines):
+        endpoint, operator = urls(lines)
+        assert ask(endpoint, source="127.0.0.2").status == 410
+        assert ask(endpoint, source="127.0.0.1").headers["date"] == "Tue, 01 Jan 2030 00:00:00 GMT"
+        assert ask(operator, path="/v1/clock").json == {"now": "2030-01-01T00:00:00Z", "kind": "manual"}
+        assert ask(endpoint, source="127.0.0.3").status == 404
+
+
+def test_by_default_time_runs_sixty_times_as_fast() -> None:
+    """And without a seed it begins now."""
+    with emulating() as (_, lines):
+        _, operator = urls(lines)
+        assert ask(operator, path="/v1/clock").json["kind"] == "scaled"
+        assert ask(operator, path="/readyz").status == 200
+
+
+def test_a_fleet_file(tmp_path: Path) -> None:
+    """Its machines are the callers, and one of them stands in the line to paste."""
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    with emulating("--fleet", str(tmp_path / "fleet.toml")) as (_, lines):
+        endpoint, _ = urls(lines)
+        assert lines[-1] == "forewarn maintenance schedule --type Reboot --machine shop/web-0 --yes"
+        assert [ask(endpoint, source=s).status for s in ("127.0.0.9", "127.0.0.1")] == [200, 404]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--machines", "2", "--fleet", "x.toml"), "--machines: a fleet file says which machines there are"),
+        (("--fleet", "no-such.toml"), "no-such.toml: cannot be read"),
+        (("--faults", "no-such.toml"), "no-such.toml: cannot be read"),
+        (("--clock", "sundial"), "clock: "),
+        (("--machines", "0"), "machines: 0"),
+        (("--port", "70000"), "port: 70000"),
+        (("--log-level", "loud"), "log-level: "),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what was wrong."""
+    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", "--port", "0", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_occupied_port_is_said() -> None:
+    """Whoever starts a second one on the same port is told so."""
+    with emulating() as (_, lines):
+        port = urls(lines)[0].rpartition(":")[2]
+        again = command("emulate", "--port", port)
+        done = subprocess.run(again, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        assert done.returncode == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_it_starts_without_what_it_does_not_need() -> None:
+    """What only the command line, the portal's tables, pytest or a faster loop need is not imported with it."""
+    program = "import sys, forewarn.testing.emulator; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
+    assert "forewarn.server" in done.stdout.split()
+    assert not {"uvloop", "rich", "typer", "pytest"} & set(done.stdout.split())

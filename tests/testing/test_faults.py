@@ -1,0 +1,360 @@
+"""Faults by playbook: what a file may say, which requests are struck, and what each fault is on the wire."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.errors import InvalidSettings
+from forewarn.testing.emulator import Emulator
+from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
+from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
+
+EXAMPLE = """
+[[faults]]
+fault = "status"
+status = 410
+after = "10m"
+for = "70s"
+
+[[faults]]
+fault = "slow"
+delay = "200ms"
+requests = "2-4"
+machine = "vm-0"
+method = "POST"
+
+[[faults]]
+fault = "skew"
+by = "-90s"
+probability = 0.25
+"""
+
+
+@contextmanager
+def emulated(*faults: dict[str, object], machines: int = 1) -> Iterator[Emulator]:
+    with Emulator(machines, seed=1, faults=faults) as emulator:
+        yield emulator
+
+
+# -- the file
+
+
+def test_a_file_of_faults(tmp_path: Path) -> None:
+    """Every key is read."""
+    path = tmp_path / "faults.toml"
+    path.write_text(EXAMPLE)
+    assert read_faults(path) == (
+        Fault(kind="status", status=410, after_s=600, for_s=70),
+        Fault(kind="slow", delay_s=0.2, first=2, last=4, machine="vm-0", method="POST"),
+        Fault(kind="skew", skew_s=-90, probability=0.25),
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("x", "a fault is a table"),
+        ({}, "fault: None is not one of status, slow"),
+        ({"fault": "flood"}, "fault: 'flood' is not one of"),
+        ({"fault": "stall", "delay": "1s"}, "delay: a fault of the kind stall has no such key: use fault, requests"),
+        ({"fault": "status"}, "status: it is missing"),
+        ({"fault": "status", "status": 418}, "status: 418 is not one of 404, 410, 429, 500, 503"),
+        ({"fault": "status", "status": "503"}, "status: '503' is not one of"),
+        ({"fault": "slow", "delay": 3}, 'delay: 3 is not a duration: write it like "200ms"'),
+        ({"fault": "slow", "delay": "soon"}, "delay: 'soon'"),
+        ({"fault": "skew", "by": "five"}, "by: 'five' is not a duration"),
+        ({"fault": "cut", "requests": 0}, "requests: 0 names no requests"),
+        ({"fault": "cut", "requests": True}, "requests: True"),
+        ({"fault": "cut", "requests": "4-2"}, "requests: '4-2'"),
+        ({"fault": "cut", "requests": 1.5}, "requests: 1.5"),
+        ({"fault": "cut", "machine": 3}, "machine: 3 is not a name"),
+        ({"fault": "cut", "method": "PUT"}, "method: 'PUT' is not one of GET, HEAD, POST"),
+        ({"fault": "cut", "after": 5}, "after: 5 is not a duration"),
+        ({"fault": "cut", "for": "5"}, "for: '5' is not a duration"),
+        ({"fault": "cut", "probability": 2}, "probability: 2 is not a number from 0 to 1"),
+        ({"fault": "cut", "probability": True}, "probability: True"),
+    ],
+)
+def test_wrong_faults_are_refused(table: object, message: str) -> None:
+    """With the number of the fault, the key, and what to write."""
+    with pytest.raises(InvalidSettings) as error:
+        parse_faults([{"fault": "cut"}, table], "faults.toml")
+    assert str(error.value).startswith("faults.toml: fault 2: " + message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("faults = [", "this is not TOML"),
+        ("fault = 3", "fault: write each fault as a table [[faults]]"),
+        ("faults = 3", "faults: write each fault as a table [[faults]]"),
+        ("[[faults]]\nfault = 'cut'\n" * (MAX_FAULTS + 1), f"{MAX_FAULTS + 1} faults: at most {MAX_FAULTS}"),
+        ("#" * (MAX_FILE_BYTES + 1), "larger than"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    """The file is named."""
+    path = tmp_path / "faults.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidSettings) as error:
+        read_faults(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert message in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """It is said before anything is started."""
+    with pytest.raises(InvalidSettings, match=r"none\.toml: cannot be read"):
+        Emulator(faults=tmp_path / "none.toml")
+
+
+# -- which requests
+
+
+def struck(playbook: Playbook, count: int, machine: str = "vm-0", method: str = "GET") -> list[int]:
+    chosen = [playbook.choose(machine=machine, method=method, since_s=0) for _ in range(count)]
+    return [number for number, fault in enumerate(chosen, 1) if fault is not None]
+
+
+@pytest.mark.parametrize(
+    ("requests", "numbers"), [(2, [2]), ("3", [3]), ("2-4", [2, 3, 4]), ("5-", [5, 6]), ("1-", [1, 2, 3, 4, 5, 6])]
+)
+def test_by_number(requests: object, numbers: list[int]) -> None:
+    """Counted from one."""
+    assert struck(Playbook(parse_faults([{"fault": "cut", "requests": requests}])), 6) == numbers
+
+
+def test_numbers_count_what_is_meant() -> None:
+    """A fault of one machine's approvals counts these alone; the first in the file wins, and the others count on."""
+    playbook = Playbook(
+        parse_faults(
+            [
+                {"fault": "reset", "requests": 1, "machine": "vm-1", "method": "POST"},
+                {"fault": "cut", "requests": "1-2", "method": "POST"},
+            ]
+        )
+    )
+    assert struck(playbook, 2, "vm-0", "GET") == []
+    first = playbook.choose(machine="vm-1", method="POST", since_s=0)
+    second = playbook.choose(machine="vm-1", method="POST", since_s=0)
+    third = playbook.choose(machine="vm-1", method="POST", since_s=0)
+    assert [str(first), str(second), third] == ["reset", "cut", None]
+
+
+def test_by_time() -> None:
+    """From `after` on the service clock, as long as `for`."""
+    playbook = Playbook(parse_faults([{"fault": "cut", "after": "10m", "for": "70s"}]))
+    times = (0, 599, 600, 669, 670)
+    chosen = [playbook.choose(machine="vm-0", method="GET", since_s=at) is not None for at in times]
+    assert chosen == [False, False, True, True, False]
+
+
+def test_by_dice() -> None:
+    """The same seed strikes the same requests of a machine, however those of others come in between."""
+    faults = parse_faults([{"fault": "cut", "probability": 0.5}])
+    alone = struck(Playbook(faults, seed=3), 100)
+    mixed = Playbook(faults, seed=3)
+    among = []
+    for number in range(1, 101):
+        for _ in range(number % 3):
+            mixed.choose(machine="vm-1", method="GET", since_s=0)
+        if mixed.choose(machine="vm-0", method="GET", since_s=0) is not None:
+            among.append(number)
+    assert alone == among
+    assert 25 < len(alone) < 75
+    assert alone != struck(Playbook(faults, seed=4), 100)
+    assert struck(Playbook(parse_faults([{"fault": "cut", "probability": 0}])), 20) == []
+
+
+# -- on the wire
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(404, "Not found"), (410, "Gone"), (429, "Too many requests"), (500, "Internal server error"), (503, "Service unavailable")],
+)  # fmt: skip
+def test_a_status(status: int, words: str) -> None:
+    """Answered instead of the service, once; whoever is asked to come back is told when."""
+    with emulated({"fault": "status", "status": status, "requests": 1}) as emulator:
+        reply = ask(emulator.endpoint)
+        assert (reply.status, reply.json) == (status, {"error": words})
+        assert reply.headers.get("retry-after") == ("1" if status in (429, 503) else None)
+        assert ask(emulator.endpoint).status == 200
+        assert [(r.status, r.fault) for r in emulator.requests()] == [(status, str(status)), (200, "")]
+
+
+def test_a_refused_request_is_not_done() -> None:
+    """An approval that was answered with an error has approved nothing."""
+    with emulated({"fault": "status", "status": 500, "method": "POST"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        assert approve(emulator.endpoint, event.id).status == 500
+        assert emulator.status(event) == "Scheduled"
+
+
+def test_only_the_document_goes_wrong() -> None:
+    """A machine that asks for its own name is answered, and its request has no number."""
+    with emulated({"fault": "status", "status": 500, "requests": 1}) as emulator:
+        assert ask(emulator.endpoint, path="/metadata/versions").status == 200
+        assert ask(emulator.endpoint, path=DOCUMENT.replace("scheduled", "Scheduled")).status == 500
+
+
+def test_a_cut_body() -> None:
+    """Half of it, then the end; what it said was not seen."""
+    with emulated({"fault": "cut", "requests": "1-2"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        with pytest.raises(http.client.IncompleteRead) as cut:
+            ask(emulator.endpoint)
+        assert cut.value.partial.startswith(b'{"DocumentIncarnation":')
+        with pytest.raises(http.client.BadStatusLine):  # where there is no body the head is cut
+            approve(emulator.endpoint, event.id)
+        with pytest.raises(AssertionError):
+            emulator.wait_seen(event, within_s=0)
+        assert emulator.status(event) == "Started"
+
+
+def test_bad_json() -> None:
+    """As long as it should be, and unreadable; what it said was not seen."""
+    with emulated({"fault": "bad-json", "requests": "1-2"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        reply = ask(emulator.endpoint)
+        assert (reply.status, len(reply.raw)) == (200, int(reply.headers["content-length"]))
+        with pytest.raises(json.JSONDecodeError):
+            reply.json  # noqa: B018
+        with pytest.raises(AssertionError):
+            emulator.wait_seen(event, within_s=0)
+        assert (approve(emulator.endpoint, event.id).raw, emulator.status(event)) == (b"", "Started")
+
+
+def test_a_newer_document() -> None:
+    """Well-formed JSON with what no client knows, beside all that was there."""
+    with emulated({"fault": "newer", "requests": 1}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        newer, known = ask(emulator.endpoint), ask(emulator.endpoint)
+        assert len(newer.raw) == int(newer.headers["content-length"])
+        assert newer.events.keys() > known.events.keys() == {event.id}
+        assert newer.json.keys() > known.json.keys()
+        assert ask(emulator.endpoint, path="/metadata/versions").status == 200
+        emulator.wait_seen(event, within_s=0)
+
+
+def test_a_reset() -> None:
+    """The connection is reset, not closed."""
+    with emulated({"fault": "reset", "requests": 1}) as emulator:
+        with pytest.raises(ConnectionResetError):  # of the socket: one that is closed reads as empty
+            raw(emulator.endpoint, b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n" % DOCUMENT.encode())
+        assert ask(emulator.endpoint).status == 200
+
+
+def test_a_skewed_date() -> None:
+    """Only the Date is another."""
+    with emulated({"fault": "skew", "by": "-90s", "requests": 1}) as emulator:
+        skewed, true = ask(emulator.endpoint), ask(emulator.endpoint)
+        assert skewed.headers.pop("date") == "Mon, 31 Dec 2029 23:58:30 GMT"
+        assert true.headers.pop("date") == "Tue, 01 Jan 2030 00:00:00 GMT"
+        assert skewed == true
+
+
+def test_a_slow_answer() -> None:
+    """It comes late and whole; what the guest sends meanwhile waits its turn; others are not held up."""
+    with emulated({"fault": "slow", "delay": "300ms", "requests": 1}) as emulator:
+        request = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n" % DOCUMENT.encode()
+        host, _, port = emulator.endpoint.rpartition("/")[2].partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as guest:
+            began_s = time.monotonic()
+            guest.sendall(request + b"\r\n")
+            assert emulator.log.wait(lambda requests: requests or None, 10)
+            guest.sendall(request + b"Connection: close\r\n\r\n")
+            assert ask(emulator.endpoint).status == 200
+            received = b""
+            while piece := guest.recv(65_536):
+                received += piece
+        assert time.monotonic() - began_s >= 0.3
+        assert received.count(b"HTTP/1.1 200 OK") == 2
+        first = emulator.requests()[0]
+        assert (first.fault, first.status) == ("slow", 200)
+        assert (first.answered_s or 0) - first.at_s >= 0.3
+
+
+def test_a_slow_answer_nobody_waits_for() -> None:
+    """A guest that hangs up first is written down as having left."""
+    with emulated({"fault": "slow", "delay": "60s"}) as emulator:
+        with pytest.raises(TimeoutError):
+            ask(emulator.endpoint, timeout_s=0.05)
+        left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), 10)
+        assert left is not None
+        assert (left.status, left.answered_s, left.fault) == (None, None, "slow")
+
+
+def test_a_stalled_answer() -> None:
+    """It never comes, though the request was done; that the guest gave up is written down."""
+    with emulated({"fault": "stall", "requests": 1, "method": "POST"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        with pytest.raises(TimeoutError):
+            ask(
+                emulator.endpoint,
+                "POST",
+                body={"StartRequests": [{"EventId": event.id}]},
+                headers=METADATA,
+                timeout_s=0.2,
+            )
+        assert emulator.status(event) == "Started"
+        left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), 10)
+        assert left is not None
+        assert (left.status, left.fault) == (None, "stall")
+        assert "-> no answer [stall]" in str(left)
+        emulator.expect_approval(event, within_s=0, times=1)
+
+
+def test_410_for_seventy_seconds() -> None:
+    """On the service clock: it goes and comes as the clock is moved."""
+    with emulated({"fault": "status", "status": 410, "after": "1m", "for": "70s"}) as emulator:
+        statuses = []
+        for _ in range(5):
+            statuses.append(ask(emulator.endpoint).status)
+            emulator.advance(30)
+        assert statuses == [200, 200, 410, 410, 410]
+        emulator.advance(0)
+        assert ask(emulator.endpoint).status == 200
+
+
+def test_faults_may_be_changed(tmp_path: Path) -> None:
+    """New faults count their numbers and times anew; none is none."""
+    with emulated({"fault": "status", "status": 500}) as emulator:
+        assert ask(emulator.endpoint).status == 500
+        emulator.set_faults([])
+        assert ask(emulator.endpoint).status == 200
+        emulator.advance(hours=1)
+        path = tmp_path / "faults.toml"
+        path.write_text('[[faults]]\nfault = "status"\nstatus = 503\nrequests = 1\nfor = "1s"\n')
+        emulator.set_faults(path)
+        assert [ask(emulator.endpoint).status for _ in range(2)] == [503, 200]
+
+
+def test_many_guests_with_dice(tmp_path: Path) -> None:
+    """Several machines at once, each struck as its own dice fall: each machine's trace is the same run after run."""
+
+    def run() -> dict[str, list[str]]:
+        faults = {"fault": "status", "status": 503, "probability": 0.4}
+        with emulated(faults, machines=3) as emulator:
+            sources = [f"127.0.0.{number}" for number in (1, 2, 3)]
+            guests = [
+                threading.Thread(target=lambda s=source: [ask(emulator.endpoint, source=s) for _ in range(15)])
+                for source in sources
+            ]
+            for guest in guests:
+                guest.start()
+            for guest in guests:
+                guest.join(30)
+            machines = sorted({r.machine for r in emulator.requests()})
+            return {name: [str(r.status) for r in emulator.requests(machine=name)] for name in machines}
+
+    first = run()
+    assert first == run()
+    assert len({tuple(statuses) for statuses in first.values()}) > 1

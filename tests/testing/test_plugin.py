@@ -1,0 +1,223 @@
+"""The pytest plugin in real pytest runs of their own: the fixture, its options, xdist, and two hundred repetitions."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
+REPETITIONS = 200 if BUDGET == 1 else 100 * BUDGET
+WITHIN_S = 110
+
+# A small program under test: approves whatever it sees scheduled, found by the environment alone.
+SERVICE = """
+import threading
+import pytest
+from forewarn.guest import Client
+from forewarn.guest.errors import GuestError
+
+
+class Service(threading.Thread):
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.client = Client()
+        self.ready = set()
+
+    def run(self):
+        try:
+            while True:
+                for event in self.client.poll(wait_s=30).events:
+                    if event.status == "Scheduled" and event.id not in self.ready:
+                        self.ready.add(event.id)
+                        self.client.approve(event)
+        except GuestError:
+            return
+
+    def healthy(self):
+        return self.is_alive()
+
+
+@pytest.fixture
+def my_service(scheduled_events):
+    service = Service()
+    service.start()
+    return service
+"""
+
+EXAMPLE = """
+def test_my_service_survives_a_reboot(scheduled_events, my_service):
+    event = scheduled_events.schedule("Reboot", "vm-0")
+    scheduled_events.wait_seen(event, by="vm-0")
+    scheduled_events.advance(minutes=2)
+    scheduled_events.expect_approval(event, within_s=5, times=1)   # wall time
+    scheduled_events.finish(event)
+    assert my_service.healthy()
+"""
+
+
+def pytest_run(folder: Path, *arguments: str, ini: str = "", **files: str) -> subprocess.CompletedProcess[str]:
+    """A run of its own, with this plugin and xdist alone."""
+    (folder / "pytest.ini").write_text(f"[pytest]\naddopts = --strict-markers\n{ini}")
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    plugins = ["-p", "forewarn.testing.plugin", "-p", "xdist.plugin", "-p", "no:cacheprovider"]
+    paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+
+
+def test_the_entry_point_is_the_plugin() -> None:
+    """Whoever installs forewarn has the fixture, by pytest's own way."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    name = project["project"]["entry-points"]["pytest11"]["forewarn"]
+    assert hasattr(importlib.import_module(name), "scheduled_events")
+
+
+def test_the_plugin_costs_nothing_until_it_is_used() -> None:
+    """It is loaded in every run of every project: of forewarn it imports itself alone."""
+    program = "import sys, forewarn.testing.plugin; print(*sorted(m for m in sys.modules if m.startswith('forewarn')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
+    assert done.stdout.split() == ["forewarn", "forewarn.testing", "forewarn.testing.plugin"]
+
+
+def test_two_hundred_repetitions_do_not_flake(tmp_path: Path) -> None:
+    """The example of the documentation with a real client, again and again, on two workers at once."""
+    repeated = EXAMPLE.replace("scheduled_events, my", "repetition, scheduled_events, my")
+    text = f"import pytest\n\n@pytest.mark.parametrize('repetition', range({REPETITIONS})){repeated}"
+    done = pytest_run(tmp_path, "-n", "2", conftest=SERVICE, test_it=text)
+    assert f"{REPETITIONS} passed" in done.stdout, done.stdout[-3_000:]
+    assert done.returncode == 0
+
+
+def test_each_test_has_its_own(tmp_path: Path) -> None:
+    """Endpoint, server and log are one test's alone, the environment leads to them and is as before afterwards."""
+    text = """
+import os
+from urllib.request import Request, urlopen
+
+seen = []
+
+def poll():
+    url = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
+    return urlopen(Request(url, headers={"Metadata": "true"})).read()
+
+def test_one(scheduled_events):
+    scheduled_events.schedule("Freeze", "vm-0")
+    assert b"Freeze" in poll()
+    assert len(scheduled_events.requests()) == 1
+    assert os.environ["FOREWARN_SERVER"] == scheduled_events.operator_url
+    assert "FOREWARN_TOKEN" not in os.environ
+    seen.append(scheduled_events.endpoint)
+
+def test_other(scheduled_events):
+    assert b"Freeze" not in poll()
+    assert len(scheduled_events.requests()) == 1
+
+def test_without():
+    assert os.environ["FOREWARN_ENDPOINT"] == "http://10.9.8.7"
+"""
+    os.environ["FOREWARN_ENDPOINT"] = "http://10.9.8.7"
+    try:
+        done = pytest_run(tmp_path, test_it=text)
+    finally:
+        del os.environ["FOREWARN_ENDPOINT"]
+    assert "3 passed" in done.stdout, done.stdout
+
+
+def test_marker_options_and_ini(tmp_path: Path) -> None:
+    """The marker wins over the command line, that over the ini file."""
+    text = """
+import pytest
+
+def test_ini(scheduled_events):
+    assert len(scheduled_events.machine_names()) == 3
+    assert scheduled_events.seed == 11
+    assert [str(f) for f in scheduled_events.faults] == ["410"]
+
+@pytest.mark.scheduled_events(machines=2, seed=5, faults=[{"fault": "cut"}], disable_after="24h", clock="60x")
+def test_marker(scheduled_events):
+    assert len(scheduled_events.machine_names()) == 2
+    assert scheduled_events.seed == 5
+    assert [str(f) for f in scheduled_events.faults] == ["cut"]
+    assert scheduled_events.service.settings.disable_after_s == 86_400
+    assert scheduled_events.clock.name == "60x"
+"""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "faults.toml").write_text('[[faults]]\nfault = "status"\nstatus = 410\n')
+    ini = "scheduled_events_machines = 3\nscheduled_events_faults = sub/faults.toml\n"
+    done = pytest_run(tmp_path, "--scheduled-events-seed", "11", ini=ini, test_it=text)
+    assert "2 passed" in done.stdout, done.stdout
+    (tmp_path / "other.toml").write_text('[[faults]]\nfault = "reset"\n')
+    text = text.replace("410", "reset")
+    named = ("--scheduled-events-seed", "11", "--scheduled-events-faults", "other.toml")
+    done = pytest_run(tmp_path, *named, "-k", "ini", ini=ini, test_it=text)
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_wrong_options_are_told(tmp_path: Path) -> None:
+    """In a sentence, as an error of the test that asked."""
+    text = """
+import pytest
+
+def test_file(scheduled_events):
+    pass
+
+@pytest.mark.scheduled_events(3)
+def test_by_place(scheduled_events):
+    pass
+
+@pytest.mark.scheduled_events(machines=0, faults=None)
+def test_no_machine(scheduled_events):
+    pass
+"""
+    done = pytest_run(tmp_path, "--scheduled-events-faults", "none.toml", test_it=text)
+    assert "3 errors" in done.stdout
+    for message in (
+        "none.toml: cannot be read",
+        "arguments by name, like machines=3",
+        "machines: 0 are too few or too",
+    ):
+        assert message in done.stdout
+    done = pytest_run(tmp_path, "-k", "file", ini="scheduled_events_machines = many\n", test_it=text)
+    assert "scheduled_events_machines: 'many' is no number of machines" in done.stdout
+
+
+def test_failures_show_the_timeline_once(tmp_path: Path) -> None:
+    """An expectation that fails has it in its message; a test that fails otherwise, in a section of its own."""
+    text = """
+def test_expectation(scheduled_events, my_service):
+    event = scheduled_events.schedule("Reboot", "vm-0")
+    scheduled_events.wait_seen(event)
+    scheduled_events.expect_approval(event, times=1)
+    scheduled_events.expect_approval(event, times=2, within_s=0.1)
+
+def test_otherwise(scheduled_events, my_service):
+    event = scheduled_events.schedule("Reboot", "vm-0")
+    scheduled_events.expect_approval(event)
+    assert False, "something else"
+"""
+    done = pytest_run(tmp_path, "-n", "2", conftest=SERVICE, test_it=text)
+    assert "2 failed" in done.stdout, done.stdout
+    assert done.stdout.count("scheduled_events ---") == 1
+    assert len(re.findall(r"#\d+ vm-0 POST \S+ approving [0-9A-F]{8} -> 200", done.stdout)) == 2, done.stdout
+    assert "emulator.py" not in done.stdout, "frames of ours are of no interest"
+
+
+def test_the_base_install_says_what_is_missing(tmp_path: Path) -> None:
+    """Without the `server` extra a test that asks for the fixture fails with what to install, and no other does."""
+    conftest = "import sys\nsys.modules['uvicorn'] = None\n"
+    text = "def test_with(scheduled_events):\n    pass\n\ndef test_without():\n    pass\n"
+    done = pytest_run(tmp_path, conftest=conftest, test_it=text)
+    assert "pip install 'forewarn[server]'" in done.stdout
+    assert "1 passed, 1 error" in done.stdout
