@@ -103,7 +103,7 @@ class Sights:
             return
         for event_id in entry.event_ids:
             event = account.events.get(event_id)
-            given = account.approvals[event_id]
+            given = account.approvals.get(event_id, set())
             counted = entry.machine in given or (event is not None and event.approval != "all" and bool(given))
             concerned = event is not None and (event.approval != "all" or entry.machine in event.resources)
             if event is None or (event.status == "Scheduled" and concerned and not counted and event.approval != "operator"):

@@ -49,7 +49,8 @@ class Attendance:
     def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
         """Those whose guests asked no other node either, as far as the store knows."""
         silent = self._documents.idle(now, after)
-        for (scope, _), at in self._store.last_seen(silent).items() if silent else ():
+        machines = self._documents.machines_of(silent) if silent else []
+        for (scope, _), at in self._store.seen(machines).items() if machines else ():
             self._documents.seen_elsewhere(scope, at)
         return [scope for scope in self._documents.idle(now, after) if scope in silent]
 

@@ -7,7 +7,7 @@ untracked by the garbage collector: a million machines must not mean a pause.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -215,6 +215,9 @@ class Documents:
     def idle_since(self, view: View) -> datetime:
         """An open long poll counts as asking."""
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
+
+    def machines_of(self, scopes: Collection[str]) -> list[tuple[str, str]]:
+        return [key for key in list(self._callers) if key[0] in scopes]
 
     def seen_elsewhere(self, scope: str, at: datetime) -> None:
         """A guest of the scope asked another node."""
