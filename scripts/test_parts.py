@@ -42,10 +42,11 @@ PARTS: dict[str, list[str]] = {
     "test kit": [*PYTEST, "tests/testing"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "docs": [*PYTEST, "tests/docs"],
+    "simulation": [*PYTEST, "tests/sim"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation")
 LANES = 2
 
 

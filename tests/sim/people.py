@@ -41,7 +41,8 @@ class Guest:
         self._universe = shared.universe
         self.scope, self.machine = scope, machine
         self._tag = ""
-        self.gone = self.asleep = self._asking = False
+        self.asleep = True  # until it asks for the first time
+        self.gone = self._asking = False
         self._sends_tag = choose.random() < 0.8
         self._every_s = choose.choice([60, 120, 240])
         self._approves = choose.choice([0.0, 0.5, 1.0])

@@ -15,6 +15,8 @@ from tests.sim.people import WRONG_ID
 EVERYWHERE_MS = MAX_STALE_MS + REREAD_MS
 # Last-seen times are written in batches, and the last batch of a killed node is lost.
 UNWRITTEN_MS = 300_000
+# Whoever asked for so long and was never answered has reason to complain.
+IN_VAIN_MS = 300_000
 
 
 class Notice(NamedTuple):
@@ -137,7 +139,7 @@ class Sights:
     def _promises(self) -> Iterator[tuple[str, str, str]]:
         """Each machine of an event that was due notice, if it asked once every node showed it and before it began.
 
-        Whoever asked in vain counts where the whole notice ran; where an approval cut it short, only who was answered.
+        Whoever asked for long and in vain counts where the whole notice ran; else only who was answered.
         """
         account = self._account
         for event_id, promised_s in account.promised_s.items():
@@ -146,6 +148,7 @@ class Sights:
             end_ms = account.left_ms.get(event_id, 0)
             whole = end_ms - begin_ms >= promised_s * 1_000 - 2 * EVERYWHERE_MS
             for machine in event.resources if promised_s else ():
-                asked = [ok for at_ms, ok in self._asked[event.scope, machine] if begin_ms <= at_ms < end_ms]
-                if any(asked) or (asked and whole and promised_s >= 600):
+                asked = [(at_ms, ok) for at_ms, ok in self._asked[event.scope, machine] if begin_ms <= at_ms < end_ms]
+                in_vain = whole and asked and asked[-1][0] - asked[0][0] >= IN_VAIN_MS
+                if in_vain or any(ok for _, ok in asked):
                     yield event_id, event.scope, machine
