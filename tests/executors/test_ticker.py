@@ -518,7 +518,9 @@ def test_a_tick_that_was_stopped_is_left_to_the_next(monkeypatch: pytest.MonkeyP
     for i in range(BATCH):
         service.control.submit(
             Request(
-                type=EventType.REBOOT, targets=Targets(machines=((f"s-{i}", "m"),)), not_before=START + timedelta(hours=1)
+                type=EventType.REBOOT,
+                targets=Targets(machines=((f"s-{i}", "m"),)),
+                not_before=START + timedelta(hours=1),
             ),
             OPERATOR,
         )

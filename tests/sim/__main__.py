@@ -27,7 +27,9 @@ def main() -> int:
             print(f"seed {seed}: python -m tests.sim --seed {seed} --trace")
             print("".join(f"  {sentence}\n" for sentence in run.complaints), end="")
     count = int(last or first) + 1 - int(first)
-    print(f"{count} seed(s) in {time.monotonic() - begun:.1f} s, {len(failed)} failed; notice held by {held} of {promised} guests")
+    print(
+        f"{count} seed(s) in {time.monotonic() - begun:.1f} s, {len(failed)} failed; notice held by {held} of {promised} guests"
+    )
     return 1 if failed else 0
 
 

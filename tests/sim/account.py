@@ -108,7 +108,9 @@ class Account:
         for maintenance in change.maintenances:
             held = self.maintenances.get(maintenance.id)
             if maintenance.version != (held.version if held is not None else 0):
-                self.complain(f"maintenance {maintenance.id} was written over: decided on version {maintenance.version}")
+                self.complain(
+                    f"maintenance {maintenance.id} was written over: decided on version {maintenance.version}"
+                )
 
     def _keep_maintenances(self, change: Change) -> None:
         for maintenance in change.maintenances:
@@ -168,7 +170,9 @@ class Account:
         if event.started is None or (maintenance.earliest is not None and event.started < maintenance.earliest):
             self.complain(f"event {event.id} started before the earliest start of its maintenance")
         if held.paused or held.cancelled:
-            self.complain(f"event {event.id} started while its maintenance was {'paused' if held.paused else 'cancelled'}")
+            self.complain(
+                f"event {event.id} started while its maintenance was {'paused' if held.paused else 'cancelled'}"
+            )
         if event.id not in self.orders:
             self.complain(f"event {event.id} started without an order")
         for other in self._others_started(event, before):
@@ -179,7 +183,11 @@ class Account:
         for other in self.events.values():
             if other.maintenance_id == event.maintenance_id and other.wave == event.wave and other.status in WAITING:
                 self.complain(f"event {other.id} was left behind by event {event.id} of its wave")
-            if other.maintenance_id == event.maintenance_id and maintenance.on_failure is OnFailure.HOLD and self._failed(other):
+            if (
+                other.maintenance_id == event.maintenance_id
+                and maintenance.on_failure is OnFailure.HOLD
+                and self._failed(other)
+            ):
                 self.complain(f"event {event.id} started though its maintenance is held by {other.id}, which failed")
         self._check_overtaken(event, maintenance, change.at)
 

@@ -1,9 +1,8 @@
 """What was done to machines: every order begun was saved first, asked for before it was begun again, and done once."""
 
+from forewarn.core.model import OrderState
 from tests.sim.account import Account
 from tests.sim.history import Asked, Begun, Committed, Forgotten
-
-from forewarn.core.model import OrderState
 
 Key = tuple[str, int]
 
@@ -38,7 +37,9 @@ class Deeds:
     def begun(self, entry: Begun) -> None:
         key = (entry.order_id, entry.attempt)
         if (entry.life, key) not in self._may_begin:
-            self._account.complain(f"{entry.life} began order {_name(key)} without having taken it or asked for its status")
+            self._account.complain(
+                f"{entry.life} began order {_name(key)} without having taken it or asked for its status"
+            )
         self._may_begin.discard((entry.life, key))
         self._begun.add(key)
         if entry.performed:

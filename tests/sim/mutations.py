@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.properties import test_mutations as core
-from tests.sim.node import Node
 
 from forewarn.control import Control
 from forewarn.core import draft
@@ -19,6 +17,8 @@ from forewarn.ticker import Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from forewarn.web.exchange import Exchange
+from tests.properties import test_mutations as core
+from tests.sim.node import Node
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -129,15 +129,10 @@ def decisions_never_age(patch: pytest.MonkeyPatch) -> None:
 
 def enabled_is_enabled(patch: pytest.MonkeyPatch) -> None:
     """Who finds a scope enabled by another node shows what it remembers of it."""
-    original = Exchange._enable
 
     def stale(exchange: Exchange) -> None:
-        refresh = Documents.refresh
-        Documents.refresh = lambda documents, names: None  # type: ignore[method-assign]
-        try:
-            original(exchange)
-        finally:
-            Documents.refresh = refresh  # type: ignore[method-assign]
+        if not exchange._view.state.enabled:
+            exchange._guests.control.enable(exchange._view.name, exchange._actor())
 
     patch.setattr(Exchange, "_enable", stale)
 

@@ -15,7 +15,6 @@ from forewarn.store.memory import MemoryStore
 from tests.sim.history import Acknowledged, Asked, Begun, Committed, Entry, Forgotten
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
-
 CALL_WITHIN_MS = 5_000
 
 

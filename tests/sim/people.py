@@ -93,9 +93,7 @@ class Guest:
         if answer is None or answer.status not in (200, 304):
             self._shared.record(Unanswered(self._universe.now_ms, self.scope, self.machine))
             return False
-        self._shared.record(
-            Shown(self._universe.now_ms, life, self.scope, self.machine, tag, answer.etag, answer.body)
-        )
+        self._shared.record(Shown(self._universe.now_ms, life, self.scope, self.machine, tag, answer.etag, answer.body))
         if answer.etag != self._tag:
             self._universe.say(f"{life} shows {self.scope}/{self.machine} {answer.etag}")
         self._tag = answer.etag
@@ -173,7 +171,9 @@ class Operator:
         some = Targets(machines=tuple(choose.sample(machines, min(len(machines), choose.randint(1, 2)))))
         rolling = choose.choice(ROLLING)
         start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
-        kind = choose.choices(("scope", "host", "machines", "user", "emergency", "preempt", "terminate"), (6, 3, 2, 3, 1, 1, 1))
+        kind = choose.choices(
+            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate"), (6, 3, 2, 3, 1, 1, 1)
+        )
         on_failure = choose.choice(list(OnFailure))
         match kind[0]:
             case "scope":
@@ -181,7 +181,9 @@ class Operator:
                 earliest = start if choose.random() < 0.3 else None
                 return Request(type=rolling, targets=Targets(scope=scope), earliest=earliest, on_failure=on_failure)
             case "host":
-                return Request(type=rolling, targets=Targets(hosts=(choose.choice(["h0", "h1"]),)), on_failure=on_failure)
+                return Request(
+                    type=rolling, targets=Targets(hosts=(choose.choice(["h0", "h1"]),)), on_failure=on_failure
+                )
             case "user":
                 return Request(type=choose.choice(ROLLING[1:]), targets=some, source=Source.USER)
             case "emergency":

@@ -13,10 +13,11 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.store import MaintenanceQuery
 from tests.sim.history import ClockMoved, Entry
-from tests.sim.judge import Notice, judge
+from tests.sim.judge import judge
 from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.parts import CALL_WITHIN_MS
 from tests.sim.people import Guest, Operator
+from tests.sim.sights import Notice
 from tests.sim.universe import Faults, Universe
 
 LENGTH_S = 2_000

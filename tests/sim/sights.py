@@ -43,7 +43,7 @@ class Sights:
             self._check_idle(entry.at_ms, entry.change)
 
     def answered(self, entry: Answered) -> None:
-        """ "A node that answered a write has applied it first.\" """
+        """ "A node that answered a write has applied it first.\""""
         self._shows[entry.life].update({scope: (epoch, incarnation) for scope, epoch, incarnation in entry.stages})
 
     def shown(self, entry: Shown) -> None:
@@ -90,7 +90,9 @@ class Sights:
                 continue
             silent_ms = at_ms - last_ms + self._account.jumped_ms(last_ms)
             if silent_ms < DISABLE_AFTER_S * 1_000 - UNWRITTEN_MS:
-                self._account.complain(f"{scope.name} was disabled though a guest had asked {silent_ms / 1000:g} s before")
+                self._account.complain(
+                    f"{scope.name} was disabled though a guest had asked {silent_ms / 1000:g} s before"
+                )
 
     # -- what was said yes to
 
@@ -108,7 +110,9 @@ class Sights:
             given = account.approvals.get(event_id, set())
             counted = entry.machine in given or (event is not None and event.approval != "all" and bool(given))
             concerned = event is not None and (event.approval != "all" or entry.machine in event.resources)
-            if event is None or (event.status == "Scheduled" and concerned and not counted and event.approval != "operator"):
+            if event is None or (
+                event.status == "Scheduled" and concerned and not counted and event.approval != "operator"
+            ):
                 account.complain(f"the approval of event {event_id} by {entry.machine} was acknowledged and is lost")
 
     def submitted(self, entry: Submitted) -> None:

@@ -5,24 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.sim.history import (
-    Acknowledged,
-    Alarm,
-    Answered,
-    Approved,
-    Asked,
-    Begun,
-    ClockMoved,
-    Committed,
-    Entry,
-    Forgotten,
-    Shown,
-    Submitted,
-    Unanswered,
-)
-from tests.sim.judge import judge
-from tests.sim.people import WRONG_ID
-from tests.sim.universe import START
 
 from forewarn.core.model import (
     Approval,
@@ -42,6 +24,24 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.store.memory import MemoryStore
+from tests.sim.history import (
+    Acknowledged,
+    Alarm,
+    Answered,
+    Approved,
+    Asked,
+    Begun,
+    ClockMoved,
+    Committed,
+    Entry,
+    Forgotten,
+    Shown,
+    Submitted,
+    Unanswered,
+)
+from tests.sim.judge import judge
+from tests.sim.people import WRONG_ID
+from tests.sim.universe import START
 
 MINUTE = 60_000
 PUBLISHED, STARTED, ENDED = 1 * MINUTE, 17 * MINUTE, 20 * MINUTE
@@ -81,8 +81,10 @@ DONE = replace(TAKEN, state=OrderState.DONE, ended=START + at(ENDED))
 
 
 def noted(action: str, ms: int, who: str = "ticker") -> tuple[AuditEntry, ...]:
-    event = {} if action.startswith("scope") else {"event_id": "E", "maintenance_id": "M"}
-    return (AuditEntry(at=START + at(ms), who=who, action=action, scope="shop", **event),)
+    event_id, maintenance_id = ("", "") if action.startswith("scope") else ("E", "M")
+    at_ = START + at(ms)
+    entry = AuditEntry(at=at_, who=who, action=action, scope="shop", event_id=event_id, maintenance_id=maintenance_id)
+    return (entry,)
 
 
 def scope(incarnation: int, version: int, ms: int) -> tuple[Scope, ...]:

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from tests.sim.mutations import MUTATIONS, Patch, no_invariants
 from tests.sim.run import Simulation
 

@@ -1,4 +1,4 @@
-"""Several nodes, every fault a seed can draw: nothing promised is broken, whatever the seed; and the same seed is the same run."""
+"""Several nodes, every fault a seed can draw: no promise is broken, whatever the seed; the same seed is the same run."""
 
 import hashlib
 import os
@@ -8,14 +8,14 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from tests.sim.run import Simulation
 from tests.sim.universe import Faults
 
 ROOT = Path(__file__).parents[2]
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
-# 1,000 of them; 20,000 where there is time for it.
+# 1,000; 20,000 where there is ten times the budget.
 SEEDS = 1_000 if BUDGET == 1 else 2_000 * BUDGET
-# Each run begins where the last of another number of seeds would have ended: the longer one tries new ones.
 BATCH = 50
 
 
