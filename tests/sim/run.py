@@ -110,7 +110,8 @@ class Simulation:
     def _guests_hurry(self, change: Change) -> None:
         """One who waited for the document to change asks at once, and again, through whichever nodes."""
         choose = self.universe.choose
-        if not change.scopes or not self.universe.faults.on or choose.random() < 0.7:
+        enabled = any(scope.enabled and scope.incarnation == 1 for scope in change.scopes)
+        if not change.scopes or not self.universe.faults.on or (choose.random() < 0.7 and not enabled):
             return
         scope = choose.choice(change.scopes).name
         guests = [guest for guest in self.guests if guest.scope == scope and not guest.gone and not guest.asleep]
