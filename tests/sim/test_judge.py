@@ -410,7 +410,7 @@ WRONG: dict[Callable[[Case], None], str] = {
     unchanged_by_another_tag: "is unchanged by",
     never_saved: "which was never saved",
     not_told: "did not have its notice of event E",
-    disabled_while_asking: "was disabled though a guest had asked 60 s before",
+    disabled_while_asking: "was disabled though a guest had asked 1020 s before",
     begun_before_saved: "without having taken it",
     begun_without_asking: "or asked for its status",
     begun_though_known: "or asked for its status",
