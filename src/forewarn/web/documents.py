@@ -241,6 +241,14 @@ class Documents:
         if changed:
             self.changed(changed)
 
+    def refresh(self, names: Iterable[str]) -> None:
+        """Read these again, though no bell named them; returns when memory shows what is saved."""
+        names = tuple(names)
+        with self._lock:
+            changed = self._read(names) if names else []
+        if changed:
+            self.changed(changed)
+
     def caller(self, interface: str, address: str) -> Caller | None:
         """By address, or by interface and address, or by the interface alone."""
         return self.by_address.get((interface, address)) or (
@@ -255,10 +263,10 @@ class Documents:
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
 
     def seen_elsewhere(self, scope: str, at: datetime) -> None:
-        """A guest of it asked another node then."""
+        """A guest of the scope asked another node."""
         view = self.views.get(scope)
-        if view is not None and at > view.since.at:
-            view.since = Moment(at)
+        if view is not None and view.seen.at < at:
+            view.seen = Moment(at)
 
     def next_idle(self, disable_after: timedelta) -> datetime | None:
         """When the first enabled scope will have been silent for too long."""
