@@ -13,7 +13,7 @@ from forewarn.core.model import Actor
 from forewarn.web.portal import session
 from forewarn.web.portal.app import HINTS, MAX_FORM_BYTES, local_path
 from tests.api.house import House, house
-from tests.portal.people import FORM, MAINTENANCE, Caller, stranger_posts, words
+from tests.portal.people import FORM, MAINTENANCE, Caller, fields, stranger_posts, words
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
@@ -262,7 +262,7 @@ def test_an_owner_sees_and_does_what_is_theirs(service: House) -> None:
     looked = owner.post("/plan", form)
     assert looked.status == 200
     assert "1 machine in 1 event" in words(looked)
-    first = owner.post("/plan", {**form, "step": "do", "key": "once"})
+    first = owner.confirm(form, key="once")
     again = owner.post("/plan", {**form, "step": "do", "key": "once"})
     assert first.status == 303
     assert first.headers["location"] == again.headers["location"]
@@ -329,6 +329,47 @@ def test_the_dry_run_says_what_is_in_the_way(service: House, operator: Caller) -
     assert "Wave 2" in words(page)
     assert len(service.get("/v1/maintenances?limit=500")["items"]) == before
     service.control.report_order(event, Outcome(True), Actor("test"))
+
+
+@pytest.mark.parametrize("more", [{}, {"not_before": "2030-01-02T10:00"}], ids=["at once", "at a time"])
+def test_only_what_was_shown_is_confirmed(more: dict[str, str]) -> None:
+    """A plan that has changed since it was looked at is shown again; one that has not is done, however late."""
+    with house() as service:
+        service.enable("shop")
+        operator = Caller(service)
+        form = {**MAINTENANCE, **more}
+        looked = operator.post("/plan", form)
+        service.service.ticker.advance(7)
+        fleet = service.get("/v1/fleet")
+        (moved,) = [m for m in fleet["machines"] if m["name"] == "web-1"]
+        moved["update_domain"] = 0
+        service.post("/v1/fleet", fleet)
+        sure = {**form, "step": "do", **{name: fields(looked)[name] for name in ("seal", "key")}}
+        refused = operator.post("/plan", sure)
+        assert refused.status == 409
+        assert "This has changed since you looked" in words(refused)
+        assert "2 machines in 1 event" in words(refused)
+        assert operator.post("/plan", {**sure, "seal": ""}).status == 409
+        assert service.get("/v1/maintenances")["items"] == []
+        service.service.ticker.advance(7)
+        again = {**sure, **{name: fields(refused)[name] for name in ("seal", "key")}}
+        assert operator.post("/plan", again).status == 303
+        assert len(service.get("/v1/maintenances")["items"]) == 1
+
+
+def test_notice_that_is_gone_is_shown_before_it_is_confirmed() -> None:
+    """Looked at with a quarter of an hour's notice, its guests silent for a day since: nothing starts by that click."""
+    with house() as running:
+        running.enable("shop")
+        operator = Caller(running)
+        looked = operator.post("/plan", MAINTENANCE)
+        assert "15 min notice" in words(looked)
+        running.service.ticker.advance(25 * 3_600)
+        assert not running.get("/v1/scopes/shop")["enabled"]
+        refused = operator.post("/plan", {**MAINTENANCE, "step": "do", **fields(looked)})
+        assert refused.status == 409
+        assert "no notice" in words(refused)
+        assert running.get("/v1/events")["items"] == []
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,16 @@
-"""The plan form: what was typed becomes what the API takes; first its dry run is shown, then it is asked for, once."""
+"""The plan form: what was typed becomes what the API takes; first its dry run is shown, then it is asked for, once.
 
+What is confirmed is what was shown: a seal of it goes with the form, and where it has changed it is shown again.
+"""
+
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
 from forewarn.core.model import EventType, OnFailure, Source
@@ -13,6 +20,7 @@ from forewarn.web.portal.visit import Go, Shown, Visit
 MAX_WAVES = 20
 MAX_EVENTS = 40
 SUGGESTIONS = 100
+NEARLY = timedelta(minutes=1)
 USER_KINDS = {"restart": "Restart a machine", "redeploy": "Redeploy a machine"}
 TARGETS = ("scope", "hosts", "machines")
 FIELDS: Mapping[str, str] = {
@@ -69,15 +77,43 @@ def sent(visit: Visit) -> Shown | Go:
     step = visit.form.get("step", "look")
     if step == "change":
         return form(visit, typed=typed)
+    key = visit.form.get("key", "")
     try:
         path, body = _asked(typed)
-        if step == "do":
-            told = visit.desk.ask("POST", path, body, key=visit.form.get("key", ""))
-            return Go(f"{'/maintenances' if isinstance(told, MaintenanceOut) else '/events'}/{told.id}?done=planned")
-        plan = _plan(visit.desk.ask("POST", path, body, dry_run="true"))
+        if step == "do" and visit.desk.was_done(key):
+            return _done(visit, path, body, key)
+        told = visit.desk.ask("POST", path, body, dry_run="true")
+        seal = _seal(told, typed, visit.now)
+        if step == "do" and seal == visit.form.get("seal", ""):
+            return _done(visit, path, body, key)
     except ForewarnError as error:
         return form(visit, typed=typed, wrong=str(error), status=error.status)
-    return Shown("looked.html", {"typed": typed, "plan": plan, "key": visit.desk.api.new_id()})
+    changed = step == "do"
+    filled = {"typed": typed, "plan": _plan(told), "key": visit.desk.api.new_id(), "seal": seal, "changed": changed}
+    return Shown("looked.html", filled, 409 if changed else 200)
+
+
+def _done(visit: Visit, path: str, body: dict[str, Any] | None, key: str) -> Go:
+    told = visit.desk.ask("POST", path, body, key=key)
+    return Go(f"{'/maintenances' if isinstance(told, MaintenanceOut) else '/events'}/{told.id}?done=planned")
+
+
+def _seal(told: MaintenanceOut | EventOut, typed: Mapping[str, str], now: datetime) -> str:
+    """What was shown, in short: another as soon as what is asked, a wave, its machines or its notice is."""
+    asked = msgspec.convert(_moment(typed["not_before"]), datetime) if typed["not_before"] else None
+
+    def notice(event: EventOut) -> str:
+        notice_s = event.notice_s or 0
+        # The way to a NotBefore that was asked for grows shorter all the time: that is no change.
+        as_asked = asked is not None and abs(now + timedelta(seconds=notice_s) - asked) < NEARLY
+        return "as asked" if as_asked else str(notice_s)
+
+    shown = [[(e.scope, e.update_domain, e.resources, notice(e)) for e in wave] for wave in _waves(told)]
+    return hashlib.sha256(msgspec.json.encode((typed, shown))).hexdigest()
+
+
+def _waves(told: MaintenanceOut | EventOut) -> list[list[EventOut]]:
+    return [wave.events for wave in told.waves] if isinstance(told, MaintenanceOut) else [[told]]
 
 
 def _asked(typed: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
@@ -141,7 +177,7 @@ class Plan:
 
 
 def _plan(told: MaintenanceOut | EventOut) -> Plan:
-    waves = [wave.events for wave in told.waves] if isinstance(told, MaintenanceOut) else [[told]]
+    waves = _waves(told)
     events = [event for wave in waves for event in wave]
     each = MAX_EVENTS // min(len(waves), MAX_WAVES) or 1
     return Plan(
