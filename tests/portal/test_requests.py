@@ -152,7 +152,7 @@ def test_every_form_has_its_proof(operator: Caller, service: House) -> None:
     made = service.schedule("shop/web-0")
     event = made["waves"][0]["events"][0]["id"]
     found = 0
-    for path in ("/", "/plan", "/tokens", f"/events/{event}", f"/maintenances/{made['id']}"):
+    for path in ("/", "/plan", "/tokens", f"/events/{event}", f"/maintenances/{made['id']}", f"/events/{event}/cancel"):
         for form in re.findall(r'<form[^>]* method="post".*?</form>', operator.get(path).raw.decode(), re.DOTALL):
             assert f'name="proof" value="{operator.proof}"' in form
             found += 1
@@ -279,7 +279,7 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
 
         def offered(path: str = "") -> list[str]:
             page = operator.get(path or f"/events/{event}").raw.decode()
-            return re.findall(r'<form method="post" action="/\w+/[^/"]+/(\w+)"', page)
+            return re.findall(r'<form method="(?:get|post)" action="/\w+/[^/"]+/(\w+)"', page)
 
         assert offered() == ["approve", "cancel"]
         assert offered(f"/maintenances/{made['id']}") == ["pause", "cancel"]
@@ -301,6 +301,33 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
         assert offered() == []
         service.service.ticker.advance(1)
         assert offered(f"/maintenances/{made['id']}") == []
+
+
+def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator: Caller) -> None:
+    """Looked at, a grave verb asks and does nothing; any other is on the page of what it is done to."""
+    made = service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    mine = next(t["id"] for t in service.get("/v1/tokens")["items"])
+    for path, page in (
+        (f"/events/{event}/approve", f"/events/{event}"),
+        (f"/events/{event}/abandon", f"/events/{event}"),
+        (f"/orders/{event}/fail", f"/events/{event}"),
+        (f"/maintenances/{made['id']}/pause", f"/maintenances/{made['id']}"),
+        ("/logout", "/"),
+    ):
+        reply = operator.get(path)
+        assert (reply.status, reply.headers.get("location")) == (303, page), path
+    for path in (f"/events/{event}/cancel", f"/maintenances/{made['id']}/cancel", f"/tokens/{mine}/revoke"):
+        page = operator.get(path)
+        assert page.status == 200, path
+        assert f'<form method="post" action="{path}" class="confirm"' in page.raw.decode()
+        assert "cannot be taken back" in words(page)
+    assert operator.get("/tokens/NOWHERE/revoke").status == 404
+    viewer = Caller(service, service.token_of("viewer"))
+    assert viewer.get(f"/tokens/{mine}/revoke").status == 403
+    assert viewer.get(f"/events/{event}/cancel").status == 303
+    assert service.get(f"/v1/events/{event}")["status"] == "Scheduled"
+    service.post(f"/v1/maintenances/{made['id']}/cancel")
 
 
 def test_an_owner_is_not_offered_what_is_not_theirs(service: House) -> None:

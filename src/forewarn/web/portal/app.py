@@ -98,6 +98,14 @@ ACTS: tuple[tuple[str, Make], ...] = (
     ("/tokens", acts.make_token),
     ("/tokens/{id}/revoke", acts.revoke_token),
 )
+# What a verb's address shows: the question before it, or the page it stands on.
+SURE: tuple[tuple[str, Make], ...] = (
+    ("/events/{id}/{verb}", acts.sure_event),
+    ("/maintenances/{id}/{verb}", acts.sure_maintenance),
+    ("/orders/{id}/{verb}", acts.to_event),
+    ("/tokens/{id}/revoke", acts.sure_token),
+    ("/logout", lambda _: Go("/")),
+)
 
 
 class Carried(msgspec.Struct):
@@ -141,7 +149,7 @@ class Portal:
 
     def routes(self) -> list[Route]:
         return [
-            *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in LOOKS),
+            *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in (*LOOKS, *SURE)),
             *(Route(path, self._endpoint(make), methods=["POST"]) for path, make in ACTS),
             Route("/login", self._log_in, methods=["GET", "POST"]),
             Route("/logout", self._endpoint(lambda _: Go("/login")), methods=["POST"]),
