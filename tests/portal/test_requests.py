@@ -11,7 +11,7 @@ from forewarn.core.errors import StoreUnavailable, TooManyAttempts
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
 from forewarn.web.portal import session
-from forewarn.web.portal.app import HINTS, MAX_FORM_BYTES, local_path
+from forewarn.web.portal.app import ACTS, HINTS, MAX_FORM_BYTES, local_path
 from tests.api.house import House, house
 from tests.portal.people import FORM, MAINTENANCE, Caller, fields, stranger_posts, words
 
@@ -83,13 +83,25 @@ def test_a_cookie_that_is_not_ours_is_no_log_in(operator: Caller, value: str) ->
 
 
 def test_a_log_in_ends(service: House, operator: Caller) -> None:
-    """The time in the cookie counts, not the browser's manners."""
+    """The time in the cookie counts, not the browser's manners; and whoever has the cookie cannot put it off."""
     name, _, value = operator.cookie.partition("=")
     expires, _, rest = value.partition(".")
     assert int(expires) > time.time()
-    reply = service.ask("GET", "/", token="", headers={"Cookie": f"{name}={int(time.time()) - 1}.{rest}"})
-    assert reply.status == 401
-    assert "has ended" in words(reply)
+    ended = session.cookie_value(int(time.time()) - 1, service.token)
+    for changed in (ended, f"{int(expires) + 60}.{rest}", f"{expires}.{rest.partition('.')[2]}"):
+        reply = service.ask("GET", "/", token="", headers={"Cookie": f"{name}={changed}"})
+        assert reply.status == 401
+        assert "has ended" in words(reply)
+    good = session.cookie_value(int(time.time()) + 60, service.token)
+    assert service.ask("GET", "/", token="", headers={"Cookie": f"{name}={good}"}).status == 200
+
+
+def test_a_form_outlives_another_log_in(service: House) -> None:
+    """Whoever logs in again in another tab can still send what is open in the first."""
+    first = Caller(service)
+    again = Caller(service)
+    again.cookie = f"{first.cookie.partition('=')[0]}={session.cookie_value(int(time.time()) + 60, service.token)}"
+    assert again.post("/plan", MAINTENANCE, proof=first.proof).status == 200
 
 
 def test_two_services_on_one_machine_do_not_log_each_other_out(service: House, operator: Caller) -> None:
@@ -118,7 +130,7 @@ def test_logging_out_forgets_the_cookie(service: House) -> None:
 
 
 def test_log_ins_that_fail_are_limited() -> None:
-    """After ten the right token has to wait too; others' addresses are not concerned, and time heals."""
+    """After ten a wrong token has to wait; others' addresses are not concerned, and time heals."""
     at_s = 0.0
     attempts = session.Attempts(lambda: at_s)
     for _ in range(session.MAX_FAILURES):
@@ -135,13 +147,14 @@ def test_log_ins_that_fail_are_limited() -> None:
 
 
 def test_who_fails_to_log_in_too_often_is_told_to_wait() -> None:
-    """429, a page, and no word about whether the token was right."""
+    """429, and a page; whoever has the right token gets in all the same."""
     with house() as running:
         for _ in range(session.MAX_FAILURES):
             assert stranger_posts(running, "/login", {"token": "wrong"}).status == 401
-        reply = stranger_posts(running, "/login", {"token": running.token})
+        reply = stranger_posts(running, "/login", {"token": "wrong"})
         assert reply.status == 429
         assert "wait 60 s" in words(reply)
+        assert stranger_posts(running, "/login", {"token": running.token}).status == 303
 
 
 # -- forms of others
@@ -180,12 +193,22 @@ def test_a_form_without_our_proof_is_refused(operator: Caller, path: str, proof:
     assert "belongs to another log-in" in words(reply)
 
 
+@pytest.mark.parametrize("path, name", [("/plan", "description"), ("/tokens", "name")])
+def test_a_form_that_is_not_proven_comes_back_filled(operator: Caller, path: str, name: str) -> None:
+    """Nothing is done and nothing typed is lost: sent again from there it is ours."""
+    reply = operator.post(path, {**MAINTENANCE, name: "as typed"}, proof="0" * 64)
+    assert reply.status == 403
+    assert 'value="as typed"' in reply.raw.decode()
+    assert fields(reply)["proof"] == operator.proof
+
+
 @pytest.mark.parametrize("path", [*POSTS, "/login"])
 @pytest.mark.parametrize(
     "header",
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://127.0.0.1:1"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
@@ -318,10 +341,10 @@ def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator:
         reply = operator.get(path)
         assert (reply.status, reply.headers.get("location")) == (303, page), path
     for path in (f"/events/{event}/cancel", f"/maintenances/{made['id']}/cancel", f"/tokens/{mine}/revoke"):
-        page = operator.get(path)
-        assert page.status == 200, path
-        assert f'<form method="post" action="{path}" class="confirm"' in page.raw.decode()
-        assert "cannot be taken back" in words(page)
+        asked = operator.get(path)
+        assert asked.status == 200, path
+        assert f'<form method="post" action="{path}" class="confirm"' in asked.raw.decode()
+        assert "cannot be taken back" in words(asked)
     assert operator.get("/tokens/NOWHERE/revoke").status == 404
     viewer = Caller(service, service.token_of("viewer"))
     assert viewer.get(f"/tokens/{mine}/revoke").status == 403
@@ -437,10 +460,51 @@ def test_a_form_that_came_late_is_carried_in_the_page(service: House) -> None:
     assert "<script>alert" not in late.raw.decode()
     huge = stranger_posts(service, "/plan", {**MAINTENANCE, "description": "x" * 70_000})
     assert "What you typed is kept" not in words(huge)
+    assert "too much to be kept" in words(huge)
     for carried in ("{", "[]", '{"path": 1}'):
         assert stranger_posts(service, "/login", {"token": service.token, "carried": carried}).status == 400
     foreign = '{"path": "/events/X/approve", "fields": {}}'
     assert stranger_posts(service, "/login", {"token": service.token, "carried": foreign}).status == 303
+
+
+def test_every_form_that_came_late_leads_to_a_page_of_ours() -> None:
+    """After the log-in every verb can be pressed again, and a reason stands where it was typed."""
+    with house() as service:
+        service.enable("shop")
+        made = service.schedule("shop/web-0", emergency=True)
+        service.service.ticker.advance(1)
+        event = made["waves"][0]["events"][0]["id"]
+        told = {"/plan": "/plan", "/tokens": "/tokens", "/tokens/{id}/revoke": "/tokens"} | {
+            "/events/{id}/{verb}": f"/events/{event}",
+            "/orders/{id}/{verb}": f"/events/{event}",
+            "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",
+        }
+        operator = Caller(service)
+        for path, _ in ACTS:
+            thing = made["id"] if "maintenances" in path else event
+            late = stranger_posts(service, path.format(id=thing, verb="finish"), {})
+            assert late.status == 401
+            to = fields(late)["to"]
+            assert to == told[path]
+            assert operator.get(to).status == 200
+        typed = fields(stranger_posts(service, f"/orders/{event}/fail", {"reason": "the disk is gone"}))
+        back = stranger_posts(service, "/login", {"token": service.token, **typed})
+        assert back.status == 200
+        assert 'name="reason" value="the disk is gone"' in back.raw.decode()
+
+
+def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(service: House, operator: Caller) -> None:
+    """And not the verb's own address."""
+    made = service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    reply = operator.post(f"/events/{event}/retry", {})
+    assert reply.status == 409
+    assert f'<a href="/events/{event}">Reload</a>' in reply.raw.decode()
+    service.post(f"/v1/maintenances/{made['id']}/cancel")
+    wrong = operator.house.ask("PUT", "/plan")
+    assert wrong.status == 405
+    assert "PUT is not for this page" in wrong.message
+    assert "its forms with POST" in wrong.message
 
 
 # -- hostile words, limits, errors
