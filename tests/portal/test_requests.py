@@ -12,7 +12,7 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
 from forewarn.web.portal import session
 from forewarn.web.portal.app import ACTS, HINTS, MAX_FORM_BYTES, local_path
-from tests.api.house import House, house
+from tests.api.house import FLEET, House, house
 from tests.portal.people import FORM, MAINTENANCE, Caller, fields, stranger_posts, words
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -127,6 +127,7 @@ def test_logging_out_forgets_the_cookie(service: House) -> None:
     reply = caller.post("/logout", {})
     assert (reply.status, reply.headers["location"]) == (303, "/login")
     assert "Max-Age=0" in reply.headers["set-cookie"]
+    assert "set-cookie" not in caller.get("/logout").headers
 
 
 def test_log_ins_that_fail_are_limited() -> None:
@@ -289,6 +290,7 @@ def test_an_owner_sees_and_does_what_is_theirs(service: House) -> None:
     again = owner.post("/plan", {**form, "step": "do", "key": "once"})
     assert first.status == 303
     assert first.headers["location"] == again.headers["location"]
+    assert "Done: the event is made" in words(owner.get(first.headers["location"]))
     assert len(service.get("/v1/events?scope=blog&status=Scheduled&status=Started")["items"]) == 1
 
 
@@ -330,7 +332,8 @@ def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator:
     """Looked at, a grave verb asks and does nothing; any other is on the page of what it is done to."""
     made = service.schedule("shop/web-0")
     event = made["waves"][0]["events"][0]["id"]
-    mine = next(t["id"] for t in service.get("/v1/tokens")["items"])
+    viewer = Caller(service, service.token_of("viewer", name="to be revoked"))
+    (token,) = [t["id"] for t in service.get("/v1/tokens?limit=500")["items"] if t["name"] == "to be revoked"]
     for path, page in (
         (f"/events/{event}/approve", f"/events/{event}"),
         (f"/events/{event}/abandon", f"/events/{event}"),
@@ -340,14 +343,13 @@ def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator:
     ):
         reply = operator.get(path)
         assert (reply.status, reply.headers.get("location")) == (303, page), path
-    for path in (f"/events/{event}/cancel", f"/maintenances/{made['id']}/cancel", f"/tokens/{mine}/revoke"):
+    for path in (f"/events/{event}/cancel", f"/maintenances/{made['id']}/cancel", f"/tokens/{token}/revoke"):
         asked = operator.get(path)
         assert asked.status == 200, path
         assert f'<form method="post" action="{path}" class="confirm"' in asked.raw.decode()
         assert "cannot be taken back" in words(asked)
     assert operator.get("/tokens/NOWHERE/revoke").status == 404
-    viewer = Caller(service, service.token_of("viewer"))
-    assert viewer.get(f"/tokens/{mine}/revoke").status == 403
+    assert viewer.get(f"/tokens/{token}/revoke").status == 403
     assert viewer.get(f"/events/{event}/cancel").status == 303
     assert service.get(f"/v1/events/{event}")["status"] == "Scheduled"
     service.post(f"/v1/maintenances/{made['id']}/cancel")
@@ -379,6 +381,58 @@ def test_the_dry_run_says_what_is_in_the_way(service: House, operator: Caller) -
     assert "Wave 2" in words(page)
     assert len(service.get("/v1/maintenances?limit=500")["items"]) == before
     service.control.report_order(event, Outcome(True), Actor("test"))
+
+
+def test_before_it_is_confirmed_everything_asked_for_is_shown(operator: Caller) -> None:
+    """With the times: what was typed, when each wave is due, and an earliest start among what is in the way."""
+    asked = {
+        "not_before": "2030-01-03T10:00",
+        "earliest": "2030-01-04T11:00",
+        "duration_s": "90",
+        "description": "New kernel & friends",
+        "source": "User",
+        "on_failure": "continue",
+    }
+    page = words(operator.post("/plan", {**MAINTENANCE, **asked}))
+    for said in (
+        "Targets scope shop , every update domain",
+        "NotBefore 2030-01-03 10:00:00 UTC",
+        "Not earlier than 2030-01-04 11:00:00 UTC",
+        "it has a hard earliest start, 2030-01-04 11:00:00 UTC",
+        "New kernel &amp; friends",
+        "If an order fails go on",
+        "Interruption 90 s",
+        "Source User",
+    ):
+        assert said in page
+    platforms = words(operator.post("/plan", {**MAINTENANCE, **asked, "source": "Platform"}))
+    assert len(re.findall(r"Wave \d: 1 machine, [^:]*, not before 2030-01-03 ", platforms)) == 2
+    shortly = words(operator.post("/plan", MAINTENANCE))
+    assert re.search(r"Wave 1: 1 machine, 15 min notice, not before [^<]* in 1[45] min", shortly)
+    assert "Wave 2: 1 machine, 15 min notice from when it is published" in shortly
+    assert "hard earliest start" not in shortly
+
+
+def test_one_target_that_is_filled_in_is_taken(operator: Caller) -> None:
+    """Whichever is chosen: machines that were named are not ignored for the scope that was not."""
+    page = words(operator.post("/plan", {**MAINTENANCE, "scope": "", "machines": "shop/web-0"}))
+    assert "1 machine in 1 event" in page
+
+
+def test_the_dry_run_names_what_is_announced_already() -> None:
+    """For the same machines, by machine and by scope; what concerns others alone is not named."""
+    many = FLEET + "".join(f'[[machines]]\nscope = "blog"\nname = "many-{n}"\n' for n in range(25))
+    with house(many) as service:
+        service.enable("shop", "blog")
+        operator = Caller(service)
+        events = {name: service.schedule(name)["waves"][0]["events"][0]["id"] for name in ("shop/web-0", "blog/many-3")}
+        shop = words(operator.post("/plan", MAINTENANCE))
+        assert "web-0 in shop: event" in shop
+        assert "is scheduled already" in shop
+        assert f'<a href="/events/{events["shop/web-0"]}">' in operator.post("/plan", MAINTENANCE).raw.decode()
+        assert "many-3 in blog: event" in words(operator.post("/plan", {**MAINTENANCE, "scope": "blog"}))
+        other = words(operator.post("/plan", {"kind": "restart", "machine": "shop/web-1"}))
+        assert "Nothing, as things stand" in other
 
 
 @pytest.mark.parametrize("more", [{}, {"not_before": "2030-01-02T10:00"}], ids=["at once", "at a time"])
@@ -428,10 +482,14 @@ def test_notice_that_is_gone_is_shown_before_it_is_confirmed() -> None:
         ({"scope": ""}, "choose a scope, hosts or machines"),
         ({"scope": "nowhere"}, "there is no scope"),
         ({"update_domain": "x"}, "is not a whole number"),
+        ({"update_domain": "1_0"}, "is not a whole number"),
+        ({"duration_s": "100000000000099"}, "is not a whole number of at most"),
+        ({"machines": "shop/web-0"}, "scope and machines are filled in"),
+        ({"scope": "", "machines": "shop/web-0", "update_domain": "1"}, "it goes with a scope"),
         ({"update_domain": "1234567"}, "update_domain"),
         ({"not_before": "tomorrow"}, "not_before"),
         ({"type": "Explode"}, "type"),
-        ({"target": "machines", "machines": "web-9"}, "there is no machine web-9"),
+        ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
         ({"target": "nothing"}, "choose a scope"),
         ({"emergency": "yes", "not_before": "2031-01-01T00:00"}, "an emergency starts at once"),
         ({"description": "x" * 2_000}, "description"),

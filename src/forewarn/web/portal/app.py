@@ -60,6 +60,7 @@ HINTS = {
 }
 DONE = {
     "planned": "Planned. It appears to guests as its waves are published.",
+    "made": "Done: the event is made. Below is how it stands, and what it waits for.",
     "approve": "Approved. It starts as soon as nothing else is in its way.",
     "cancel": "Cancelled: what had not started ends.",
     "retry": "Its order is handed out again.",
@@ -239,7 +240,7 @@ class Portal:
         if sent and refused is None:
             log.info("%s, by %s from %s", request.url.path, visitor.who.name, visitor.who.origin)
         answer = self._page(visit, made)
-        if request.url.path == "/logout":
+        if sent and request.url.path == "/logout":
             answer.headers["set-cookie"] = self._sessions.forgotten(request.headers)
         return answer
 
