@@ -32,7 +32,7 @@ from forewarn.guest.journal import Journal, Memory
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
 from forewarn.guest.state import State, StepState, folded
-from forewarn.guest.steps import Run, await_orphan
+from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan
 
 GLANCE_TIMEOUT_S = 2.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
@@ -274,6 +274,7 @@ class Agent:
         return ""
 
     def _run(self, step: str, phase: str, event: Optional[Event], share_s: float, *, limited: bool) -> Run:
+        health = self.plan.health
         return Run(
             step=step,
             phase=phase,
@@ -286,7 +287,8 @@ class Agent:
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
             kept=self.state.steps.get(step, StepState()).kept,
             note_kept=lambda kept: self._remember({"kind": "kept", "step": step, "kept": kept}),
-            health=self.plan.health.command if self.plan.health is not None else (),
+            health=health.command if health is not None else (),
+            health_timeout_s=health.timeout_s if health is not None else HEALTH_TIMEOUT_S,
         )
 
     def _limit_s(self, event: Optional[Event]) -> Optional[float]:

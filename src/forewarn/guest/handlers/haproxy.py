@@ -15,15 +15,13 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed, Unanswered
 from forewarn.guest.handlers.haproxy_runtime import Place, Seen, asked, servers
 from forewarn.guest.reading import address, count, keys_of, seconds, words
 from forewarn.guest.sockets import Deadline
-from forewarn.guest.steps import Run
+from forewarn.guest.steps import Run, drain_end_s
 
 # An interrupted undoing is done again: what is undone already it leaves as it is.
 UNDOES_AGAIN = True
 # One server at one proxy; less when the step has less, or when the proxy did not answer before.
 ASK_S = 5.0
 AGAIN_S = 1.0
-# Kept of the time of draining for maintenance and verifying: a quarter, within these.
-FINISH_S = (1.0, 5.0)
 CHECK_S = 2.0
 POLL_S = 0.2
 MAX_PLACES = 64
@@ -161,9 +159,8 @@ def _leave(spec: Spec, place: Place, begun: Dict[Place, float], run: Run, deadli
         seen = place.change("drain", deadline)
     left_s = run.left_s()
     begun_s = begun.setdefault(place, left_s)
-    end_s = max(begun_s - spec.drain_for, min(max(FINISH_S[0], begun_s / 4), FINISH_S[1]))
     if seen.sessions and name not in run.kept["left"]:
-        if not spec.drain_for or left_s > end_s:
+        if not spec.drain_for or left_s > drain_end_s(begun_s, spec.drain_for):
             return "sessions are still open"
         log.warning("%s: %d session(s) are left behind after %.0f s", place, seen.sessions, begun_s - left_s)
         run.keep(left={**run.kept["left"], name: seen.sessions})
