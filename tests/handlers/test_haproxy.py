@@ -92,9 +92,13 @@ def test_every_proxy_must_say_so(web: Pool) -> None:
         haproxy.recover(spec, run_of(share_s=1.5, **run.kept))
     assert web.seen(one).usable
     assert haproxy.check(spec) == [f"the proxy {two} does not answer: Connection refused"]
+    preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
+    preparing.start()
+    until(lambda: web.seen(one).admin == "maint")
+    assert preparing.is_alive(), "it waits for the other"
     Path(two).unlink()
     web.haproxy("two")
-    haproxy.prepare(spec, run)
+    preparing.join(20)
     assert haproxy.verify(spec, run) is True
     web.tell(two, "ready")
     assert haproxy.verify(spec, run) is False

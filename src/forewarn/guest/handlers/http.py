@@ -17,6 +17,8 @@ UNDOES_AGAIN = True
 # One request; less when the step has less.
 ASK_S = 10.0
 POLL_S = 0.2
+# Between two tries at a registrar that does not answer, or not now.
+RETRY_S = 1.0
 IN, OUT = "in", "out"
 
 
@@ -87,7 +89,7 @@ def _known(spec: Spec, run: Run) -> bool:
         said.extend([] if good is None else [good])
         return bool(said), seen
 
-    run.must(look_, POLL_S)
+    run.must(look_, RETRY_S)
     return said[0]
 
 
@@ -103,17 +105,22 @@ def _achieve(spec: Spec, asked: Change, look_: Callable[[], Tuple[Optional[bool]
     """Look until it is so; where it is not it is asked for, until that was answered well. No answer means: not yet."""
     accepted = False
 
+    def not_yet(why: str) -> Tuple[bool, str]:
+        if run.left_s() > 2 * RETRY_S:
+            run.pause(RETRY_S)
+        return False, why
+
     def act() -> Tuple[bool, str]:
         nonlocal accepted
         try:
             good, seen = look_()
         except StepFailed as error:
-            return False, str(error)
+            return not_yet(str(error))
         if good or accepted:
             return bool(good), f"the request was answered well, but {seen}"
         why = asked.make(_headers(spec), run.time_for(ASK_S))
         accepted = not why
-        return act() if accepted else (False, why)
+        return act() if accepted else not_yet(why)
 
     run.must(act, POLL_S)
 
