@@ -289,8 +289,8 @@ class Emulator:
         self, *, machine: str | None = None, method: str = "", event: Scheduled | str | None = None, since: int = 0
     ) -> list[Asked]:
         """The log, oldest first: of a machine, of a method, approving or showing an event, after request number `since`."""
-        wanted = self.known_event(event) if event is not None else ""
-        self.known_machine(machine)
+        wanted = self._known_event(event) if event is not None else ""
+        self._known_machine(machine)
         return [
             r
             for r in self.log.requests()
@@ -303,7 +303,7 @@ class Emulator:
     ) -> Asked:
         __tracebackhide__ = True
         return self.expectations.seen(
-            self.known_event(event), by=self.known_machine(by), status=status, within_s=within_s
+            self._known_event(event), by=self._known_machine(by), status=status, within_s=within_s
         )
 
     def expect_approval(
@@ -311,12 +311,12 @@ class Emulator:
     ) -> list[Asked]:
         __tracebackhide__ = True
         return self.expectations.approval(
-            self.known_event(event), by=self.known_machine(by), times=times, within_s=within_s
+            self._known_event(event), by=self._known_machine(by), times=times, within_s=within_s
         )
 
     def expect_no_approval(self, event: Scheduled | str, within_s: float = 0.0, *, by: str | None = None) -> None:
         __tracebackhide__ = True
-        self.expectations.no_approval(self.known_event(event), by=self.known_machine(by), within_s=within_s)
+        self.expectations.no_approval(self._known_event(event), by=self._known_machine(by), within_s=within_s)
 
     def expect_no_more(self) -> None:
         """No event was approved again since `expect_approval`; the fixture asks at the end of a test."""
@@ -327,7 +327,7 @@ class Emulator:
         self, by: str | None = None, *, within_s: float = WITHIN_S, times: int = 1, since: int | None = None
     ) -> list[Asked]:
         __tracebackhide__ = True
-        return self.expectations.poll(by=self.known_machine(by), times=times, within_s=within_s, since=since)
+        return self.expectations.poll(by=self._known_machine(by), times=times, within_s=within_s, since=since)
 
     def timeline(self) -> str:
         return "\n".join(self.log.timeline())
@@ -357,12 +357,12 @@ class Emulator:
 
     # -- names and moments
 
-    def known_event(self, event: Scheduled | str) -> str:
+    def _known_event(self, event: Scheduled | str) -> str:
         """Its id; one that never was is a mistake of the test's, and no expectation on it would ever fail."""
         found, _ = self.service.control.event(_id(event).upper())
         return found.id
 
-    def known_machine(self, name: str | None) -> str | None:
+    def _known_machine(self, name: str | None) -> str | None:
         """`vm-0`, `scope/vm-0`, or None for anybody; one that is not there is a mistake as well."""
         names = self.machine_names() if name is not None else []
         if name is not None and not any(name in (each, each.partition("/")[2]) for each in names):
