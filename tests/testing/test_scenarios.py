@@ -391,6 +391,8 @@ def test_a_step_happens_even_if_it_cannot_be_told() -> None:
             with suppress(BrokenPipeError):
                 emulator.advance(minutes=1)
         assert playing.over.is_set()
+        (event,) = emulator.service.store.events(EventQuery()).events
+        assert event.status == "Completed"
 
 
 def test_a_file_needs_no_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
