@@ -81,7 +81,8 @@ def test_options_reach_the_emulator(tmp_path: Path) -> None:
         endpoint, operator = urls(lines)
         assert ask(endpoint, source="127.0.0.2").status == 410
         assert ask(endpoint, source="127.0.0.1").headers["date"] == "Tue, 01 Jan 2030 00:00:00 GMT"
-        assert ask(operator, path="/v1/clock").json == {"now": "2030-01-01T00:00:00Z", "kind": "manual"}
+        told = ask(operator, path="/v1/clock").json
+        assert (told["now"], told["kind"]) == ("2030-01-01T00:00:00Z", "manual")
         assert ask(endpoint, source="127.0.0.3").status == 404
 
 

@@ -210,6 +210,7 @@ def test_causes_stand_before_effects(emulator: Emulator) -> None:
     event = emulator.schedule("Reboot", "vm-0")
     guest.join(30)
     approve(emulator.endpoint, event.id)
+    assert emulator.status(event) == "Started"
     lines = emulator.timeline().splitlines()
     places = [next(i for i, line in enumerate(lines) if words in line) for words in ORDER]
     assert places == sorted(places), lines
