@@ -1,5 +1,7 @@
 """`forewarn emulate`: the emulator as a program, for guests and tests in any language."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +68,7 @@ def emulate(
     options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "guest": guest, "operator": operator}
     options |= {"faults": faults, "log_level": log_level}
     if scenario is None:
-        played, emulator = None, Emulator(1 if machines is None else machines, fleet=fleet, **options)
+        played, emulator = None, Emulator(machines, fleet=fleet, **options)
     else:
         from forewarn.testing.scenarios.playing import emulator_for, play_on
 
@@ -81,9 +83,17 @@ def emulate(
             print(f"export {name}={value}")
         print(f"curl -H Metadata:true '{emulator.endpoint}{ASK}'")
         machine = emulator.machine_names()[0]
-        print(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes", flush=True)
+        _say(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes")
         if faults is not None and seed is None:
-            print(f"# the same dice for {faults}: --seed {emulator.seed}", flush=True)
+            _say(f"# the same dice for {faults}: --seed {emulator.seed}")
         if played is not None:
-            play_on(emulator.service, played, say=lambda line: print(plain(line), flush=True))
+            play_on(emulator.service, played, say=_say)
         stopping.wait()
+
+
+def _say(line: str) -> None:
+    """Guests and the clock go on when nobody reads any more, as after `| head -1`."""
+    try:
+        print(plain(line), flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
