@@ -29,6 +29,14 @@ def conform(
         list[str] | None, typer.Option(metavar="NAME", help="Only this behaviour; may be repeated.", show_default=False)
     ] = None,
     parallel: Annotated[int, typer.Option(help="How many behaviours at once.")] = 4,
+    real_time: Annotated[
+        bool,
+        typer.Option(
+            "--real-time",
+            help="410 and 404 for 70 real seconds, a first answer after 120, as documented; else shorter.",
+            show_default=False,
+        ),
+    ] = False,
     patience: Annotated[
         str, typer.Option(metavar="DURATION", help="How long the agent may take for whatever it is to do.")
     ] = "10s",
@@ -57,9 +65,9 @@ def conform(
         return
 
     def said(row: Row) -> None:
-        out.aside(f"{row.outcome:<8} {row.behaviour.name}")
+        out.aside(f"{row.outcome:<11} {row.behaviour.name}")
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # no agent is left behind
+    _end_in_order()
     _write(json_file, b"")  # what cannot be written is told before, not after
     _write(junit_file, b"")
     claims = [each for each in without.split(",") if each]
@@ -70,6 +78,7 @@ def conform(
             only=only or [],
             parallel=parallel,
             patience_s=parse_duration(patience),
+            pace=kit.REAL_TIME if real_time else kit.SHORTENED,
             said=said,
         )
     except Invalid as error:
@@ -86,6 +95,17 @@ def conform(
     _write(json_file, json.dumps(report.json(), indent=2).encode() + b"\n")
     _write(junit_file, report.junit())
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _end_in_order() -> None:
+    """When told to end, or the terminal is gone, no agent and no folder is left behind."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
+        signal.signal(signal.SIGHUP, end)
 
 
 def _write(path: Path | None, data: bytes) -> None:
