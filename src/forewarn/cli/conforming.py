@@ -53,7 +53,7 @@ def conform(
     """Try an agent, in any language, against the behaviours that keep a machine safe; 1 if it lacks any that it claims."""
     from forewarn.testing import conform as kit
     from forewarn.testing.conform.behaviours import BEHAVIOURS
-    from forewarn.testing.conform.report import FAILED, Row
+    from forewarn.testing.conform.report import FAILED, NOT_REACHED, Row
     from forewarn.testing.conform.stage import CLAIMS
 
     out = Out()
@@ -85,12 +85,13 @@ def conform(
         raise usage(str(error)) from None
     table = [(row.behaviour.name, row.outcome, f"{row.seconds:.1f}", row.reason) for row in report.rows]
     out.table(("behaviour", "outcome", "seconds", "what was seen"), table)
-    for row in report.rows:
-        if row.outcome == FAILED:
-            out.heading(f"{row.behaviour.name}: {row.reason}")
-            out.say(f"It {row.behaviour.checks}: {row.behaviour.why}.")
-            for line in row.output.splitlines():
-                out.say(f"  | {line}")
+    failed = [row for row in report.rows if row.outcome == FAILED]
+    # Rows that were not reached were so for one and the same reason, which a failed row tells better.
+    for row in failed or [row for row in report.rows if row.outcome == NOT_REACHED][:1]:
+        out.heading(f"{row.behaviour.name}: {row.reason}")
+        out.say(f"It {row.behaviour.checks}: {row.behaviour.why}.")
+        for line in row.output.splitlines():
+            out.say(f"  | {line}")
     out.heading(str(report))
     _write(json_file, json.dumps(report.json(), indent=2).encode() + b"\n")
     _write(junit_file, report.junit())

@@ -19,7 +19,7 @@ from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED
 from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S, AgentFailed, Interrupted, Pace, Stage
 
 PARALLEL = 4
-MAX_PARALLEL = 64
+MAX_PARALLEL = 32
 # What a first answer and an endpoint in trouble may take, as documented; and as short as shows most of it.
 REAL_TIME = Pace(first_answer_s=120, trouble_s=70.0)
 SHORTENED = Pace(first_answer_s=4, trouble_s=0.0)

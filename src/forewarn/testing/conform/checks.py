@@ -224,7 +224,7 @@ def _wait_recovered_once(stage: Stage) -> None:
 def incarnation_starts_again(stage: Stage) -> None:
     stage.start()
     stage.first_poll()
-    others = [stage.emulated.schedule("Reboot", "vm-1", source="User") for _ in range(4)]
+    others = [_held(stage, "Reboot", "vm-1") for _ in range(4)]
     stage.until(lambda: any((each.incarnation or 0) >= 5 for each in stage.polls), "it got the document 5")
     for each in others:
         stage.emulated.cancel(each)

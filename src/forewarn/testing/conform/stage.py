@@ -237,7 +237,9 @@ class Stage:
     @property
     def refusals(self) -> list[Asked]:
         """Polls that the service itself, not a fault, would not answer: something about them is wrong."""
-        return [each for each in self.polls if (each.status or 0) >= 400 and str(each.status) not in ("429", each.fault)]
+        return [
+            each for each in self.polls if (each.status or 0) >= 400 and str(each.status) not in ("429", each.fault)
+        ]
 
     @property
     def served(self) -> bool:
