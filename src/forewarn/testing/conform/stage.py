@@ -195,7 +195,7 @@ class Stage:
         return "\n".join(self._said.decode("utf-8", "replace").splitlines()[-MAX_OUTPUT_LINES:])
 
     def _pause(self) -> None:
-        """Until something is asked or answered, not long; it may go on talking meanwhile."""
+        """Between two looks; what it says meanwhile does not keep it waiting for long."""
         self._listen()
         self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
 
