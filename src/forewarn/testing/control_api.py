@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from forewarn.core.errors import NotFound
 from forewarn.core.model import Role
 from forewarn.testing.expectations import WITHIN_S, ExpectationFailed
 from forewarn.testing.recording import Asked
@@ -152,13 +153,22 @@ def _expect(emulator: "Emulator", said: ExpectIn) -> None:
     if said.what == "poll":
         expectations.poll(by=by, times=said.times, within_s=said.within_s, since=said.since)
         return
-    event, _ = emulator.service.control.event(said.event.upper())  # one that never was is a mistake of the test's
+    event_id = _known_event(emulator, said.event.upper())
     if said.what == "seen":
-        expectations.seen(event.id, by=by, status=said.status, within_s=said.within_s)
+        expectations.seen(event_id, by=by, status=said.status, within_s=said.within_s)
     elif said.what == "approval":
-        expectations.approval(event.id, by=by, times=said.times, within_s=said.within_s)
+        expectations.approval(event_id, by=by, times=said.times, within_s=said.within_s)
     else:
-        expectations.no_approval(event.id, by=by, within_s=said.within_s)
+        expectations.no_approval(event_id, by=by, within_s=said.within_s)
+
+
+def _known_event(emulator: "Emulator", event_id: str) -> str:
+    """One that never was, nor will be in what is replayed, is a mistake of the test's."""
+    if emulator.replay is None:
+        emulator.service.control.event(event_id)
+    elif event_id not in emulator.replay.event_ids:
+        raise NotFound(f"event {event_id} is not in the recording")
+    return event_id
 
 
 def _request_out(asked: Asked) -> RequestOut:

@@ -41,7 +41,10 @@ from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import Fault, Playbook, parse_faults, read_faults
 from forewarn.testing.listening import RecordedConnection
 from forewarn.testing.recording import Asked, RequestLog
+from forewarn.testing.recordings import read_recording
+from forewarn.testing.replaying import Replay, ReplayedConnection
 from forewarn.web.api.calls import CALLS
+from forewarn.web.guest import NewConnection
 
 SCOPE = "emulated"
 UPDATE_DOMAINS = 5
@@ -86,8 +89,8 @@ class Emulator:
 
     `clock` is `manual`, `system` or a rate like `60x`. `seed` fixes the ids, the dice of the faults, and on the manual clock
     the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `enabled=False` waits for the
-    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default
-    both are off.
+    first poll, as the service does. `replay` is a recording: its machine is whoever calls, and sees that alone. Other settings
+    as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default both are off.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Emulator:
         seed: int | None = None,
         port: int = 0,
         faults: Faults | None = None,
+        replay: Path | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
@@ -110,6 +114,13 @@ class Emulator:
             raise InvalidSettings(f"port: {port} and the next must be ports: use 1 to 65534, or 0 for any two")
         if wrong := sorted(settings.keys() & set(OWN_SETTINGS)):
             raise InvalidSettings(f"{wrong[0]}: an emulator has its own: leave it out")
+        recording = read_recording(replay) if replay is not None else None
+        if recording is not None:
+            if fleet is not None or machines != 1:
+                raise InvalidSettings(
+                    "replay: a recording is what one machine saw: leave out other machines and fleets"
+                )
+            fleet = fleet_of(1, recording.head.machine)
         self._machines = machines
         self._fleet = fleet
         self._port = port
@@ -118,6 +129,7 @@ class Emulator:
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
         self.clock = _clock(clock, seeded=seed is not None)
+        self.replay = Replay(recording, self.clock) if recording is not None else None
         self.log = RequestLog(self.clock.now)
         self.expectations = Expectations(self.log)
         self.set_faults(faults or ())
@@ -152,7 +164,11 @@ class Emulator:
         self._open.callback(self.service.close)
         self.service.control.listen(self.log.heard)
         self._apply_fleet()
-        connection = partial(RecordedConnection, self.log, self._choose_fault)
+        connection: NewConnection = partial(RecordedConnection, self.log, self._choose_fault)
+        if self.replay is not None:
+            self.replay.nudge = self.service.ticker.nudge
+            self.service.ticker.add_chore(self.replay)
+            connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
         )
@@ -220,6 +236,8 @@ class Emulator:
             emergency=emergency,
             on_failure=_one_of(OnFailure, on_failure, "on_failure"),
         )
+        if self.replay is not None:
+            raise Refused("an emulator that replays shows the recording alone: schedule on one without `replay`")
         control = self.service.control
         maintenance_id = control.submit(request, OPERATOR)
         self.service.ticker.settle()  # what starts at once has started when this returns
@@ -328,7 +346,8 @@ class Emulator:
 
     def _choose_fault(self, machine: str, method: str) -> Fault | None:
         since_s = (self.clock.now() - self._faults_since).total_seconds()
-        return self._playbook.choose(machine=machine, method=method, since_s=since_s)
+        chosen = self._playbook.choose(machine=machine, method=method, since_s=since_s)
+        return chosen or (self.replay.fault if self.replay is not None else None)
 
     # -- names and moments
 
@@ -343,12 +362,12 @@ class Emulator:
         return self.clock.now() + moment if isinstance(moment, timedelta) else moment
 
 
-def fleet_of(machines: int) -> Fleet:
+def fleet_of(machines: int, first: str = "") -> Fleet:
     """One scope, in which every type of event is possible: a placement group knows Terminate too."""
     placed = [
         Machine(
             scope=SCOPE,
-            name=f"vm-{number}",
+            name=(first if number == 0 else "") or f"vm-{number}",
             update_domain=number % UPDATE_DOMAINS,
             fault_domain=number % UPDATE_DOMAINS,
             host=f"host-{number}",
