@@ -35,6 +35,12 @@ HEAD = {"forewarn_recording": 1, "api_version": "2020-07-01"}
 GONE = {"at_s": 60, "status": 410, "headers": {"Retry-After": "7"}, "body": '{"error":"gone"}'}
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure the client in this process asks again at once."""
+    monkeypatch.setattr("forewarn.guest.client.BACKOFF_S", (0.05,))
+
+
 def document(incarnation: int, *events: dict[str, Any], **more: Any) -> str:
     return json.dumps({"DocumentIncarnation": incarnation, "Events": list(events), **more})
 
@@ -242,7 +248,9 @@ def test_failures_last_until_the_next_line(failing: dict[str, Any], meets: tuple
         endpoint = emulator.endpoint
         ask(endpoint)
         asked, waits = emulator.log.last_number, {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=60"}
-        waiting = in_thread(lambda: met(endpoint, headers=waits, timeout_s=WITHIN_S if meets != ("no-answer",) else 1))
+        waiting = in_thread(
+            lambda: met(endpoint, headers=waits, timeout_s=WITHIN_S if meets != ("no-answer",) else 0.5)
+        )
         assert emulator.log.wait(lambda requests: True if len(requests) > asked else None, WITHIN_S)
         emulator.advance(60)
         for outcome in (waiting(), met(endpoint, timeout_s=WITHIN_S if meets != ("no-answer",) else 0.2)):
@@ -268,7 +276,6 @@ def test_on_a_fast_clock_it_goes_on_by_itself(tmp_path: Path) -> None:
 def test_failures_are_written_down_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there and no answer in time; the same failure again is no news."""
     monkeypatch.setattr("forewarn.guest.client.FIRST_ANSWER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("forewarn.guest.client.BACKOFF_S", (0.05,))
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
     with recording(f"http://127.0.0.1:{port}", io.BytesIO()) as next_line:
@@ -352,28 +359,25 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_told_to(tmp_path: Path) -> None:
-    """SIGTERM in the middle of a long poll ends it with 0 and a sentence, `--for` with its own; a file that is there stays."""
+    """SIGTERM in the middle of a long poll ends it with 0 and a sentence, `--for` with its own."""
     path = tmp_path / "recording.jsonl"
     with Emulator(seed=1) as emulator:
         recorder = process("record", "--endpoint", emulator.endpoint, "--output", str(path))
         timed = process("record", "--endpoint", emulator.endpoint, "--for", "1s", "--scrub")
-        again = None
         try:
             assert recorder.stderr is not None
             recorder.stderr.readline()
-            again = process("record", "--endpoint", emulator.endpoint, "--output", str(path))
-            assert f"{path}: it is there already" in again.communicate(timeout=WITHIN_S)[1]
             recorder.send_signal(signal.SIGTERM)
             told = recorder.communicate(timeout=WITHIN_S)[1]
             written, timed_told = timed.communicate(timeout=WITHIN_S)
         finally:
-            for each in filter(None, (recorder, timed, again)):
+            for each in (recorder, timed):
                 each.kill()
                 each.wait(WITHIN_S)
-        assert (recorder.returncode, timed.returncode, again.returncode) == (0, 0, 2)
-    assert f"recorded 1 line(s) to {path}: it was told to stop" in told
-    assert "recorded 1 line(s) to standard output: the time is up" in timed_told
-    assert [json.loads(line).get("scrubbed") for line in written.splitlines()] == [True, None]
+        assert (recorder.returncode, timed.returncode) == (0, 0)
+    assert told == f"recorded 1 line(s) to {path}: it was told to stop\n"
+    assert timed_told.endswith("to standard output: the time is up\n")
+    assert all(json.loads(line).get("scrubbed", True) for line in written.splitlines())
     assert len(read_recording(path).lines) == 1
 
 
@@ -486,6 +490,7 @@ def test_a_recording_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (("record", "--api-version", "latest"), "--api-version: 'latest'"),
         (("record", "--for", "ever"), "'ever' is not a duration"),
         (("record", "--output", "no/such/folder"), "no/such/folder: cannot be written"),
+        (("record", "--output", __file__), f"{__file__}: it is there already"),
     ],
 )
 def test_wrong_usage_ends_with_2(

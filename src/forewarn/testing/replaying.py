@@ -38,6 +38,7 @@ class RecordedState(State):
     def __init__(self, scope: Scope, line: Line) -> None:
         super().__init__(replace(scope, version=LAST_VERSION), ())
         self.line = line
+        self.enabled = True  # there is nothing to be enabled for
         self.etag = answers.plain_tag(line.etag) or ""  # which no request can match
 
     def body(self, version: int) -> bytes:
