@@ -41,6 +41,7 @@ PARTS: dict[str, list[str]] = {
     "api": [*PYTEST, "tests/api"],
     "test kit": [*PYTEST, "tests/testing"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
+    "dist": [*PYTEST, "tests/dist"],
     "docs": [*PYTEST, "tests/docs"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],

@@ -48,7 +48,7 @@ from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
 from forewarn.web.guest import Connection, NewConnection
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
-from forewarn.web.listener import Address, GuestListener, is_wildcard
+from forewarn.web.listener import Address, GuestListener, reachable
 from forewarn.web.loop import Loop
 from forewarn.web.operator import operator_app
 from forewarn.web.portal.app import Portal
@@ -463,7 +463,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         _wait_until(lambda: server.started, thread)
         try:
             scheme = "https" if settings.tls_cert is not None else "http"
-            url = f"{scheme}://{_reachable(host.strip('[]'))}:{listener.getsockname()[1]}"
+            url = f"{scheme}://{reachable(host.strip('[]'))}:{listener.getsockname()[1]}"
             yield url
         finally:
             server.end()
@@ -487,13 +487,6 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         guest_url=guest_url,
     )
     return Portal(api, sessions, streams, house, clock_s=time.monotonic)
-
-
-def _reachable(host: str) -> str:
-    """As one writes it in an address; a wildcard is none to connect to."""
-    if host != "localhost" and is_wildcard(host):
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
 
 
 @contextmanager

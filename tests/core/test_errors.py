@@ -23,6 +23,7 @@ CODES = {
     "Forbidden": "forbidden",
     "TooLarge": "too_large",
     "Unprocessable": "unprocessable",
+    "TooManyAttempts": "too_many_attempts",
     "MethodNotAllowed": "method_not_allowed",
     "TooSlow": "request_timeout",
     "TooManyStreams": "too_many_streams",

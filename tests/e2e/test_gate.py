@@ -20,10 +20,11 @@ from tests.e2e.test_serve import run, serving
 
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.model import Token
-from forewarn.server import Service, _keep_operator_token, _reachable, running
+from forewarn.server import Service, _keep_operator_token, running
 from forewarn.settings import load
 from forewarn.web import gate
 from forewarn.web.api import app as api
+from forewarn.web.listener import reachable
 
 STANDING = ["--store", "memory:", "--guest", "127.0.0.1:0"]
 
@@ -384,7 +385,7 @@ def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> No
 
 def test_the_address_left_is_one_to_connect_to() -> None:
     """A wildcard is an address to listen on, not to ask."""
-    assert [_reachable(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
+    assert [reachable(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
         "127.0.0.1", "[::1]", "[::1]", "localhost", "10.0.0.1",
     ]  # fmt: skip
 

@@ -169,9 +169,9 @@ def test_notice_steps_approval_reboot_and_back(tmp_path: Path, version: str) -> 
         assert kinds.count("in-service") == 1
         (approved,) = [record for record in machine.records if record["kind"] == "approved"]
         assert 880 < float(str(approved["left_s"])) < 900
-        metrics = (machine.folder / "agent.prom").read_text()
-        assert "forewarn_agent_approvals_total 1" in metrics
-        assert "forewarn_agent_in_service 1" in metrics
+        metrics = machine.folder / "agent.prom"  # written after the journal
+        until(lambda: "forewarn_agent_in_service 1" in metrics.read_text(), [machine])
+        assert "forewarn_agent_approvals_total 1" in metrics.read_text()
         assert machine.off() == 0
 
 

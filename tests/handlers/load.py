@@ -1,7 +1,8 @@
 """Clients that ask without pause and without retries: `python load.py STOP OUT CLIENTS URL…`, until the file STOP is there.
 
 Each client sends the next request when the last was answered, every tenth a slow one, to the addresses in turn. What came of
-them is JSON in OUT: answers by who gave them, and everything that was not 2xx by what it was.
+them is JSON in OUT: answers by who gave them, and everything that was not 2xx by what it was. OUT.begun is there once each
+client has had its share of answers.
 """
 
 import http.client
@@ -9,11 +10,13 @@ import itertools
 import json
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 10
+BEGUN_AFTER = 12
 
 
 def ask(address: str, path: str) -> tuple[int, str]:
@@ -44,6 +47,9 @@ def main() -> None:
     threads = [threading.Thread(target=client, args=(n, addresses, stop, *counted[n])) for n in range(clients)]
     for thread in threads:
         thread.start()
+    while any(sum(mine.values()) + sum(wrong.values()) < BEGUN_AFTER for mine, wrong in counted):
+        time.sleep(0.05)
+    out.with_suffix(".begun").touch()
     for thread in threads:
         thread.join()
     answers, errors = Counter[str](), Counter[str]()

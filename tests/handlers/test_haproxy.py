@@ -54,7 +54,7 @@ def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
     preparing.join(10)
     assert web.seen(proxy) == ("maint", False, 0)
     assert haproxy.verify(spec, run) is True
-    assert run.kept == {"before": {f"web/web-0 at {proxy}": "ready"}, "left": 0}
+    assert run.kept == {"left": 0, "before": {f"web/web-0 at {proxy}": "ready"}}
     haproxy.recover(spec, run)
     assert web.seen(proxy).usable
     assert {get(web.front()) for _ in range(4)} == {"web-0", "web-1"}
@@ -76,22 +76,26 @@ def test_what_was_out_before_stays_out(web: Pool, before: str) -> None:
 
 
 def test_every_proxy_must_say_so(web: Pool) -> None:
-    """One that is down fails the step and is named; the others are told all the same, out and in again."""
+    """One that is down is waited for, then fails the step and is named; the others are told all the same."""
     one, two = web.haproxy("one"), web.haproxy("two")
     spec, run = spec_of(one, two), run_of()
     web.stop("two")
-    with pytest.raises(StepFailed, match=f"^the proxy {two} does not answer: Connection refused$"):
-        haproxy.prepare(spec, run)
+    with pytest.raises(OutOfTime, match=f"^the proxy {two} does not answer: Connection refused$"):
+        haproxy.prepare(spec, run_of(share_s=2.0, before={f"web/web-0 at {one}": "ready"}))
     assert web.seen(one).admin == "maint"
     with pytest.raises(StepFailed, match="does not answer"):
         haproxy.verify(spec, run)
     with pytest.raises(StepFailed, match=f"^the proxy {two} does not answer"):
-        haproxy.recover(spec, run)
+        haproxy.recover(spec, run_of(before={f"web/web-0 at {one}": "ready"}))
     assert web.seen(one).usable
     assert haproxy.check(spec) == [f"the proxy {two} does not answer: Connection refused"]
+    preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
+    preparing.start()
+    until(lambda: web.seen(one).admin == "maint")
+    assert preparing.is_alive(), "it waits for the other"
     Path(two).unlink()
     web.haproxy("two")
-    haproxy.prepare(spec, run)
+    preparing.join(20)
     assert haproxy.verify(spec, run) is True
     web.tell(two, "ready")
     assert haproxy.verify(spec, run) is False

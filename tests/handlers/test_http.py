@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from forewarn.guest.handlers.http import Spec
 from forewarn.guest.handlers.http_registrar import Look
 from forewarn.guest.steps import Run
 from tests.guest.talking import event, http_endpoint, say
-from tests.handlers.living import living
+from tests.handlers.living import living, until
 
 ROOT = Path(__file__).parents[2]
 MEMBER = "/api/pools/web/members/web-0"
@@ -191,11 +192,24 @@ def test_a_registrar_that_refuses(registrar: Registrar, status: str) -> None:
     spec = spec_of(registrar.url)
     registrar.mode = status
     with pytest.raises(StepFailed, match=f"{registrar.url}{MEMBER} was answered {status}$"):
-        http.prepare(spec, run_of())
+        http.prepare(spec, run_of(share_s=1.0))
     if status == "500":
         with pytest.raises(StepFailed, match=r"^GET "):
             http.verify(spec, run_of())
         assert "was answered 500" in http.check(spec)[0]
+
+
+def test_a_registrar_that_does_not_answer_just_now(registrar: Registrar) -> None:
+    """It is waited for: a failed step is never tried again."""
+    registrar.mode = "503"
+    spec, run = spec_of(registrar.url), run_of()
+    preparing = threading.Thread(target=http.prepare, args=(spec, run))
+    preparing.start()
+    until(lambda: bool(registrar.asked))
+    assert preparing.is_alive()
+    registrar.mode = "pass"
+    preparing.join(20)
+    assert http.verify(spec, run) is True
 
 
 def test_nobody_there() -> None:
@@ -205,7 +219,7 @@ def test_nobody_there() -> None:
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         spec = spec_of(url)
         with pytest.raises(StepFailed, match=f"^GET {url}{MEMBER}: no connection to {url}: Connection refused$"):
-            http.prepare(spec, run_of())
+            http.prepare(spec, run_of(share_s=1.0))
         assert "hunter2" not in http.check(spec)[0]
 
 

@@ -26,7 +26,7 @@ MACHINES = ("web-0", "web-1", "web-2")
 ADDRESSES = dict(zip(MACHINES, ("10.88.0.10", "10.88.0.11", "10.88.0.12"), strict=True))
 FRONTS, RUNTIMES = ("10.88.0.1:8081", "10.88.0.1:8082"), ("10.88.0.1:9991", "10.88.0.1:9992")
 CLIENTS = 8
-TOKEN = "t" * 32
+SERVER, TOKEN = "http://127.0.0.1:8170", "t" * 32
 FORWARDING = "3"
 
 HAPROXY = """
@@ -150,7 +150,7 @@ class Shop:
         return self.host.run(f"curl -s -o /dev/null -w '%{{http_code}}' {url} || true")
 
     def _forewarn(self, words: str) -> str:
-        return self.host.run(f"FOREWARN_SERVER=http://127.0.0.1:8170 FOREWARN_TOKEN={TOKEN} forewarn {words}")
+        return self.host.run(f"FOREWARN_SERVER={SERVER} FOREWARN_TOKEN={TOKEN} forewarn {words}")
 
     def _times(self, kind: str) -> list[int]:
         """How often each agent has written that down."""
@@ -159,13 +159,16 @@ class Shop:
 
     def rolling_reboot(self, round_: int = 1) -> dict[str, dict[str, int]]:
         """Of the whole scope, under load, until every machine is back in service; what the clients got."""
-        stop, out = self.folder / "stop", self.folder / "load.json"
-        for path in (stop, out):
+        stop, out, begun = self.folder / "stop", self.folder / "load.json", self.folder / "load.begun"
+        for path in (stop, out, begun):
             path.unlink(missing_ok=True)
         words = [sys.executable, str(HERE / "load.py"), str(stop), str(out), str(CLIENTS)]
         self.lab.start(self.host, [*words, *(f"http://{front}" for front in FRONTS)])
-        ask = "maintenance schedule --type Reboot --scope shop --yes --no-notice-ok --wait done --timeout 90s"
-        self._forewarn(ask)
+        until(begun.exists)
+        ask = "forewarn maintenance schedule --type Reboot --scope shop --yes --no-notice-ok --wait done --timeout 90s"
+        asked = self.lab.start(self.host, ask.split(), FOREWARN_SERVER=SERVER, FOREWARN_TOKEN=TOKEN)
+        told, _ = asked.communicate(timeout=100)
+        assert asked.returncode == 0, told
         if self._agents:
             until(lambda: self._times("in-service") == [round_] * 3, self.logs)
         stop.touch()
@@ -200,7 +203,7 @@ def shop(folder: Path, *, agents: bool) -> Iterator[Shop]:
                 made.close()
 
 
-@pytest.mark.timeout(120 * ROUNDS)
+@pytest.mark.timeout(180 * ROUNDS)
 def test_with_agents_nobody_notices(tmp_path: Path) -> None:
     """Every machine is rebooted once a round, serves before and after, and not one request fails."""
     with shop(tmp_path, agents=True) as made:
@@ -214,6 +217,7 @@ def test_with_agents_nobody_notices(tmp_path: Path) -> None:
         assert made.approvals() == [ROUNDS] * 3
 
 
+@pytest.mark.timeout(180)
 def test_without_agents_requests_fail(tmp_path: Path) -> None:
     """The same reboots, the same clients: whoever is not forewarned loses requests."""
     with shop(tmp_path, agents=False) as made:

@@ -140,3 +140,41 @@ def test_it_starts_without_what_it_does_not_need() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
     assert "forewarn.server" in done.stdout.split()
     assert not {"uvloop", "rich", "typer", "pytest"} & set(done.stdout.split())
+
+
+TOKEN = "a-token-for-tests-only"
+
+
+def test_off_loopback_operators_need_a_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container: whoever has it gives orders, others do not, guests ask as ever; without one it does not start."""
+    elsewhere = ("--guest", "0.0.0.0:0", "--operator", "0.0.0.0:0")
+    monkeypatch.delenv("FOREWARN_TOKEN", raising=False)
+    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", *elsewhere])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 2
+    assert "operator: 0.0.0.0:0 is not on loopback" in capsys.readouterr().err
+    monkeypatch.setenv("FOREWARN_TOKEN", TOKEN)
+    with emulating(*elsewhere) as (_, lines):
+        endpoint, operator = urls(lines)
+        assert ask(endpoint).status == 200
+        assert ask(operator, path="/v1/machines").status == 401
+        allowed = ask(operator, path="/v1/machines", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert (allowed.status, [m["name"] for m in allowed.json["items"]]) == (200, ["vm-0"])
+
+
+def test_the_address_that_clients_have_built_in() -> None:
+    """The commands of the tutorial, in a network of their own."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "testing-your-app.md").read_text("utf-8")
+    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    add, start, asked = [line.removeprefix("# ") for line in block.splitlines()]
+    start = start.replace("forewarn", f"{sys.executable} -m forewarn", 1)
+    script = f"set -e; ip link set lo up; {add}; {start} --port 0 | while read -r line; do case $line in forewarn*)"
+    script += f" {asked}; kill 0;; esac; done"
+    done = subprocess.run(
+        ["unshare", "--net", "setsid", "--wait", "bash", "-c", script],
+        capture_output=True, text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+    assert '{"DocumentIncarnation":1,"Events":[]}' in done.stdout, done.stderr

@@ -31,6 +31,13 @@ def emulate(
     port: Annotated[
         int, typer.Option(help="Guests ask on this port of 127.0.0.1, operators on the next; 0 takes any two.")
     ] = PORT,
+    guest: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where guests ask, if not there: 169.254.169.254:80, 0.0.0.0:8169.")
+    ] = "",
+    operator: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="And operators; off loopback they need the token in FOREWARN_TOKEN."),
+    ] = "",
     faults: Annotated[
         Path | None, typer.Option(help="A playbook (TOML) of what goes wrong.", show_default=False)
     ] = None,
@@ -62,13 +69,13 @@ def emulate(
         if replay is not None and given is not None:
             raise InvalidSettings(f"--replay: a recording says all that happens, to one machine: leave out {name}")
     import signal
-    import threading
 
     from forewarn import logs
-    from forewarn.server import calm
+    from forewarn.server import Stopping, calm
     from forewarn.testing.emulator import Emulator
 
-    options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "faults": faults, "log_level": log_level}
+    options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "guest": guest, "operator": operator}
+    options |= {"faults": faults, "log_level": log_level}
     if scenario is None:
         played, emulator = None, Emulator(1 if machines is None else machines, fleet=fleet, replay=replay, **options)
     else:
@@ -77,9 +84,7 @@ def emulate(
         played = found(scenario, machines)
         emulator = emulator_for(played, **options)
     with emulator:
-        stopping = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopping.set())
+        stopping = Stopping(signal.SIGTERM, signal.SIGINT)
         logs.set_up(log_level)
         calm()
         print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")

@@ -6,7 +6,7 @@ expectations, all at the listener's one seam (`listening`).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -33,8 +33,8 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.server import Service, new_id, running
-from forewarn.settings import load
+from forewarn.server import MIN_TOKEN_CHARS, Service, environment_token, new_id, running
+from forewarn.settings import Settings, load, on_loopback
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.control_api import emulator_calls
 from forewarn.testing.expectations import WITHIN_S, Expectations
@@ -43,6 +43,7 @@ from forewarn.testing.listening import RecordedConnection
 from forewarn.testing.recording import Asked, RequestLog
 from forewarn.testing.recordings import read_recording
 from forewarn.testing.replaying import Replay, ReplayedConnection
+from forewarn.web.api.access import ENVIRONMENT_TOKEN
 from forewarn.web.api.calls import CALLS
 from forewarn.web.guest import NewConnection
 
@@ -88,7 +89,8 @@ class Emulator:
     """A context manager. `machines` are vm-0, vm-1 … of one scope, 127.0.0.1, 127.0.0.2 …; one alone is whoever calls.
 
     `clock` is `manual`, `system` or a rate like `60x`. `seed` fixes the ids, the dice of the faults, and on the manual clock
-    the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `enabled=False` waits for the
+    the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `guest` and
+    `operator` are other addresses for them, HOST:PORT; off loopback operators need FOREWARN_TOKEN. `enabled=False` waits for the
     first poll, as the service does. `replay` is a recording: its machine is whoever calls, and sees that alone. Other settings
     as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default both are off.
     """
@@ -101,6 +103,8 @@ class Emulator:
         clock: str = "manual",
         seed: int | None = None,
         port: int = 0,
+        guest: str = "",
+        operator: str = "",
         faults: Faults | None = None,
         replay: Path | None = None,
         enabled: bool = True,
@@ -123,7 +127,8 @@ class Emulator:
             fleet = fleet_of(1, recording.head.machine)
         self._machines = machines
         self._fleet = fleet
-        self._port = port
+        self._guest = guest or f"127.0.0.1:{port}"
+        self._operator = operator or f"127.0.0.1:{port + 1 if port else 0}"
         self._enabled = enabled
         self._settings = {**DEFAULTS, **{key: _text(value) for key, value in settings.items()}}
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
@@ -154,13 +159,15 @@ class Emulator:
         flags = {
             **self._settings,
             "store": "memory:",
-            "guest": f"127.0.0.1:{self._port}",
-            "operator": f"127.0.0.1:{self._port + 1 if self._port else 0}",
-            "token_free": True,
+            "guest": self._guest,
+            "allow_any_interface": True,
+            "operator": self._operator,
+            "behind_tls_proxy": True,  # see `_reached`
             "every_caller": self._every_caller(),
         }
         # Not the environment: what is set there is meant for a service, and a test must not depend on it.
-        self.service = Service(load(flags, {}), clock=self.clock, store=MemoryStore(), new_id=self._new_id)
+        settings = _reached(load(flags, {}))
+        self.service = Service(settings, clock=self.clock, store=MemoryStore(), new_id=self._new_id)
         self._open.callback(self.service.close)
         self.service.control.listen(self.log.heard)
         self._apply_fleet()
@@ -360,6 +367,17 @@ class Emulator:
 
     def _moment(self, moment: datetime | timedelta | None) -> datetime | None:
         return self.clock.now() + moment if isinstance(moment, timedelta) else moment
+
+
+def _reached(settings: Settings) -> Settings:
+    """On loopback without a token; elsewhere, in a container's network, with one, and in the clear: the work is pretended."""
+    free = on_loopback(settings.operator)
+    if not free and not environment_token():
+        raise InvalidSettings(
+            f"operator: {settings.operator} is not on loopback, and others could give orders there: set {ENVIRONMENT_TOKEN} to a"
+            f" token of at least {MIN_TOKEN_CHARS} characters, and give it to those who may"
+        )
+    return replace(settings, behind_tls_proxy=False, token_free=free)
 
 
 def fleet_of(machines: int, first: str = "") -> Fleet:

@@ -71,6 +71,13 @@ def is_wildcard(host: str) -> bool:
     return ipaddress.ip_address(host).is_unspecified
 
 
+def reachable(host: str) -> str:
+    """As one writes it in an address; a wildcard is none to connect to."""
+    if host != "localhost" and is_wildcard(host):
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
 def raise_file_limit() -> None:
     """Every guest is a file descriptor: take as many as we are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -106,8 +113,7 @@ class GuestListener:
     def urls(self) -> list[str]:
         urls = []
         for address, listener in self._sockets:
-            host = f"[{address.host}]" if ":" in address.host else address.host
-            urls.append(f"http://{host}:{listener.getsockname()[1]}")
+            urls.append(f"http://{reachable(address.host)}:{listener.getsockname()[1]}")
         return urls
 
     def start(self) -> None:

@@ -1,15 +1,15 @@
 """`haproxy`: out of the pools of one or several HAProxies: drained, seen without sessions, in maintenance; and back.
 
-Every proxy must say itself that it is so. One that cannot be asked fails the step, for it may send requests to a machine that
-is down; what the others can be told they are told all the same. How each had the server before is kept, and put back:
-what was in maintenance stays there.
+Every proxy must say itself that it is so. One that cannot be asked until the time is over fails the step, for it may send
+requests to a machine that is down; what the others can be told they are told all the same. How each had the server before is
+kept, and put back: what was in maintenance stays there.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Tuple
 
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.haproxy_runtime import Place, Seen, asked, servers
@@ -23,6 +23,8 @@ UNDOES_AGAIN = True
 ASK_S = 5.0
 CHECK_S = 2.0
 POLL_S = 0.2
+# Between two tries at a proxy that does not answer.
+RETRY_S = 1.0
 MAX_PLACES = 64
 _SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
 
@@ -66,10 +68,22 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
+    """At the proxies that answer first; one that does not just now is waited for: a failed step is never tried again."""
+    run.keep(left=0)
+    missing = _places(spec)
+
+    def look() -> Tuple[bool, str]:
+        troubles: List[str] = []
+        there = _those_of(missing, troubles, lambda place: _remember(place, run))
+        _leave(spec, there, run)
+        missing[:] = [place for place in missing if place not in there]
+        return not missing, "; ".join(troubles)
+
+    run.must(look, RETRY_S)
+
+
+def _leave(spec: Spec, there: List[Place], run: Run) -> None:
     troubles: List[str] = []
-    before: Dict[str, str] = dict(run.kept.get("before", {}))
-    there = _those_of(_places(spec), troubles, lambda place: before.setdefault(str(place), _see(place, run).admin))
-    run.keep(before=before, left=0)
     _await(there, lambda place: _others_suffice(spec, place, run), run, "too few others of its backend are up: {}")
     there = _those_of(there, troubles, lambda place: _change(place, "drain", run, unless=("drain", "maint")))
     _drain(spec, there, run)
@@ -157,6 +171,13 @@ def _drain(spec: Spec, places: List[Place], run: Run) -> None:
 def _is_out(place: Place, run: Run) -> bool:
     seen = _see(place, run)
     return seen.admin == "maint" and (not seen.sessions or bool(run.kept.get("left")))
+
+
+def _remember(place: Place, run: Run) -> None:
+    """How it is, before anything is changed; once."""
+    admin = _see(place, run).admin
+    if not _before(place, run):
+        run.keep(before={**run.kept.get("before", {}), str(place): admin})
 
 
 def _before(place: Place, run: Run) -> str:

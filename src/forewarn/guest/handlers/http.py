@@ -17,6 +17,8 @@ UNDOES_AGAIN = True
 # One request; less when the step has less.
 ASK_S = 10.0
 POLL_S = 0.2
+# Between two tries at a registrar that does not answer.
+RETRY_S = 1.0
 IN, OUT = "in", "out"
 
 
@@ -53,11 +55,26 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    out = verify(spec, run)
+    out = _first_seen(spec, run)
     run.keep(before=run.kept.get("before") or (OUT if out else IN))
     if not out:
         spec.prepare.make(_headers(spec), run.time_for(ASK_S))
         _until(spec, spec.verify, run)
+
+
+def _first_seen(spec: Spec, run: Run) -> bool:
+    """Whether it is out. A registrar that does not answer just now is waited for: a failed step is never tried again."""
+    out: List[bool] = []
+
+    def look_() -> Tuple[bool, str]:
+        try:
+            out.append(verify(spec, run))
+        except StepFailed as error:
+            return False, str(error)
+        return True, ""
+
+    run.must(look_, RETRY_S)
+    return out[0]
 
 
 def verify(spec: Spec, run: Run) -> bool:

@@ -1,7 +1,8 @@
 """What was looked at is kept until something changes: a page of a large maintenance is asked for more often than it changes.
 
-Every change that can be told of is in the audit, so its newest entry tells whether a look still holds, whichever node made the
-change. What depends on the time, such as what an event waits for, is worked out anew each time and not kept.
+Every change of an event or an order is in the audit, so its newest entry tells whether a look still holds, whichever node made
+the change; that a maintenance has ended is not, so the maintenance itself is compared. What depends on the time, such as what
+an event waits for, is worked out anew each time and not kept.
 """
 
 import threading
@@ -36,13 +37,14 @@ class Looks:
             if mark != self._mark:
                 self._kept.clear()
                 self._mark = mark
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            kept = self._kept.get(key)
+        if kept is not None and all(self._store.maintenance(i) == kept.maintenances.get(i) for i in wanted):
+            return kept
         snapshot = self._control.told(events=events, maintenances=wanted)
         with self._lock:
             if mark == self._mark:
                 self._kept[key] = snapshot
+                self._kept.move_to_end(key)
                 self._forget()
         return snapshot
 
