@@ -152,6 +152,7 @@ def test_tags_long_polls_and_checks_are_the_endpoints(tmp_path: Path) -> None:
     )
     with Emulator(replay=path) as emulator:
         endpoint = emulator.endpoint
+        emulator.advance(hours=1)  # nobody has asked: it has not begun
         first = ask(endpoint)
         assert first.headers["etag"] == 'W/"one"'
         tagged = {**METADATA, "If-None-Match": first.headers["etag"]}
@@ -290,7 +291,7 @@ def test_failures_are_written_down_as_they_come(monkeypatch: pytest.MonkeyPatch)
 def test_a_scrubbed_recording_has_no_name_in_it(tmp_path: Path) -> None:
     """Machines, ids, descriptions and whatever stands in unknown fields; the same name is the same stand-in throughout."""
     other = {**event(), "EventId": EVENT.replace("1", "2"), "Resources": ["db-7", "web-3"]}
-    lines = (
+    lines: tuple[dict[str, Any], ...] = (
         said(0, document(1, event(Description="ask Smith", Rack={"owner-smith": "web-3"}), Cluster="north"), '"smith"'),
         said(60, document(2, event("Started", NotBefore=""), other), '"2"'),
         {"at_s": 90, "status": 503, "body": '{"error":"db-7 is unwell"}'},

@@ -22,13 +22,10 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
-    Machine,
     OnFailure,
     Order,
     OrderState,
     Request,
-    Scope,
-    ScopeKind,
     Source,
     Targets,
 )
@@ -37,6 +34,7 @@ from forewarn.server import MIN_TOKEN_CHARS, Service, environment_token, new_id,
 from forewarn.settings import Settings, load, on_loopback
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.control_api import emulator_calls
+from forewarn.testing.emulated import SCOPE, fleet_of
 from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import Fault, Playbook, parse_faults, read_faults
 from forewarn.testing.listening import RecordedConnection
@@ -47,8 +45,6 @@ from forewarn.web.api.access import ENVIRONMENT_TOKEN
 from forewarn.web.api.calls import CALLS
 from forewarn.web.guest import NewConnection
 
-SCOPE = "emulated"
-UPDATE_DOMAINS = 5
 MAX_MACHINES = 250
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "emulator")
@@ -378,23 +374,6 @@ def _reached(settings: Settings) -> Settings:
             f" token of at least {MIN_TOKEN_CHARS} characters, and give it to those who may"
         )
     return replace(settings, behind_tls_proxy=False, token_free=free)
-
-
-def fleet_of(machines: int, first: str = "") -> Fleet:
-    """One scope, in which every type of event is possible: a placement group knows Terminate too."""
-    placed = [
-        Machine(
-            scope=SCOPE,
-            name=(first if number == 0 else "") or f"vm-{number}",
-            update_domain=number % UPDATE_DOMAINS,
-            fault_domain=number % UPDATE_DOMAINS,
-            host=f"host-{number}",
-            addresses=(f"127.0.0.{number + 1}",),
-        )
-        for number in range(machines)
-    ]
-    scope = Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)
-    return Fleet({SCOPE: scope}, {machine.key: machine for machine in placed})
 
 
 def seeded_ids(seed: int) -> Callable[[], str]:

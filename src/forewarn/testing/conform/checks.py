@@ -10,7 +10,8 @@ from itertools import pairwise
 from forewarn.core.document import VERSIONS
 from forewarn.core.model import Actor
 from forewarn.testing.conform.stage import MACHINE, AgentFailed, Stage
-from forewarn.testing.emulator import SCOPE, Scheduled
+from forewarn.testing.emulated import SCOPE
+from forewarn.testing.emulator import Scheduled
 
 IDLE_S = 3.0
 ENDS_WITHIN_S = 5.0
