@@ -277,11 +277,14 @@ def test_on_a_fast_clock_it_goes_on_by_itself(tmp_path: Path) -> None:
 def test_failures_are_written_down_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there and no answer in time; the same failure again is no news."""
     monkeypatch.setattr("forewarn.guest.client.FIRST_ANSWER_TIMEOUT_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port = bound.getsockname()[1]
-    with recording(f"http://127.0.0.1:{port}", io.BytesIO()) as next_line:
+    faults = [{"fault": "stall", "requests": "1-2"}, {"fault": "bad-json", "requests": 3}]
+    bound = socket.socket()  # not listening: the port is ours, and nobody is there
+    bound.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{bound.getsockname()[1]}"
+    with recording(f"http://{address}", io.BytesIO()) as next_line:
         assert next_line().failure == "unreachable"
-        with Emulator(port=port, faults=[{"fault": "stall", "requests": "1-2"}, {"fault": "bad-json", "requests": 3}]):
+        bound.close()
+        with Emulator(guest=address, faults=faults):
             assert next_line().failure == "no-answer"
             unreadable = next_line()
             assert (unreadable.status, unreadable.raw[-1:]) == (200, b",")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from forewarn.core.model import NAME
 from forewarn.guest import Client
 from forewarn.guest.client import NEWEST_VERSION, PATH
 from forewarn.guest.clock import Time, shown
@@ -110,7 +111,7 @@ class Recorder:
 
     def _begin(self) -> None:
         me = self._client.me()
-        machine = me.name if me.origin == "instance" else ""
+        machine = me.name if me.origin == "instance" and NAME.fullmatch(me.name) else ""
         scrubber = self._scrubber
         self._began_s = self._time.monotonic()
         self._write(
