@@ -43,10 +43,11 @@ PARTS: dict[str, list[str]] = {
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "dist": [*PYTEST, "tests/dist"],
     "docs": [*PYTEST, "tests/docs"],
+    "simulation": [*PYTEST, "tests/sim"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation")
 LANES = 2
 
 

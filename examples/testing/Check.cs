@@ -13,6 +13,8 @@ static class Check
         using (var client = new WebClient())
         {
             client.Headers[HttpRequestHeader.ContentType] = "application/json";
+            var token = Environment.GetEnvironmentVariable("FOREWARN_TOKEN");
+            if (token != null) client.Headers[HttpRequestHeader.Authorization] = "Bearer " + token;
             return client.UploadString(Server + path, body);
         }
     }

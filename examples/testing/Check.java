@@ -12,11 +12,12 @@ public class Check {
     static final HttpClient CLIENT = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
 
     static String post(String path, String body) throws Exception {
-        HttpRequest request = HttpRequest.newBuilder(URI.create(SERVER + path))
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(SERVER + path))
                 .header("Content-Type", "application/json")
-                .POST(HttpRequest.BodyPublishers.ofString(body))
-                .build();
-        HttpResponse<String> response = CLIENT.send(request, HttpResponse.BodyHandlers.ofString());
+                .POST(HttpRequest.BodyPublishers.ofString(body));
+        String token = System.getenv("FOREWARN_TOKEN");
+        if (token != null) request.header("Authorization", "Bearer " + token);
+        HttpResponse<String> response = CLIENT.send(request.build(), HttpResponse.BodyHandlers.ofString());
         if (response.statusCode() >= 400) throw new AssertionError(response.body());
         return response.body();
     }

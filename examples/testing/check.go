@@ -17,7 +17,15 @@ func post(path string, body any, answer any) {
 		server = "http://127.0.0.1:8170"
 	}
 	said, _ := json.Marshal(body)
-	response, err := http.Post(server+path, "application/json", bytes.NewReader(said))
+	request, err := http.NewRequest("POST", server+path, bytes.NewReader(said))
+	if err != nil {
+		fail(err.Error())
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if token := os.Getenv("FOREWARN_TOKEN"); token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		fail(err.Error())
 	}

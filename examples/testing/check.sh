@@ -1,6 +1,6 @@
 #!/bin/sh
 # A Redeploy of vm-0, watched over the emulator's control API: is it seen, approved once, and not before the app was ready?
-# Needs curl and jq. The app under test runs beside it, with FOREWARN_ENDPOINT set; FOREWARN_SERVER is the emulator's operator side.
+# Needs curl and jq. FOREWARN_TOKEN is the emulator's token, where it has one. The app under test runs beside it, with FOREWARN_ENDPOINT set; FOREWARN_SERVER is the emulator's operator side.
 set -eu
 server=${FOREWARN_SERVER:-http://127.0.0.1:8170}
 post() {

@@ -4,6 +4,7 @@ No rule lives here. A conflict (somebody else was first) means reload and decide
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -36,6 +37,8 @@ from forewarn.core.waiting import Waiting, waiting_for, waiting_for_each
 from forewarn.store import Focus, Store
 
 MAX_TRIES = 3
+# Notice counts from the moment it was decided on: whoever was stopped between deciding and saving must decide again.
+MAX_DECISION_AGE_S = 5.0
 
 Bell = Callable[[Change], None]
 Decision = Callable[[Snapshot, datetime], Change]
@@ -59,11 +62,20 @@ class Answered(Exception):
 
 
 class Control:
-    def __init__(self, store: Store, clock: Clock, *, new_id: Callable[[], str], order_timeout_s: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        new_id: Callable[[], str],
+        order_timeout_s: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._new_id = new_id
         self._order_timeout_s = order_timeout_s
+        self._monotonic = monotonic
         self._bells: list[Bell] = []
         # Within a process one decision at a time: a version check should only ever fail because of another process.
         self._deciding = threading.Lock()
@@ -299,8 +311,10 @@ class Control:
         timeout_s = self._order_timeout_s
         with self._deciding:
             snapshot = self._store.snapshot(Focus(maintenances=tuple(maintenance_ids)))
-            change = lifecycle.tick(snapshot, now=self._clock.now(), actor=actor, order_timeout_s=timeout_s)
+            decided_s, now = self._monotonic(), self._clock.now()
+            change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s)
             if not change.empty:
+                self._refuse_old(decided_s)
                 self._store.apply(change)
         self._ring(change)
         return change
@@ -369,20 +383,28 @@ class Control:
         with self._deciding:
             for _ in range(MAX_TRIES):
                 self.refuse_repetition(once)
-                change = decide(self._store.snapshot(focus), self._clock.now())
-                if self._save(change):
+                snapshot = self._store.snapshot(focus)
+                decided_s, now = self._monotonic(), self._clock.now()
+                change = decide(snapshot, now)
+                if self._save(change, decided_s):
                     return change
         raise _too_many_conflicts()
 
-    def _save(self, change: Change) -> bool:
-        """Whether it was saved; a repetition has nothing to save."""
+    def _save(self, change: Change, decided_s: float | None = None) -> bool:
+        """Whether it was saved; a repetition has nothing to save. What tells nobody of a time may be as old as it likes."""
         if not change.empty:
             try:
+                if decided_s is not None:
+                    self._refuse_old(decided_s)
                 self._store.apply(change)
             except Conflict:
                 return False
         self._ring(change)
         return True
+
+    def _refuse_old(self, decided_s: float) -> None:
+        if self._monotonic() - decided_s > MAX_DECISION_AGE_S:
+            raise Conflict("it was decided too long ago: this process was stopped meanwhile")
 
     def _ring(self, change: Change) -> None:
         if not change.empty:

@@ -63,10 +63,14 @@ class Ticker:
         # In the loop, a maintenance whose tick fails in a way no rule foresees must not hold up the rest: it is tried
         # again later. Whoever calls `cycle` or `advance` gets the error.
         self._sick: dict[str, float] = {}
+        # How many maintenances are ticked at once: fewer after a conflict, for less is decided sooner and meets fewer others.
+        self._batch = BATCH
         self._isolating = False
         self._chores: list[Chore] = []
         # Ends of orders that are not saved yet: a store that is away must not lose them.
         self._unsaved: deque[Report] = deque()
+        # Orders we may have taken: the store failed while it saved that, and nobody else will begin them.
+        self._doubtful: set[str] = set()
         self._trouble = ""
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
@@ -115,13 +119,7 @@ class Ticker:
             running = [self._work(order) for order in ours]
             self._executor.tidy(running)
             for work in running:
-                status = self._executor.status(work)
-                if isinstance(status, Outcome):
-                    self._unsaved.append(Report(work.order.id, work.order.attempt, status))
-                elif status is Progress.RUNNING:
-                    self._executor.watch(work)
-                else:
-                    self._begin(work)
+                self._take_up(work)
 
     # -- one cycle
 
@@ -131,6 +129,7 @@ class Ticker:
             due = self._due()
             done = self._tick(due) if due else Counter[str]()
             done += self._save_reports()
+            self._end_doubts()
             done += self._hand_out()
             for chore in self._chores:
                 if count := chore.do(self._clock.now()):
@@ -178,18 +177,23 @@ class Ticker:
     def _due(self) -> list[str]:
         now_s = time.monotonic()
         self._sick = {i: at_s for i, at_s in self._sick.items() if at_s > now_s}
-        due = self._store.due(self._clock.now(), BATCH + len(self._sick))
-        return [i for i in due if i not in self._sick][:BATCH]
+        due = self._store.due(self._clock.now(), self._batch + len(self._sick))
+        return [i for i in due if i not in self._sick][: self._batch]
 
     def _tick(self, due: list[str]) -> Counter[str]:
         try:
-            return _counted(self._control.tick(due, self._actor))
-        except (Conflict, StoreUnavailable):
+            done = _counted(self._control.tick(due, self._actor))
+        except Conflict:
+            self._batch = max(1, self._batch // 2)
+            raise
+        except StoreUnavailable:
             raise
         except Exception:
             if not self._isolating:
                 raise
             return self._tick_one_by_one(due)
+        self._batch = min(BATCH, 2 * self._batch)
+        return done
 
     def _tick_one_by_one(self, due: list[str]) -> Counter[str]:
         done: Counter[str] = Counter()
@@ -222,7 +226,7 @@ class Ticker:
         return done
 
     def _hand_out(self) -> Counter[str]:
-        """Take open orders, each saved as running before its executor begins; nothing can fail in between."""
+        """Take open orders, each saved as running before its executor begins."""
         done: Counter[str] = Counter()
         free = min(self._executor.free_slots(), BATCH)
         for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
@@ -233,9 +237,32 @@ class Ticker:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except Refused:
                 continue  # somebody else was first
+            except StoreUnavailable:
+                self._doubtful.add(order.id)
+                raise
             self._begin(replace(work, order=taken))
             done["took {} order(s)"] += 1
         return done
+
+    def _end_doubts(self) -> None:
+        """What is saved as ours, though we were not told so, is taken up; the rest is open for whoever takes it."""
+        if not self._doubtful:
+            return
+        for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
+            if order.id in self._doubtful and order.node == self._taker:
+                self._take_up(self._work(order))
+                self._doubtful.discard(order.id)
+        self._doubtful.clear()
+
+    def _take_up(self, work: Work) -> None:
+        """An order that is ours and may have been begun: its executor knows."""
+        status = self._executor.status(work)
+        if isinstance(status, Outcome):
+            self._unsaved.append(Report(work.order.id, work.order.attempt, status))
+        elif status is Progress.RUNNING:
+            self._executor.watch(work)
+        else:
+            self._begin(work)
 
     def _begin(self, work: Work) -> None:
         try:

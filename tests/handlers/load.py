@@ -2,7 +2,7 @@
 
 Each client sends the next request when the last was answered, every tenth a slow one, to the addresses in turn. What came of
 them is JSON in OUT: answers by who gave them, and everything that was not 2xx by what it was. OUT.begun is there once each
-client has had its share of answers.
+client has had its share of answers; so many more it asks for after STOP.
 """
 
 import http.client
@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 10
-BEGUN_AFTER = 12
+SHARE = 12
 
 
 def ask(address: str, path: str) -> tuple[int, str]:
@@ -30,8 +30,10 @@ def ask(address: str, path: str) -> tuple[int, str]:
 
 
 def client(number: int, addresses: list[str], stop: Path, answers: Counter[str], errors: Counter[str]) -> None:
+    left = SHARE
     for turn in itertools.count(number):
-        if stop.exists():
+        left -= stop.exists()
+        if not left:
             return
         try:
             status, who = ask(addresses[turn % len(addresses)], "/slow" if turn % 10 == 0 else "/")
@@ -47,7 +49,7 @@ def main() -> None:
     threads = [threading.Thread(target=client, args=(n, addresses, stop, *counted[n])) for n in range(clients)]
     for thread in threads:
         thread.start()
-    while any(sum(mine.values()) + sum(wrong.values()) < BEGUN_AFTER for mine, wrong in counted):
+    while any(sum(mine.values()) + sum(wrong.values()) < SHARE for mine, wrong in counted):
         time.sleep(0.05)
     out.with_suffix(".begun").touch()
     for thread in threads:

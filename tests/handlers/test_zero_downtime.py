@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,6 +153,11 @@ class Shop:
     def _forewarn(self, words: str) -> str:
         return self.host.run(f"FOREWARN_SERVER={SERVER} FOREWARN_TOKEN={TOKEN} forewarn {words}")
 
+    def _completed(self) -> int:
+        with contextlib.closing(sqlite3.connect(f"file:{self.folder}/f.db?mode=ro", uri=True)) as database:
+            (count,) = database.execute("SELECT count(*) FROM events WHERE status = 'Completed'").fetchone()
+            return int(count)
+
     def _times(self, kind: str) -> list[int]:
         """How often each agent has written that down."""
         journals = [read(self.folder / name / "state/journal.jsonl")[0] for name in MACHINES]
@@ -165,10 +171,8 @@ class Shop:
         words = [sys.executable, str(HERE / "load.py"), str(stop), str(out), str(CLIENTS)]
         self.lab.start(self.host, [*words, *(f"http://{front}" for front in FRONTS)])
         until(begun.exists)
-        ask = "forewarn maintenance schedule --type Reboot --scope shop --yes --no-notice-ok --wait done --timeout 90s"
-        asked = self.lab.start(self.host, ask.split(), FOREWARN_SERVER=SERVER, FOREWARN_TOKEN=TOKEN)
-        told, _ = asked.communicate(timeout=100)
-        assert asked.returncode == 0, told
+        self._forewarn("maintenance schedule --type Reboot --scope shop --yes --no-notice-ok")
+        until(lambda: self._completed() == 3 * round_, self.logs)
         if self._agents:
             until(lambda: self._times("in-service") == [round_] * 3, self.logs)
         stop.touch()

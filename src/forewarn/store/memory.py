@@ -83,7 +83,7 @@ class MemoryStore:
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
                 maintenances={i: self._maintenances[i] for i in met if i in self._maintenances and not focus.shown},
-                events={i: replace(e, approvals=()) for i, e in events.items()} if focus.shown else events,
+                events={i: _shown(e) for i, e in events.items()} if focus.shown else events,
                 orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
             )
 
@@ -410,6 +410,10 @@ class MemoryStore:
             self._waking.pop(maintenance.id, None)
         else:
             self._waking[maintenance.id] = maintenance.wake_at
+
+
+def _shown(event: Event) -> Event:
+    return replace(event, approvals=()) if event.approvals else event
 
 
 def _lies_in(scope: str, scopes: tuple[str, ...] | None) -> bool:

@@ -38,11 +38,21 @@ class Attendance:
         due = self.next_due()
         if due is None or self._after is None or now < due:
             return 0
-        idle = self._documents.idle(now, self._after)
+        idle = self._silent_everywhere(now, self._after)
         for scope in idle:
             self._control.disable(scope, IDLE_WATCH)
+        # Where another node was first nothing is saved and no bell rings: without a look we would try for ever.
+        self._documents.refresh([name for name in idle if self._documents.views[name].state.enabled])
         self._bound = self._documents.next_idle(self._after)
         return len(idle)
+
+    def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
+        """Those whose guests asked no other node either, as far as the store knows."""
+        silent = self._documents.idle(now, after)
+        machines = self._documents.machines_of(silent) if silent else []
+        for (scope, _), at in self._store.seen(machines).items() if machines else ():
+            self._documents.seen_elsewhere(scope, at)
+        return [scope for scope in self._documents.idle(now, after) if scope in silent]
 
     def write(self, callers: Iterable[Caller]) -> None:
         """Save when these were last seen; in the writer's thread."""

@@ -7,7 +7,7 @@ untracked by the garbage collector: a million machines must not mean a pause.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -195,6 +195,14 @@ class Documents:
         if changed:
             self.changed(changed)
 
+    def refresh(self, names: Iterable[str]) -> None:
+        """Read these again, though no bell named them; returns when memory shows what is saved."""
+        names = tuple(names)
+        with self._lock:
+            changed = self._read(names) if names else []
+        if changed:
+            self.changed(changed)
+
     def caller(self, interface: str, address: str) -> Caller | None:
         """By address, or by interface and address, or by the interface alone."""
         return self.by_address.get((interface, address)) or (
@@ -207,6 +215,15 @@ class Documents:
     def idle_since(self, view: View) -> datetime:
         """An open long poll counts as asking."""
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
+
+    def machines_of(self, scopes: Collection[str]) -> list[tuple[str, str]]:
+        return [key for key in list(self._callers) if key[0] in scopes]
+
+    def seen_elsewhere(self, scope: str, at: datetime) -> None:
+        """A guest of the scope asked another node."""
+        view = self.views.get(scope)
+        if view is not None and view.seen.at < at:
+            view.seen = Moment(at)
 
     def next_idle(self, disable_after: timedelta) -> datetime | None:
         """When the first enabled scope will have been silent for too long."""
