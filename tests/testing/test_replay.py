@@ -36,9 +36,14 @@ GONE = {"at_s": 60, "status": 410, "headers": {"Retry-After": "7"}, "body": '{"e
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failure the client in this process asks again at once."""
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After a failure the client in this process asks again at once; none outlives its test."""
     monkeypatch.setattr("forewarn.guest.client.BACKOFF_S", (0.05,))
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "recorder":
+            thread.join(WITHIN_S)
+            assert not thread.is_alive()
 
 
 def document(incarnation: int, *events: dict[str, Any], **more: Any) -> str:
@@ -277,7 +282,7 @@ def test_on_a_fast_clock_it_goes_on_by_itself(tmp_path: Path) -> None:
 def test_failures_are_written_down_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there and no answer in time; the same failure again is no news."""
     monkeypatch.setattr("forewarn.guest.client.FIRST_ANSWER_TIMEOUT_S", 0.2)
-    faults = [{"fault": "stall", "requests": "1-2"}, {"fault": "bad-json", "requests": 3}]
+    faults: list[dict[str, object]] = [{"fault": "stall", "requests": "1-2"}, {"fault": "bad-json", "requests": 3}]
     bound = socket.socket()  # not listening: the port is ours, and nobody is there
     bound.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{bound.getsockname()[1]}"

@@ -97,8 +97,8 @@ def emulate(
         if replayed is None:
             print(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes", flush=True)
         else:
-            print(f"# replays {replay} for {machine}; it begins when a machine first asks", flush=True)
             replayed.say = lambda line: print(plain(line), flush=True)
+            print(f"# replays {replay} for {machine}; it begins when a machine first asks", flush=True)
         if faults is not None and seed is None:
             print(f"# the same dice for {faults}: --seed {emulator.seed}", flush=True)
         if played is not None:

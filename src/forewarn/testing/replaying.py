@@ -47,7 +47,7 @@ class RecordedState(State):
 
 
 class Replay:
-    """Where a recording has got to. `nudge` wakes the ticker, `say` is told of each line once it is shown.
+    """Where a recording has got to. `nudge` wakes the ticker, `say`, once it is set, is told of each line that was shown.
 
     What is shown is changed by the listener's thread alone: an answer is of one line, never a mixture.
     """
@@ -56,7 +56,7 @@ class Replay:
         self.recording = recording
         self.event_ids = recording.event_ids
         self.nudge: Callable[[], None] = lambda: None
-        self.say: Callable[[str], None] = lambda _: None
+        self.say: Callable[[str], None] | None = None
         self._clock = clock
         self._guests: Guests | None = None
         self._began = clock.now()
@@ -85,7 +85,7 @@ class Replay:
 
     def _tell(self) -> None:
         lines = self.recording.lines
-        while self._told < self._next:
+        while self.say is not None and self._told < self._next:
             line = lines[self._told]
             self._told += 1
             self.say(f"+{duration_text(int(line.at_s)):<7} {line}")
