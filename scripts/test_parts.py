@@ -30,6 +30,8 @@ PARTS: dict[str, list[str]] = {
     "store": [*PYTEST, "tests/store"],
     "stories": [*PYTEST, "tests/scenarios"],
     "properties": [*PYTEST, "tests/properties"],
+    # Most of it is waiting for leases and time limits to end.
+    "nodes": [*PYTEST, "-n", "3", "tests/nodes"],
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],

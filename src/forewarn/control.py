@@ -3,6 +3,7 @@
 No rule lives here. A conflict (somebody else was first) means reload and decide again, a few times.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from forewarn.core.model import (
     Change,
     Event,
     EventType,
+    Hold,
     Machine,
     Maintenance,
     Order,
@@ -39,6 +41,8 @@ from forewarn.store import Focus, Store
 MAX_TRIES = 3
 # Notice counts from the moment it was decided on: whoever was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
+
+log = logging.getLogger("forewarn.control")
 
 Bell = Callable[[Change], None]
 Decision = Callable[[Snapshot, datetime], Change]
@@ -69,8 +73,10 @@ class Control:
         *,
         new_id: Callable[[], str],
         order_timeout_s: int,
+        node: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._node = node
         self._store = store
         self._clock = clock
         self._new_id = new_id
@@ -164,7 +170,7 @@ class Control:
                 diff = make(Fleet(current.scopes, current.machines))
                 if dry_run or not (diff.lines or once):
                     return diff
-                now = self._clock.now()
+                now = self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
@@ -292,6 +298,13 @@ class Control:
         )
         return change.orders[0]
 
+    def take_over_order(self, order_id: str, actor: Actor, *, node: str, of: str) -> Order:
+        """The order as it was saved."""
+        change = self._decide(
+            _at(order_id), lambda s, now: lifecycle.take_over(s, order_id, now=now, actor=actor, node=node, of=of)
+        )
+        return change.orders[0]
+
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
         self.report_orders([Report(order_id, attempt, outcome)], actor)
 
@@ -310,14 +323,43 @@ class Control:
         """One bounded batch, in one transaction; raises Conflict for the next cycle to try again."""
         timeout_s = self._order_timeout_s
         with self._deciding:
+            decided_s, now = self._monotonic(), self._now()
             snapshot = self._store.snapshot(Focus(maintenances=tuple(maintenance_ids)))
-            decided_s, now = self._monotonic(), self._clock.now()
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s)
             if not change.empty:
                 self._refuse_old(decided_s)
                 self._store.apply(change)
         self._ring(change)
         return change
+
+    # -- the clock
+
+    def watch_clock(self) -> None:
+        """Save at once that the clock jumped, where it did."""
+        if self._clock.jump() is not None:
+            with self._deciding:
+                self._now()
+
+    def confirm_clock(self, actor: Actor) -> None:
+        self._decide(Focus(), lambda s, now: lifecycle.confirm_clock(s, now=now, actor=actor))
+
+    def clock_hold(self) -> Hold | None:
+        return self._store.snapshot(Focus()).hold
+
+    def _now(self) -> datetime:
+        """For a decision on a snapshot read after this: a jump of the clock is saved before anybody decides by it."""
+        now = self._clock.now()
+        jump = self._clock.jump()
+        if jump is not None:
+            hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
+            change = lifecycle.hold_clock(hold, now=now)
+            self._store.apply(change)
+            self._clock.note_jump(jump)
+            log.error(
+                "the clock jumped forward by %d s: unapproved starts wait for `forewarn clock confirm`", jump.seconds
+            )
+            self._ring(change)
+        return now
 
     # -- what anybody may know
 
@@ -383,9 +425,8 @@ class Control:
         with self._deciding:
             for _ in range(MAX_TRIES):
                 self.refuse_repetition(once)
-                snapshot = self._store.snapshot(focus)
-                decided_s, now = self._monotonic(), self._clock.now()
-                change = decide(snapshot, now)
+                decided_s, now = self._monotonic(), self._now()
+                change = decide(self._store.snapshot(focus), now)
                 if self._save(change, decided_s):
                     return change
         raise _too_many_conflicts()

@@ -18,7 +18,7 @@ NOUNS = {
     "order": "list start finish fail",
     "audit": "list",
     "token": "create list revoke",
-    "clock": "show advance",
+    "clock": "show advance confirm",
     "db": "status migrate backup restore",
 }
 

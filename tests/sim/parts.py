@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Protocol
 
+from forewarn.clock import Jump
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Change
@@ -38,10 +39,21 @@ class NodeClock:
     """
 
     name = "system"
+    steady = False
 
     def __init__(self, universe: Universe, life: Life) -> None:
         self._universe = universe
         self._life = life
+
+    def glance(self) -> datetime:
+        return self._universe.wall(self._life.off_ms)
+
+    def jump(self) -> Jump | None:
+        """A jump is everybody's here: there is no boot clock to hold it against."""
+        return None
+
+    def note_jump(self, jump: Jump) -> None:
+        """There is none."""
 
     def now(self) -> datetime:
         now = self._universe.wall(self._life.off_ms)
