@@ -12,7 +12,8 @@ from forewarn.clock import ManualClock
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.server import Service, running
 from forewarn.settings import load
-from forewarn.testing.emulator import OPERATOR, START, Emulator, fleet_of
+from forewarn.testing.emulated import fleet_of
+from forewarn.testing.emulator import OPERATOR, START, Emulator
 from forewarn.testing.recording import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
 

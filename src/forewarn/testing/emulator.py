@@ -22,13 +22,10 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
-    Machine,
     OnFailure,
     Order,
     OrderState,
     Request,
-    Scope,
-    ScopeKind,
     Source,
     Targets,
 )
@@ -37,16 +34,18 @@ from forewarn.server import MIN_TOKEN_CHARS, Service, environment_token, new_id,
 from forewarn.settings import Settings, load, on_loopback
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.control_api import emulator_calls
+from forewarn.testing.emulated import SCOPE, fleet_of
 from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import Fault, Playbook, listed, parse_faults, read_faults
 from forewarn.testing.listening import RecordedConnection
 from forewarn.testing.recording import Asked, RequestLog
+from forewarn.testing.recordings import read_recording
+from forewarn.testing.replaying import Replay, ReplayedConnection
 from forewarn.web.answers import ANY_HOST
 from forewarn.web.api.access import ENVIRONMENT_TOKEN
 from forewarn.web.api.calls import CALLS
+from forewarn.web.guest import NewConnection
 
-SCOPE = "emulated"
-UPDATE_DOMAINS = 5
 MAX_MACHINES = 250
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "emulator")
@@ -89,8 +88,8 @@ class Emulator:
     `clock` is `manual`, `system` or a rate like `60x`. `seed` fixes the ids, the dice of the faults, and on the manual clock
     the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `guest` and
     `operator` are other addresses for them, HOST:PORT; off loopback operators need FOREWARN_TOKEN. `enabled=False` waits for the
-    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default
-    both are off.
+    first poll, as the service does. `replay` is a recording: its machine is whoever calls, and sees that alone. Other settings
+    as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default both are off.
     """
 
     def __init__(
@@ -104,6 +103,7 @@ class Emulator:
         guest: str = "",
         operator: str = "",
         faults: Faults | None = None,
+        replay: Path | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
@@ -118,6 +118,13 @@ class Emulator:
             raise InvalidSettings(f"port: {port} and the next must be ports: use 1 to 65534, or 0 for any two")
         if wrong := sorted(settings.keys() & set(OWN_SETTINGS)):
             raise InvalidSettings(f"{wrong[0]}: an emulator has its own: leave it out")
+        recording = read_recording(replay) if replay is not None else None
+        if recording is not None:
+            if fleet is not None or machines != 1:
+                raise InvalidSettings(
+                    "replay: a recording is what one machine saw: leave out other machines and fleets"
+                )
+            fleet = fleet_of(1, recording.head.machine)
         self._machines = machines
         self._fleet = Path(fleet) if isinstance(fleet, str) else fleet
         self._guest = guest or f"127.0.0.1:{port}"
@@ -127,6 +134,7 @@ class Emulator:
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
         self.clock = _clock(clock, seeded=seed is not None)
+        self.replay = Replay(recording, self.clock) if recording is not None else None
         self.log = RequestLog(self.clock.now)
         self.expectations = Expectations(self.log)
         self._playbook = self._playbook_of(faults or ())
@@ -164,7 +172,11 @@ class Emulator:
         self.service.control.listen(self.log.heard)
         self._apply_fleet()
         self._playbook.refuse_strangers(self.machine_names())
-        connection = partial(RecordedConnection, self.log, self._choose_fault)
+        connection: NewConnection = partial(RecordedConnection, self.log, self._choose_fault)
+        if self.replay is not None:
+            self.replay.nudge = self.service.ticker.nudge
+            self.service.ticker.add_chore(self.replay)
+            connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
         )
@@ -232,6 +244,8 @@ class Emulator:
             emergency=emergency,
             on_failure=_one_of(OnFailure, on_failure, "on_failure"),
         )
+        if self.replay is not None:
+            raise Refused("an emulator that replays shows the recording alone: schedule on one without `replay`")
         control = self.service.control
         maintenance_id = control.submit(request, OPERATOR)
         self.service.ticker.settle()  # what starts at once has started when this returns
@@ -353,14 +367,19 @@ class Emulator:
         return self._playbook.faults
 
     def _choose_fault(self, machine: str, method: str) -> Fault | None:
-        return self._playbook.choose(machine=machine, method=method, now=self.clock.now())
+        chosen = self._playbook.choose(machine=machine, method=method, now=self.clock.now())
+        return chosen or (self.replay.fault if self.replay is not None else None)
 
     # -- names and moments
 
     def _known_event(self, event: Scheduled | str) -> str:
         """Its id; one that never was is a mistake of the test's, and no expectation on it would ever fail."""
-        found, _ = self.service.control.event(_id(event).upper())
-        return found.id
+        event_id = _id(event).upper()
+        if self.replay is None:
+            self.service.control.event(event_id)
+        elif event_id not in self.replay.event_ids:
+            raise NotFound(f"event {event_id} is not in the recording")
+        return event_id
 
     def _known_machine(self, name: str | None) -> str | None:
         """`vm-0`, `scope/vm-0`, or None for anybody; one that is not there is a mistake as well."""
@@ -394,23 +413,6 @@ def _reached(settings: Settings) -> Settings:
     by_name = not all(on_loopback(listener.partition("@")[0]) for listener in settings.guest)
     hosts = (ANY_HOST,) if by_name else settings.allowed_hosts
     return replace(settings, behind_tls_proxy=False, token_free=free, allowed_hosts=hosts)
-
-
-def fleet_of(machines: int) -> Fleet:
-    """One scope, in which every type of event is possible: a placement group knows Terminate too."""
-    placed = [
-        Machine(
-            scope=SCOPE,
-            name=f"vm-{number}",
-            update_domain=number % UPDATE_DOMAINS,
-            fault_domain=number % UPDATE_DOMAINS,
-            host=f"host-{number}",
-            addresses=(f"127.0.0.{number + 1}",),
-        )
-        for number in range(machines)
-    ]
-    scope = Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)
-    return Fleet({SCOPE: scope}, {machine.key: machine for machine in placed})
 
 
 def seeded_ids(seed: int) -> Callable[[], str]:

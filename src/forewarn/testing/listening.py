@@ -72,7 +72,11 @@ class RecordedConnection(Connection):
             extra = RETRY_AFTER if status in (429, 503) else ()
             self.answer(answers.error(status, STATUSES[status], *extra), request)
         else:
-            super().begin(request, None)
+            self.pass_on(request)
+
+    def pass_on(self, request: Request) -> None:
+        """To the service, which answers it."""
+        super().begin(request, None)
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         fault, kind = self._fault, self._fault.kind if self._fault is not None else ""
@@ -157,11 +161,16 @@ def _document(data: bytes) -> tuple[int | None, tuple[tuple[str, str], ...]]:
     """The incarnation and the events in an answer; none where it is no document."""
     try:
         told = json.loads(data.partition(END_OF_HEAD)[2])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, ()
-    if not isinstance(told, dict) or "DocumentIncarnation" not in told:
+    listed = told.get("Events") if isinstance(told, dict) else None
+    if not isinstance(listed, list) or not isinstance(told.get("DocumentIncarnation"), int):
         return None, ()
-    return told["DocumentIncarnation"], tuple((e["EventId"], e["EventStatus"]) for e in told["Events"])
+    # A recorded document need not be as ours are.
+    events = [(e.get("EventId"), e.get("EventStatus")) for e in listed if isinstance(e, dict)]
+    return told["DocumentIncarnation"], tuple(
+        (i.upper(), s) for i, s in events if isinstance(i, str) and isinstance(s, str)
+    )
 
 
 def _loses(kind: str, data: bytes) -> bool:

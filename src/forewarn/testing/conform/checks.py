@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl
 from forewarn.core.document import VERSIONS
 from forewarn.core.model import Actor
 from forewarn.testing.conform.stage import MACHINE, SEEN_WITHIN_S, AgentFailed, Stage
-from forewarn.testing.emulator import SCOPE, Scheduled
+from forewarn.testing.emulated import SCOPE
+from forewarn.testing.emulator import Scheduled
 from forewarn.testing.recording import Asked
 
 IDLE_S = 3.0

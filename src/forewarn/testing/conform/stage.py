@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, Scope, ScopeKind
-from forewarn.testing.emulator import SCOPE, Emulator, Scheduled
+from forewarn.testing.emulated import SCOPE
+from forewarn.testing.emulator import Emulator, Scheduled
 from forewarn.testing.faults import Fault
 from forewarn.testing.recording import Asked
 
