@@ -75,6 +75,8 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
     """By the file's size and time where they are as they were; else by its content. Nobody asked: nobody can tell."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
+    if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):
+        return False  # it was made for another event
     mark = mark_of(spec.file)
     return bool(mark) and (mark == run.kept.get("mark") or checksum_of(spec.file, run) == run.kept["sha256"])
 
