@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from http.client import HTTPException
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 from urllib.parse import urlsplit
 
@@ -148,7 +149,7 @@ def _asked(spec: Spec, url: str, path: str, seconds: float) -> Dict[str, Any]:
         endpoint = f"{parts.scheme}://{parts.netloc}"
         answer = transport.request("GET", endpoint, path, headers={}, timeout_s=seconds)
         said = json.loads(answer.body)
-    except (EndpointError, ValueError, RecursionError):
+    except (EndpointError, HTTPException, ValueError, RecursionError):
         return {}
     finally:
         transport.close()
