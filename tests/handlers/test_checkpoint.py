@@ -277,9 +277,13 @@ def test_a_restore_that_fails_is_tried_again(tmp_path: Path) -> None:
 def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
     """Its checksum would be that of neither the old nor the new: no checkpoint."""
     file = tmp_path / "state"
+
+    def write() -> None:
+        file.write_text("written again\n")
+
     run = Run(
         step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
-        glance=lambda: file.write_text("written again\n") and None,
+        glance=write,
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
     spec = checkpoint.parse({"file": str(file), "stable_for": "0", "command": words}, "here")

@@ -1,4 +1,4 @@
-"""A real agent whose `patroni`, `redis`, Sentinels or program for `checkpoint` are at fault: no approval, said aloud, and back."""
+"""A real agent whose Patroni, Redis, Sentinels or program to be saved are at fault: no approval, said aloud, and back."""
 
 import contextlib
 import subprocess
