@@ -1,8 +1,8 @@
 """What a page of the portal costs with a small fleet and a large one, in turns: pages are paged, so it must grow little.
 
 Real services on loopback in this process, asked over HTTP: the CPU time is theirs and, a little, that of asking. Each fleet comes
-twice, its open events in many maintenances or all in one; in the small one every machine is under maintenance, so that a page
-is full and only the size differs. Between two changes pages are asked for again and again: `first look` is what one costs
+twice, its open events in many maintenances or all in one; in the small one every machine is under maintenance, so that most
+pages are full and only the size differs. Between two changes pages are asked for again and again: `first look` is what one costs
 when something has just changed.
 """
 
@@ -169,10 +169,14 @@ def _report(
     small, large = f"{SMALL[0]} / {SMALL[1]}", f"{machines:,} / {open_events:,}"
     title = f"CPU of a page, machines / open events ({SHAPES[shape]}), median of {rounds} interleaved rounds"
     print_table(title, ["page", small, large, "ratio", f"first look {small}", large, "ratio"], rows)
+    firsts = {page: _ratio(found) for page, found in first.items()}
+    return [_verdict("a page", shape, ratios), _verdict("the first look after a change", shape, firsts)]
+
+
+def _verdict(what: str, shape: str, ratios: Mapping[str, float]) -> Verdict:
     worst = max(ratios, key=ratios.__getitem__)
-    return [
-        at_most(f"page CPU, {SHAPES[shape]}, a large fleet over a small one ({worst}),", ratios[worst], LARGEST_RATIO)
-    ]
+    name = f"CPU of {what}, {SHAPES[shape]}, a large fleet over a small one ({worst}),"
+    return at_most(name, ratios[worst], LARGEST_RATIO)
 
 
 def _ratio(found: Sequence[Sequence[Cost]]) -> float:

@@ -30,6 +30,8 @@ PARTS: dict[str, list[str]] = {
     "store": [*PYTEST, "tests/store"],
     "stories": [*PYTEST, "tests/scenarios"],
     "properties": [*PYTEST, "tests/properties"],
+    # Most of it is waiting for leases and time limits to end.
+    "nodes": [*PYTEST, "-n", "3", "tests/nodes"],
     "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "web": [*PYTEST, "tests/web"],
     "cli": [*PYTEST, "tests/cli"],
@@ -43,10 +45,11 @@ PARTS: dict[str, list[str]] = {
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "dist": [*PYTEST, "tests/dist"],
     "docs": [*PYTEST, "tests/docs"],
+    "simulation": [*PYTEST, "tests/sim"],
     "crash": [*PYTEST, "tests/crash"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
 }
-LONG = ("properties", "web", "guest", "handlers", "test kit", "crash")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation")
 LANES = 2
 
 

@@ -7,18 +7,25 @@ import pytest
 
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
+from forewarn.store.postgres import PostgresStore
 from forewarn.store.sqlite import SqliteStore
+from tests.store.servers import SHARED
 
 StoreFactory = Callable[[Path], Store]
 
 STORES: dict[str, StoreFactory] = {
     "memory": lambda _: MemoryStore(),
+    "postgres": lambda _: PostgresStore(SHARED.emptied()),
     "sqlite": lambda folder: SqliteStore(folder / "forewarn.db"),
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what is seen into stories and golden files")
+
+
+def pytest_unconfigure() -> None:
+    SHARED.close()
 
 
 @pytest.fixture(params=sorted(STORES))

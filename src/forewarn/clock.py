@@ -1,25 +1,58 @@
-"""The service clock: system, manual or scaled. With `server` the only place that reads the wall clock.
+"""The service clock: system, kept by a database, manual or scaled. With `server` the only place that reads the wall clock.
 
 Notice, NotBefore, simulated work, history and every shown time use a Clock; sockets, deadlines and leases do not: they
 use the machine's monotonic clock.
+
+A wall clock may be set. Starting early is the one unforgivable error, so a clock of real time is held against the machine's
+boot clock, which nobody can set: where it is suddenly ahead, it says from which moment on it cannot be trusted.
 """
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from forewarn.core.errors import Invalid, Refused
 
 MAX_RATE = 100_000.0
+# "A wall clock that jumps forward by more than 30 s against the boot clock holds unapproved starts."
+MAX_JUMP_S = 30.0
+# A reading of a kept clock is carried on for so long: two machines drift apart by far less than a millisecond meanwhile.
+KEPT_FOR_S = 3.0
+
+
+def boot_clock_s() -> float:
+    """Seconds since this machine came up, asleep or awake."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Jump(NamedTuple):
+    """The clock is ahead by so much; `trusted` is what it would say otherwise."""
+
+    trusted: datetime
+    seconds: float
 
 
 class Clock(Protocol):
-    """`seconds_until` is how long to wait for a moment, in real seconds; None: time does not pass by itself."""
+    """`steady`: it runs at the pace of real seconds. `seconds_until` is how long to wait for a moment, in real seconds; None:
+    time does not pass by itself.
+    """
 
     name: str
+    steady: bool
 
-    def now(self) -> datetime: ...
+    def now(self) -> datetime:
+        """For decisions."""
+
+    def glance(self) -> datetime:
+        """For showing: asks nobody, so it never waits and never fails."""
+
+    def jump(self) -> Jump | None:
+        """The last jump forward that `now` noticed and nobody took note of yet."""
+
+    def note_jump(self, jump: Jump) -> None:
+        """It is taken note of."""
 
     def seconds_until(self, moment: datetime) -> float | None: ...
 
@@ -27,11 +60,65 @@ class Clock(Protocol):
         """Jump forward, or raise Refused where time is not ours to move."""
 
 
+class _Watched:
+    """A reference: the clock's reading at a reading of the boot clock. Small steps forward move it, steps back do not."""
+
+    def __init__(self, boot_s: Callable[[], float]) -> None:
+        self._boot_s = boot_s
+        self._lock = threading.Lock()
+        self._at: datetime | None = None
+        self._at_s = 0.0
+        self._jump: Jump | None = None
+
+    def look(self, reading: datetime, ago_s: float = 0.0) -> None:
+        """What the clock said, so many seconds ago."""
+        with self._lock:
+            read_s = self._boot_s() - ago_s
+            if self._at is not None:
+                expected = self._at + timedelta(seconds=read_s - self._at_s)
+                ahead_s = (reading - expected).total_seconds()
+                if ahead_s <= 0:
+                    return
+                if ahead_s > MAX_JUMP_S:
+                    trusted = expected if self._jump is None else min(expected, self._jump.trusted)
+                    self._jump = Jump(trusted, (reading - trusted).total_seconds())
+            self._at, self._at_s = reading, read_s
+
+    def jump(self) -> Jump | None:
+        return self._jump
+
+    def note(self, jump: Jump) -> None:
+        with self._lock:
+            if self._jump == jump:
+                self._jump = None
+
+
 class SystemClock:
     name = "system"
+    steady = True
+
+    def __init__(
+        self,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        boot_s: Callable[[], float] = boot_clock_s,
+    ) -> None:
+        self._wall = wall
+        self._watched = _Watched(boot_s)
+        self.now()
 
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        now = self._wall()
+        self._watched.look(now)
+        return now
+
+    def glance(self) -> datetime:
+        return self._wall()
+
+    def jump(self) -> Jump | None:
+        return self._watched.jump()
+
+    def note_jump(self, jump: Jump) -> None:
+        self._watched.note(jump)
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds())
@@ -42,16 +129,69 @@ class SystemClock:
         )
 
 
-class ManualClock:
+class KeptClock(SystemClock):
+    """Somebody else's clock, a database's: read now and then, carried on by this machine's boot clock for a short while.
+
+    A reading counts from when it arrived, so this clock is behind the one it follows by the way it took, and never ahead.
+    It never goes backwards: where the other does, it stands still until it is caught up with.
+    """
+
+    def __init__(self, read: Callable[[], datetime], boot_s: Callable[[], float] = boot_clock_s) -> None:
+        self._read = read
+        self._boot_s = boot_s
+        self._watched = _Watched(boot_s)
+        self._reading_lock = threading.Lock()
+        self._kept: tuple[datetime, float] | None = None
+        self._latest = datetime.min.replace(tzinfo=UTC)
+
+    def keep(self, reading: datetime, told_s: float | None = None) -> None:
+        """What the other clock said, at that reading of the monotonic clock; else just now."""
+        ago_s = 0.0 if told_s is None else time.monotonic() - told_s
+        self._watched.look(reading, ago_s)
+        with self._reading_lock:
+            self._kept = (reading, self._boot_s() - ago_s)
+
+    def now(self) -> datetime:
+        """Reads the other clock itself, and may fail like whoever keeps it, when the last reading is too old."""
+        kept = self._kept
+        if kept is None or self._boot_s() - kept[1] > KEPT_FOR_S:
+            self.keep(self._read())
+        return self.glance()
+
+    def glance(self) -> datetime:
+        with self._reading_lock:
+            if self._kept is not None:
+                reading, read_s = self._kept
+                self._latest = max(self._latest, reading + timedelta(seconds=self._boot_s() - read_s))
+            return self._latest
+
+    def seconds_until(self, moment: datetime) -> float | None:
+        return max(0.0, (moment - self.glance()).total_seconds())
+
+
+class _Trusted:
+    """A clock of our own making, which jumps only when it is told to."""
+
+    def jump(self) -> Jump | None:
+        return None
+
+    def note_jump(self, jump: Jump) -> None:
+        """There is none."""
+
+
+class ManualClock(_Trusted):
     """Stands still until it is moved; never backwards."""
 
     name = "manual"
+    steady = False
 
     def __init__(self, start: datetime) -> None:
         self._now = start
 
     def now(self) -> datetime:
         return self._now
+
+    glance = now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return 0.0 if moment <= self._now else None
@@ -60,8 +200,10 @@ class ManualClock:
         self._now = _forward(self._now, moment)
 
 
-class ScaledClock:
+class ScaledClock(_Trusted):
     """Runs `rate` times as fast as the machine's monotonic clock, and can be moved forward."""
+
+    steady = False
 
     def __init__(self, start: datetime, rate: float) -> None:
         if not 0 < rate <= MAX_RATE:
@@ -76,6 +218,8 @@ class ScaledClock:
     def now(self) -> datetime:
         with self._lock:
             return self._read()
+
+    glance = now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds() / self._rate)

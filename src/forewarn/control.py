@@ -3,7 +3,9 @@
 No rule lives here. A conflict (somebody else was first) means reload and decide again, a few times.
 """
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +23,7 @@ from forewarn.core.model import (
     Change,
     Event,
     EventType,
+    Hold,
     Machine,
     Maintenance,
     Order,
@@ -36,6 +39,10 @@ from forewarn.core.waiting import Waiting, waiting_for, waiting_for_each
 from forewarn.store import Focus, Store
 
 MAX_TRIES = 3
+# Notice counts from the moment it was decided on: whoever was stopped between deciding and saving must decide again.
+MAX_DECISION_AGE_S = 5.0
+
+log = logging.getLogger("forewarn.control")
 
 Bell = Callable[[Change], None]
 Decision = Callable[[Snapshot, datetime], Change]
@@ -59,11 +66,22 @@ class Answered(Exception):
 
 
 class Control:
-    def __init__(self, store: Store, clock: Clock, *, new_id: Callable[[], str], order_timeout_s: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        new_id: Callable[[], str],
+        order_timeout_s: int,
+        node: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
         self._store = store
         self._clock = clock
         self._new_id = new_id
         self._order_timeout_s = order_timeout_s
+        self._monotonic = monotonic
         self._bells: list[Bell] = []
         # Within a process one decision at a time: a version check should only ever fail because of another process.
         self._deciding = threading.Lock()
@@ -152,7 +170,7 @@ class Control:
                 diff = make(Fleet(current.scopes, current.machines))
                 if dry_run or not (diff.lines or once):
                     return diff
-                now = self._clock.now()
+                now = self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
@@ -280,6 +298,13 @@ class Control:
         )
         return change.orders[0]
 
+    def take_over_order(self, order_id: str, actor: Actor, *, node: str, of: str) -> Order:
+        """The order as it was saved."""
+        change = self._decide(
+            _at(order_id), lambda s, now: lifecycle.take_over(s, order_id, now=now, actor=actor, node=node, of=of)
+        )
+        return change.orders[0]
+
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
         self.report_orders([Report(order_id, attempt, outcome)], actor)
 
@@ -298,12 +323,43 @@ class Control:
         """One bounded batch, in one transaction; raises Conflict for the next cycle to try again."""
         timeout_s = self._order_timeout_s
         with self._deciding:
+            decided_s, now = self._monotonic(), self._now()
             snapshot = self._store.snapshot(Focus(maintenances=tuple(maintenance_ids)))
-            change = lifecycle.tick(snapshot, now=self._clock.now(), actor=actor, order_timeout_s=timeout_s)
+            change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s)
             if not change.empty:
+                self._refuse_old(decided_s)
                 self._store.apply(change)
         self._ring(change)
         return change
+
+    # -- the clock
+
+    def watch_clock(self) -> None:
+        """Save at once that the clock jumped, where it did."""
+        if self._clock.jump() is not None:
+            with self._deciding:
+                self._now()
+
+    def confirm_clock(self, actor: Actor) -> None:
+        self._decide(Focus(), lambda s, now: lifecycle.confirm_clock(s, now=now, actor=actor))
+
+    def clock_hold(self) -> Hold | None:
+        return self._store.snapshot(Focus()).hold
+
+    def _now(self) -> datetime:
+        """For a decision on a snapshot read after this: a jump of the clock is saved before anybody decides by it."""
+        now = self._clock.now()
+        jump = self._clock.jump()
+        if jump is not None:
+            hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
+            change = lifecycle.hold_clock(hold, now=now)
+            self._store.apply(change)
+            self._clock.note_jump(jump)
+            log.error(
+                "the clock jumped forward by %d s: unapproved starts wait for `forewarn clock confirm`", jump.seconds
+            )
+            self._ring(change)
+        return now
 
     # -- what anybody may know
 
@@ -369,20 +425,27 @@ class Control:
         with self._deciding:
             for _ in range(MAX_TRIES):
                 self.refuse_repetition(once)
-                change = decide(self._store.snapshot(focus), self._clock.now())
-                if self._save(change):
+                decided_s, now = self._monotonic(), self._now()
+                change = decide(self._store.snapshot(focus), now)
+                if self._save(change, decided_s):
                     return change
         raise _too_many_conflicts()
 
-    def _save(self, change: Change) -> bool:
-        """Whether it was saved; a repetition has nothing to save."""
+    def _save(self, change: Change, decided_s: float | None = None) -> bool:
+        """Whether it was saved; a repetition has nothing to save. What tells nobody of a time may be as old as it likes."""
         if not change.empty:
             try:
+                if decided_s is not None:
+                    self._refuse_old(decided_s)
                 self._store.apply(change)
             except Conflict:
                 return False
         self._ring(change)
         return True
+
+    def _refuse_old(self, decided_s: float) -> None:
+        if self._monotonic() - decided_s > MAX_DECISION_AGE_S:
+            raise Conflict("it was decided too long ago: this process was stopped meanwhile")
 
     def _ring(self, change: Change) -> None:
         if not change.empty:

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 import uvicorn
 
-from forewarn.clock import Clock, clock_for
+from forewarn.clock import Clock, KeptClock, clock_for
 from forewarn.control import Control
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
@@ -31,9 +31,10 @@ from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.follower import Follower
 from forewarn.private import check_tls, make_folder, read_private, write_private
-from forewarn.settings import Settings, on_loopback, store_path
-from forewarn.store import Store
+from forewarn.settings import Settings, is_postgres, on_loopback, store_path
+from forewarn.store import SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.ticker import Ticker
@@ -65,6 +66,8 @@ MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.001
+# The follower looks once a second: a node that has heard of its database since then can ask it.
+FRESH_S = 1.5
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -77,6 +80,16 @@ def new_id() -> str:
 
 
 def open_store(settings: Settings) -> Store:
+    if is_postgres(settings.store):
+        # Beside an embedded store nobody needs its driver.
+        try:
+            from forewarn.store.postgres import PostgresStore
+        except ImportError:
+            raise InvalidSettings(
+                "store: PostgreSQL needs its driver: pip install 'forewarn[server,postgres]'"
+            ) from None
+
+        return PostgresStore(settings.store, direct=settings.store_direct)
     path = store_path(settings)
     if path is None:
         return MemoryStore()
@@ -86,6 +99,8 @@ def open_store(settings: Settings) -> Store:
 
 
 def executor_for(settings: Settings) -> Executor:
+    if settings.role == "guest":
+        return ExternalExecutor()  # the work is the other nodes'
     if settings.executor == "command":
         make_folder(settings.state_dir / "orders")
         return CommandExecutor(
@@ -105,7 +120,10 @@ def executor_for(settings: Settings) -> Executor:
 
 
 class Service:
-    """Store, control, executor and ticker, wired; the listeners come with `serve`."""
+    """Store, control, executor and ticker, wired; the listeners come with `serve`.
+
+    On a store that several nodes share there is a follower too, which keeps the database's time.
+    """
 
     def __init__(
         self,
@@ -119,9 +137,17 @@ class Service:
         self.settings = settings
         self.executor = executor_for(settings)
         self.store = store or open_store(settings)
+        self.follower: Follower | None = None
+        node = node or f"{socket.gethostname()}:{os.getpid()}"
+        shared = self.store if isinstance(self.store, SharedStore) and clock is None else None
         try:
             self.store.hold()
-            lived = [scope.changed for scope in self.store.scopes().values() if scope.changed is not None]
+            if shared is not None:
+                kept = KeptClock(shared.now)
+                self.follower = Follower(shared.feed(), kept)
+                self.follower.begin()
+                clock = kept
+            lived = [] if clock else [s.changed for s in self.store.scopes().values() if s.changed is not None]
             self.clock = clock or clock_for(settings.clock, floor=max(lived, default=None))
         except Invalid as error:
             self.store.close()
@@ -129,15 +155,21 @@ class Service:
         except BaseException:
             self.store.close()
             raise
-        self.control = Control(self.store, self.clock, new_id=new_id, order_timeout_s=settings.order_timeout_s)
+        self.control = Control(
+            self.store, self.clock, new_id=new_id, order_timeout_s=settings.order_timeout_s, node=node
+        )
         self.ticker = Ticker(
             self.control,
             self.store,
             self.clock,
             self.executor,
-            node=node or f"{socket.gethostname()}:{os.getpid()}",
+            node=node,
             retain_history_s=settings.retain_history_s,
+            shared=shared,
+            may_tick=settings.role != "guest",
         )
+        if self.follower is not None:
+            self.follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
         if isinstance(self.executor, CommandExecutor):
             self.executor.nudge = self.ticker.nudge
         if isinstance(self.executor, SimulatedExecutor):
@@ -154,11 +186,26 @@ class Service:
 
     def store_works(self) -> str:
         """ "" or what is wrong with the store."""
+        if self.follower is not None:
+            return self.follower.complaint()
         try:
             self.store.next_wakeup()
         except ServiceError as error:
             return str(error)
         return ""
+
+    def warnings(self) -> dict[str, str]:
+        """What works, and should be better."""
+        found = {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
+        if self.follower is not None and self.follower.silent_s() > FRESH_S:
+            return found  # whoever asks must not wait for a database that may not answer
+        with suppress(ServiceError):
+            hold = self.control.clock_hold()
+            if hold is not None:
+                found["clock"] = (
+                    f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
+                )
+        return found
 
     def close(self) -> None:
         self.executor.close()
@@ -173,9 +220,13 @@ class GuestSide:
         # Whoever waits for a write waits in line: every write of a guest runs on this one thread.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._stopped = False
-        self.documents = Documents(service.store, service.clock)
+        follower = service.follower
+        max_stale_s = settings.max_stale_s if follower is not None else None
+        self.documents = Documents(service.store, service.clock, max_stale_s=max_stale_s)
         self.documents.load()
         service.control.listen(self.documents.heard)
+        if follower is not None:
+            follower.listen(self.documents.follow)
         self.guests = Guests(
             self.documents,
             service.control,
@@ -187,10 +238,13 @@ class GuestSide:
         )
         disable_after_s = settings.disable_after_s
         self._attendance = Attendance(self.documents, service.control, service.store, disable_after_s=disable_after_s)
-        service.ticker.add_chore(self._attendance)
+        # A node for operators has no guest listener, and nobody's silence means anything to it.
+        listens = settings.role != "operator"
+        if listens:
+            service.ticker.add_chore(self._attendance)
         self.listener = GuestListener(
             self.guests,
-            [Address.parse(text) for text in settings.guest],
+            [Address.parse(text) for text in settings.guest if listens],
             hop_limit=settings.guest_hop_limit,
             connection=connection,
             # On the demo's fast clock half a minute would look like half an hour.
@@ -319,7 +373,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
             _say_difference(service.apply_fleet_file(settings.fleet), say)
         with running(service) as (guests, operator_url):
             calm()
-            say(f"ready guest={','.join(guests.listener.urls)} operator={operator_url}")
+            say(f"ready guest={','.join(guests.listener.urls) or 'none'} operator={operator_url}")
             stopping.wait()
             log.info("stopping")
     finally:
@@ -349,11 +403,28 @@ def running(
     token = "" if service.settings.token_free else environment_token()
     with (
         _answering(service, connection) as guests,
+        _following(service),
         _ticking(service),
         _listening(service, guests, token, calls) as operator_url,
-        _findable(service, operator_url) if findable else nullcontext(),
+        _findable(service, operator_url) if findable and service.settings.role != "guest" else nullcontext(),
     ):
         yield guests, operator_url
+
+
+@contextmanager
+def _following(service: Service) -> Iterator[None]:
+    """After the guest side has been made, which listens to it, and has loaded what is followed from here on."""
+    follower = service.follower
+    if follower is None:
+        yield
+        return
+    thread = threading.Thread(target=follower.run, name="follower", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.stop()
+        thread.join(timeout=STOP_WITHIN_S)
 
 
 @contextmanager
@@ -376,6 +447,7 @@ def _ticking(service: Service) -> Iterator[None]:
         service.ticker.stop()
         # What it is doing now is one transaction: it ends soon, or is safely left unsaved.
         thread.join(timeout=STOP_WITHIN_S)
+        service.ticker.leave()
 
 
 @contextmanager
@@ -417,6 +489,8 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
     access = Access(service.store.tokens, environment_token=token, free=settings.token_free)
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.ring())
+    if service.follower is not None:
+        service.follower.listen(lambda news: streams.ring() if news.changed else None)
     api = Api(
         service.control,
         service.store,
@@ -425,15 +499,18 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
     )
-    portal = _portal(service, api, access, streams, guests.listener.urls[0])
+    portal = _portal(service, api, access, streams, next(iter(guests.listener.urls), ""))
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
+    # A node for guests says how it is to whoever watches over it, and nothing else.
+    health_only = settings.role == "guest"
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.store_works,
+        warnings=service.warnings,
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
-        pages=[*pages, *portal.routes()],
-        rest=rest,
+        pages=[] if health_only else [*pages, *portal.routes()],
+        rest=None if health_only else rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
     )
     config = uvicorn.Config(

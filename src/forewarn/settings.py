@@ -38,6 +38,7 @@ COMMAND_VARIABLES = frozenset(
 STEP_VARIABLES = frozenset(
     f"FOREWARN_{name}" for name in ("STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S")
 )
+MIN_STALE_S, MAX_STALE_S = 5, 3_600
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
@@ -142,7 +143,11 @@ def _addresses(value: object) -> tuple[str, ...]:
 
 
 def _host_names(value: object) -> tuple[str, ...]:
-    return tuple(each.lower() for each in _some_of(value))
+    found = tuple(each.lower() for each in _some_of(value))
+    for each in found:
+        if "*" in each:
+            raise Invalid(f"{each!r} names no host: write each name in full")
+    return found
 
 
 def _flag(value: object) -> bool:
@@ -161,6 +166,17 @@ def _machine(value: object) -> str:
     return f"{scope}/{name}"
 
 
+def _postgres(value: object) -> str:
+    text = _text(value)
+    if not is_postgres(text):
+        raise Invalid("this is no address of a database: write it like postgresql://user@host:5432/database")
+    return text
+
+
+def is_postgres(store: str) -> bool:
+    return store.startswith(("postgresql://", "postgres://"))
+
+
 def default_state_dir(environment: Mapping[str, str]) -> Path:
     """The user's state directory, as the XDG rules have it."""
     base = environment.get("XDG_STATE_HOME") or "~/.local/state"
@@ -176,8 +192,26 @@ def _setting(default: Any, read: Callable[[object], Any], help_text: str) -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    store: str = _setting("", _text, "where state lives: `sqlite:PATH` or `memory:`; by default a file in `state_dir`")
+    store: str = _setting(
+        "",
+        _text,
+        "where state lives: `sqlite:PATH`, `postgresql://USER@HOST/DATABASE` (several nodes share it; a password is better given"
+        " in `PGPASSWORD` or `~/.pgpass`) or `memory:`; by default a file in `state_dir`",
+    )
     state_dir: Path = _setting(Path(), _path, "the folder for the default store and for orders under way")
+    store_direct: str = _setting(
+        "",
+        _postgres,
+        "the same database without a pooler in between, where `store` leads through one: for what needs a connection of its own",
+    )
+    role: str = _setting(
+        "all",
+        _one_of("all", "guest", "operator"),
+        "what this node does, where several share a store: `guest` answers guests, `operator` operators and does the work",
+    )
+    max_stale_s: int = _setting(
+        20, parse_duration, "guests are answered from memory for so long while the database is away, then with 503"
+    )
     fleet: Path | None = _setting(None, _path, "a fleet file to apply at start")
     prune: bool = _setting(False, _flag, "machines and scopes that the fleet file does not state are removed")
     clock: str = _setting("system", _text, "`system`, `manual`, or a rate like `60x`")
@@ -296,6 +330,18 @@ def _check_together(settings: Settings) -> None:
         raise InvalidSettings(
             "order_timeout: it must be longer than command_time_limit, or an order would fail while its command runs on"
         )
+    shared = is_postgres(settings.store)
+    if shared and settings.clock != "system":
+        raise InvalidSettings(
+            f"clock: with a PostgreSQL store the database's clock is everybody's: {settings.clock!r} goes with sqlite:PATH"
+        )
+    if not shared and (settings.role != "all" or settings.store_direct):
+        which = "store_direct" if settings.store_direct else "role"
+        raise InvalidSettings(
+            f"{which}: it is for nodes that share a database: set `store` to postgresql://…, or leave it out"
+        )
+    if not MIN_STALE_S <= settings.max_stale_s <= MAX_STALE_S:
+        raise InvalidSettings(f"max_stale: use {MIN_STALE_S}s to {MAX_STALE_S}s")
     if settings.trusted_proxies and settings.proxy_secret_file is None:
         raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
     if (settings.tls_cert is None) != (settings.tls_key is None):
@@ -345,10 +391,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def store_path(settings: Settings) -> Path | None:
-    """The file of an embedded store; None for memory."""
-    if settings.store == "memory:":
+    """The file of an embedded store; None for memory and for a database elsewhere."""
+    if settings.store == "memory:" or is_postgres(settings.store):
         return None
     kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
     if kind != "sqlite" or not path:
-        raise InvalidSettings(f"store: {settings.store!r} is unknown: use sqlite:PATH or memory:")
+        raise InvalidSettings(
+            f"store: {kind + ':'!r} is unknown: use sqlite:PATH, postgresql://USER@HOST/DATABASE or memory:"
+        )
     return Path(path).expanduser()

@@ -2,12 +2,17 @@
 
 Decide, save, then act: an order is saved as open by the tick that starts its event and as running before its executor
 begins. Nothing here sleeps on behalf of an event: a wait is a moment in the store, and the loop waits for the earliest.
+
+Where several nodes share a store, one holds the ticker's lease and does all this. The lease is for economy: two tickers are
+harmless, for a change that relies on what another has changed is refused. Each node has a lease of its own too; the orders of
+one whose lease ended are taken over.
 """
 
 import logging
 import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -19,7 +24,7 @@ from forewarn.core.errors import Conflict, ForewarnError, NotFound, Refused, Sto
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Change, Order, OrderState, Status
 from forewarn.executors import Executor, Progress, Report, Work
-from forewarn.store import Focus, Store
+from forewarn.store import Focus, SharedStore, Store
 
 BATCH = 100
 IDLE_WAIT_S = 1.0
@@ -31,6 +36,11 @@ PRUNE_BATCH = 500
 SICK_WAIT_S = 10.0
 BACKOFF_S = (0.2, 5.0)
 MAX_ADVANCE_S = 3_650 * 86_400
+LEASE_S = 10.0
+RENEW_EVERY_S = 3.0
+TICKER_LEASE = "ticker"
+# A node on the same machine finds what a dead one's executor left there. Others give it so much longer to come back.
+ELSEWHERE_AFTER_S = 20.0
 
 log = logging.getLogger("forewarn.ticker")
 
@@ -46,13 +56,28 @@ class Chore(Protocol):
 
 class Ticker:
     def __init__(
-        self, control: Control, store: Store, clock: Clock, executor: Executor, *, node: str, retain_history_s: int
+        self,
+        control: Control,
+        store: Store,
+        clock: Clock,
+        executor: Executor,
+        *,
+        node: str,
+        retain_history_s: int,
+        shared: SharedStore | None = None,
+        may_tick: bool = True,
     ) -> None:
+        """`shared` is the store again, where other nodes use it too; one that may not tick does its chores alone."""
         self._control = control
         self._store = store
         self._clock = clock
         self._executor = executor
         self._actor = Actor("ticker", node)
+        self._node = node
+        self._shared = shared
+        self._may_tick = may_tick
+        self._leads = shared is None and may_tick
+        self._renew_at_s = 0.0
         # Who took an order, and by which executor: another one must not take it for its own after a restart.
         self._taker = f"{executor.name} on {node}"
         self._retain = timedelta(seconds=retain_history_s) if retain_history_s else None
@@ -63,10 +88,14 @@ class Ticker:
         # In the loop, a maintenance whose tick fails in a way no rule foresees must not hold up the rest: it is tried
         # again later. Whoever calls `cycle` or `advance` gets the error.
         self._sick: dict[str, float] = {}
+        # How many maintenances are ticked at once: fewer after a conflict, for less is decided sooner and meets fewer others.
+        self._batch = BATCH
         self._isolating = False
         self._chores: list[Chore] = []
         # Ends of orders that are not saved yet: a store that is away must not lose them.
         self._unsaved: deque[Report] = deque()
+        # Orders we may have taken: the store failed while it saved that, and nobody else will begin them.
+        self._doubtful: set[str] = set()
         self._trouble = ""
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
@@ -115,27 +144,72 @@ class Ticker:
             running = [self._work(order) for order in ours]
             self._executor.tidy(running)
             for work in running:
-                status = self._executor.status(work)
-                if isinstance(status, Outcome):
-                    self._unsaved.append(Report(work.order.id, work.order.attempt, status))
-                elif status is Progress.RUNNING:
-                    self._executor.watch(work)
-                else:
-                    self._begin(work)
+                if self._shared is None or work.order.node == self._taker:
+                    self._take_up(work)
+
+    # -- several nodes
+
+    def leave(self) -> None:
+        """Let another node tick at once. Our own lease runs out by itself: what we began may still be at work here."""
+        if self._shared is not None and self._leads:
+            self._leads = False
+            with suppress(ForewarnError):
+                self._shared.drop_lease(TICKER_LEASE, self._node)
+
+    def _renew(self) -> Counter[str]:
+        """Say that we live, take the ticker's lease if it is free, and see to the orders of nodes that do not live."""
+        done: Counter[str] = Counter()
+        if self._shared is None or time.monotonic() < self._renew_at_s:
+            return done
+        self._shared.take_lease(f"node {self._node}", self._node, LEASE_S)
+        leads = self._may_tick and self._shared.take_lease(TICKER_LEASE, self._node, LEASE_S)
+        if leads != self._leads:
+            log.info("this node ticks from now on" if leads else "another node ticks")
+        self._leads = leads
+        self._renew_at_s = time.monotonic() + RENEW_EVERY_S
+        if self._executor.takes_orders:
+            done += self._take_over(self._shared)
+        return done
+
+    def _take_over(self, shared: SharedStore) -> Counter[str]:
+        done: Counter[str] = Counter()
+        running = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
+        prefix, here = f"{self._executor.name} on ", self._node.rpartition(":")[0]
+        others = [o for o in running if o.node.startswith(prefix) and o.node != self._taker]
+        if not others:
+            return done
+        living, lately = shared.living(), shared.living(ELSEWHERE_AFTER_S)
+        for order in others:
+            node = order.node.removeprefix(prefix)
+            if node in living or (node.rpartition(":")[0] != here and (node in lately or not self._leads)):
+                continue
+            try:
+                taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
+            except (Refused, Conflict):
+                continue  # it ended, or somebody else was first
+            self._take_up(self._work(taken))
+            done["took over {} order(s)"] += 1
+        return done
 
     # -- one cycle
 
     def cycle(self) -> bool:
         """Do what is due now, in bounded batches; whether anything was done."""
         with self._cycling:
-            due = self._due()
-            done = self._tick(due) if due else Counter[str]()
+            self._clock.now()
+            self._control.watch_clock()
+            done = self._renew()
+            due = self._due() if self._leads else []
+            done += self._tick(due) if due else Counter[str]()
             done += self._save_reports()
-            done += self._hand_out()
+            self._end_doubts()
+            if self._leads:
+                done += self._hand_out()
             for chore in self._chores:
                 if count := chore.do(self._clock.now()):
                     done["did {} chore(s)"] += count
-            self._prune()
+            if self._leads:
+                self._prune()
             if done:
                 log.info(_sentence(done))
             return bool(done or due)
@@ -170,7 +244,8 @@ class Ticker:
 
     def next_wakeup(self) -> datetime | None:
         """The next moment at which there is something to do."""
-        moments = [self._store.next_wakeup(), self._executor.next_report(), *(c.next_due() for c in self._chores)]
+        stored = self._store.next_wakeup() if self._leads else None
+        moments = [stored, self._executor.next_report(), *(c.next_due() for c in self._chores)]
         return min((m for m in moments if m is not None), default=None)
 
     # -- behind the cycle
@@ -178,18 +253,23 @@ class Ticker:
     def _due(self) -> list[str]:
         now_s = time.monotonic()
         self._sick = {i: at_s for i, at_s in self._sick.items() if at_s > now_s}
-        due = self._store.due(self._clock.now(), BATCH + len(self._sick))
-        return [i for i in due if i not in self._sick][:BATCH]
+        due = self._store.due(self._clock.now(), self._batch + len(self._sick))
+        return [i for i in due if i not in self._sick][: self._batch]
 
     def _tick(self, due: list[str]) -> Counter[str]:
         try:
-            return _counted(self._control.tick(due, self._actor))
-        except (Conflict, StoreUnavailable):
+            done = _counted(self._control.tick(due, self._actor))
+        except Conflict:
+            self._batch = max(1, self._batch // 2)
+            raise
+        except StoreUnavailable:
             raise
         except Exception:
             if not self._isolating:
                 raise
             return self._tick_one_by_one(due)
+        self._batch = min(BATCH, 2 * self._batch)
+        return done
 
     def _tick_one_by_one(self, due: list[str]) -> Counter[str]:
         done: Counter[str] = Counter()
@@ -222,7 +302,7 @@ class Ticker:
         return done
 
     def _hand_out(self) -> Counter[str]:
-        """Take open orders, each saved as running before its executor begins; nothing can fail in between."""
+        """Take open orders, each saved as running before its executor begins."""
         done: Counter[str] = Counter()
         free = min(self._executor.free_slots(), BATCH)
         for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
@@ -233,9 +313,34 @@ class Ticker:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except Refused:
                 continue  # somebody else was first
+            except Conflict:
+                break  # another node ticks as well: look again
+            except StoreUnavailable:
+                self._doubtful.add(order.id)
+                raise
             self._begin(replace(work, order=taken))
             done["took {} order(s)"] += 1
         return done
+
+    def _end_doubts(self) -> None:
+        """What is saved as ours, though we were not told so, is taken up; the rest is open for whoever takes it."""
+        if not self._doubtful:
+            return
+        for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
+            if order.id in self._doubtful and order.node == self._taker:
+                self._take_up(self._work(order))
+                self._doubtful.discard(order.id)
+        self._doubtful.clear()
+
+    def _take_up(self, work: Work) -> None:
+        """An order that is ours and may have been begun: its executor knows."""
+        status = self._executor.status(work)
+        if isinstance(status, Outcome):
+            self._unsaved.append(Report(work.order.id, work.order.attempt, status))
+        elif status is Progress.RUNNING:
+            self._executor.watch(work)
+        else:
+            self._begin(work)
 
     def _begin(self, work: Work) -> None:
         try:
@@ -267,6 +372,8 @@ class Ticker:
         forgotten = self._store.forget_receipts(now - RECEIPTS_KEPT, PRUNE_BATCH)
         if self._retain is not None:
             forgotten = max(forgotten, self._store.prune(now - self._retain, PRUNE_BATCH))
+        if self._shared is not None:
+            forgotten = max(forgotten, self._shared.forget_changes(PRUNE_BATCH))
         if forgotten < PRUNE_BATCH:
             self._prune_at = now + PRUNE_EVERY
 

@@ -1,11 +1,12 @@
 """Every call of the API does what its row says, on a real service."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Change, Hold
 from tests.api.house import FLEET, START, House, house
 
 
@@ -363,11 +364,22 @@ def test_tokens_are_made_listed_and_revoked(home: House) -> None:
     assert home.ask("POST", "/v1/tokens", {"name": "x", "role": "owner", "scopes": ["none"]}).status == 404
 
 
+def test_a_held_clock_is_shown_and_confirmed(home: House) -> None:
+    """A clock that jumped says from when on it is not trusted; an operator's word goes into the audit, a second is refused."""
+    assert home.ask("POST", "/v1/clock/confirm").status == 409
+    hold = Hold(trusted=START, noticed=START + timedelta(hours=1), jumped_s=3_600)
+    home.service.store.apply(Change(at=START, hold=hold))
+    held = {"trusted": "2030-01-01T00:00:00Z", "noticed": "2030-01-01T01:00:00Z", "jumped_s": 3_600}
+    assert home.get("/v1/clock")["held"] == held
+    assert home.post("/v1/clock/confirm")["held"] is None
+    assert home.get("/v1/audit")["items"][0]["action"] == "clock confirmed"
+
+
 def test_the_clock_is_shown_and_moved(home: House) -> None:
     """A manual clock moves, and what is due happens on the way; it never goes back."""
     home.enable("shop")
     event = home.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
-    assert home.get("/v1/clock") == {"now": "2030-01-01T00:00:00Z", "kind": "manual"}
+    assert home.get("/v1/clock") == {"now": "2030-01-01T00:00:00Z", "kind": "manual", "held": None}
     assert home.post("/v1/clock/advance", {"seconds": 1200})["now"] == "2030-01-01T00:20:00Z"
     assert home.get(f"/v1/events/{event}")["started"] == "2030-01-01T00:15:00Z"
     assert home.ask("POST", "/v1/clock/advance", {"seconds": -1}).status == 422

@@ -18,7 +18,7 @@ NOUNS = {
     "order": "list start finish fail",
     "audit": "list",
     "token": "create list revoke",
-    "clock": "show advance",
+    "clock": "show advance confirm",
     "db": "status migrate backup restore",
 }
 
@@ -40,7 +40,14 @@ def test_every_command_is_there() -> None:
         assert "--help" in text
 
 
-NO_API = ("forewarn serve", "forewarn agent", "forewarn emulate", "forewarn conform", "forewarn demo")
+NO_API = (
+    "forewarn serve",
+    "forewarn agent",
+    "forewarn emulate",
+    "forewarn record",
+    "forewarn conform",
+    "forewarn demo",
+)
 
 
 def test_json_is_everywhere() -> None:

@@ -221,6 +221,11 @@ class World:
     def finish(self, order_id: str) -> Change:
         return self.report(order_id, Outcome(ok=True, reason="done"))
 
+    def take_over(self, order_id: str) -> Change:
+        return self.save(
+            lifecycle.take_over(self.snapshot(), order_id, now=self.now, actor=EXECUTOR, node="node-2", of="node-1")
+        )
+
     def fail(self, order_id: str) -> Change:
         return self.report(order_id, Outcome(ok=False, reason="burnt"))
 

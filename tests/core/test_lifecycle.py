@@ -568,6 +568,25 @@ def test_an_orders_time_counts_anew_when_it_is_taken() -> None:
     assert order.deadline == world.now + timedelta(seconds=ORDER_TIMEOUT_S)
 
 
+def test_a_running_order_is_taken_over_from_whom_it_was_with() -> None:
+    """Same order, same attempt, same deadline; whoever comes second, or too late, is refused and changes nothing."""
+    world = World(scope(), machines=[machine("shop/web-0")])
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    (taken,) = world.take(event.id).orders
+    world.now = world.now + timedelta(seconds=60)
+    before = world.snapshot()
+    change = lifecycle.take_over(before, event.id, now=world.now, actor=EXECUTOR, node="node-2", of="node-1")
+    assert change.orders == (replace(taken, node="node-2"),)
+    assert actions(change) == ["playbook: order taken over"]
+    world.save(change)
+    with pytest.raises(Refused, match="is with node-2 by now"):
+        lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-1")
+    world.finish(event.id)
+    with pytest.raises(Refused, match="is done"):
+        lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-2")
+
+
 def test_a_terminated_machine_has_no_new_host() -> None:
     """Whatever a report says of a machine that is gone, it is removed and not written."""
     world = World(scope(kind=ScopeKind.PLACEMENT_GROUP), machines=[machine("shop/web-0", host="h1")])

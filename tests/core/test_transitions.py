@@ -21,11 +21,11 @@ EVENTS = """
 """
 
 ORDERS = """
-              take     finish  fail    retry
-    open      running  done    failed  -
-    running   -        done    failed  -
-    failed    -        done    -       open
-    done      -        -       -       -
+              take     take-over  finish  fail    retry
+    open      running  -          done    failed  -
+    running   -        running    done    failed  -
+    failed    -        -          done    -       open
+    done      -        -          -       -       -
 """
 
 # What each verb of lifecycle makes of an event that stands where the row says: the status it has afterwards, or the
@@ -125,6 +125,7 @@ def _work_on(world: World, event_id: str, where: str) -> None:
 
 
 ACTIONS: dict[str, Callable[[World, str], Change]] = {
+    "take-over": lambda world, event_id: world.take_over(event_id),
     "guest-approves": lambda world, event_id: world.approve("shop/web-1", event_id),
     "operator-approves": lambda world, event_id: world.approve_as_operator(event_id),
     "cancel": lambda world, event_id: world.cancel_event(event_id),
@@ -156,7 +157,13 @@ def test_every_action_on_every_event(where: str, action: str, outcome: str) -> N
 def test_every_action_on_every_order(state: str, verb: str, leads_to: str) -> None:
     """Executors and operators move an order along its table, or are refused and nothing at all has changed."""
     world, order_id = event_that_is("Completed" if state == "done" else state)
-    actions = {"take": "take", "finish": "reports-done", "fail": "reports-failed", "retry": "retry"}
+    actions = {
+        "take": "take",
+        "take-over": "take-over",
+        "finish": "reports-done",
+        "fail": "reports-failed",
+        "retry": "retry",
+    }
     assert world.order(order_id).state is OrderState(state)
     if leads_to == "-":
         before = deepcopy(world.snapshot())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import ManualClock, ScaledClock, SystemClock, clock_for
+from forewarn.control import MAX_DECISION_AGE_S, Control
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
@@ -313,6 +314,50 @@ def test_the_end_of_an_order_outlives_a_full_disk() -> None:
     assert executor.asked.count("settled") == 2
 
 
+class SilentStore(MemoryStore):
+    """Saves what it is given; while `silent` nobody learns of it."""
+
+    silent = False
+
+    def apply(self, change: Change) -> None:
+        super().apply(change)
+        if self.silent:
+            raise StoreUnavailable("the connection is gone")
+
+
+@pytest.mark.parametrize("answer", [Progress.UNKNOWN, Progress.RUNNING])
+def test_an_order_that_was_taken_without_our_knowing_is_begun(answer: Progress) -> None:
+    """The store failed while it saved that we take an order, and saved it: nobody else will begin it, so we ask and do."""
+    store = SilentStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    executor = ScriptedExecutor(answer)
+    ticker = ticker_with(service, executor)
+    store.silent = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    assert executor.asked == []
+    store.silent = False
+    ticker.settle()
+    ticker.settle()
+    assert executor.asked == ["status", "begin 1 running on h" if answer is Progress.UNKNOWN else "watch"]
+
+
+def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
+    """The store failed before it saved that: the order is open, and taken like any other."""
+    store = BrittleStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    store.full = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.full = False
+    ticker.settle()
+    assert executor.asked == ["begin 1 running on h"]
+
+
 def test_trouble_does_not_make_the_loop_spin() -> None:
     """While nothing can be written, or one maintenance is sick, the loop tries a few times a second, not thousands."""
     store = BrittleStore()
@@ -445,6 +490,47 @@ def test_a_request_is_decided_again_at_most_three_times(times: int, fails: bool)
         assert not store.events(EventQuery()).events
     else:
         assert service.control.event(reboot(service))[0].status is Status.SCHEDULED
+
+
+def test_what_was_decided_too_long_ago_is_decided_again() -> None:
+    """A process stopped between deciding and saving must not publish a notice of which half has passed."""
+    clock, boot_s = ManualClock(START), [0.0]
+    service = make_service(MemoryStore())
+
+    def stopped_once() -> str:
+        if boot_s[0] == 0.0:
+            clock.move_to(START + timedelta(minutes=10))
+            boot_s[0] = 600.0
+        return next(ids)
+
+    ids = iter("abcd")
+    control = Control(service.store, clock, new_id=stopped_once, order_timeout_s=0, monotonic=lambda: boot_s[0])
+    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
+    _, (event,) = control.maintenance(control.submit(request, OPERATOR))
+    assert (event.published, event.not_before) == (START + timedelta(minutes=10), START + timedelta(minutes=25))
+    assert event.id == "d"
+
+
+def test_a_tick_that_was_stopped_is_left_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tick decided too long ago is a conflict: the next cycle decides anew, on less at once."""
+    service = make_service(MemoryStore(), scopes=BATCH, enabled=False)
+    boot_s = iter([0.0, MAX_DECISION_AGE_S + 1] + [0.0] * 1_000)
+    for i in range(BATCH):
+        service.control.submit(
+            Request(
+                type=EventType.REBOOT,
+                targets=Targets(machines=((f"s-{i}", "m"),)),
+                not_before=START + timedelta(hours=1),
+            ),
+            OPERATOR,
+        )
+    service.clock.move_to(START + timedelta(hours=1))
+    monkeypatch.setattr(service.control, "_monotonic", lambda: next(boot_s))
+    with pytest.raises(Conflict, match="too long ago"):
+        service.ticker.cycle()
+    for started in (BATCH // 2, BATCH):
+        service.ticker.cycle()
+        assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == started
 
 
 def test_old_history_is_forgotten_and_open_events_are_not(store: Store) -> None:

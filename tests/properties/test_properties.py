@@ -13,7 +13,7 @@ from tests.properties.machine import FleetMachine
 from forewarn.store import Store
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
-EXAMPLES = {"memory": 120, "sqlite": 25}
+EXAMPLES = {"memory": 120, "postgres": 8, "sqlite": 25}
 
 
 @pytest.mark.timeout(1_200)

@@ -12,6 +12,7 @@ from forewarn.core.model import (
     ApprovalMode,
     Change,
     EventType,
+    Hold,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -465,3 +466,32 @@ def test_the_same_change_succeeds_once_its_fault_is_mended(store: Store) -> None
     refused(store, wrong, InvariantBroken)
     store.apply(replace(wrong, orders=wrong.orders[:1]))
     assert [o.id for o in store.orders({OrderState.OPEN}, 9)] == ["E1"]
+
+
+# -- a clock that jumped
+
+
+def test_of_two_holds_the_earlier_counts(store: Store) -> None:
+    """A hold is in every snapshot a decision reads, and a later one does not replace it."""
+    first = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    earlier = Hold(trusted=at(30), noticed=at(3_800), jumped_s=3_700, node="two")
+    assert store.snapshot(Focus()).hold is None
+    for given_, counts in ((first, first), (earlier, earlier), (first, earlier)):
+        store.apply(replace(change(), hold=given_))
+        assert store.snapshot(Focus(scopes=("shop",))).hold == counts
+    assert store.snapshot(Focus(shown=True)).hold is None
+
+
+def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
+    """What waited for the clock has no other moment to be looked at again."""
+    store.apply(
+        replace(
+            change(maintenances=[maintenance("M1"), maintenance("M2")]),
+            hold=Hold(trusted=at(0), noticed=at(0), jumped_s=31),
+        )
+    )
+    store.apply(change(maintenances=[ended(saved_maintenance(store, "M2"), at(1))]))
+    store.apply(replace(change(at(5)), releases_hold=True))
+    assert store.snapshot(Focus()).hold is None
+    assert store.due(at(5), 10) == ["M1"]
+    assert saved_maintenance(store, "M1").version == 2

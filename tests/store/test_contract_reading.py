@@ -248,6 +248,13 @@ def test_a_machine_that_left_is_not_remembered(fleet: Store) -> None:
     assert fleet.seen([("wiki", "x"), ("shop", "web-0")]) == {("shop", "web-0"): at(5)}
 
 
+def test_the_latest_of_a_scope_counts_for_all_of_it(fleet: Store) -> None:
+    """Whichever of its machines asked last; a scope of which none ever did is not in it."""
+    fleet.record_seen([Seen("shop", "web-0", at(8)), Seen("shop", "web-1", at(6.000001)), Seen("blog", "db-0", at(7))])
+    assert fleet.latest_seen(["shop", "wiki", "nowhere"]) == {"shop": at(8)}
+    assert fleet.latest_seen([]) == {}
+
+
 def test_being_seen_bumps_no_version(fleet: Store) -> None:
     """It is written apart: nobody's decision is disturbed by a poll."""
     before = fleet.inventory()

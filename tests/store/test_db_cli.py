@@ -13,8 +13,10 @@ import pytest
 
 from forewarn.core.model import Status
 from forewarn.store import EventQuery, Focus
+from forewarn.store.postgres import PostgresStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.store.sqlite_file import SCHEMA_VERSION, backup
+from tests.store.servers import SHARED
 from tests.store.things import change, entry, event, one_maintenance, scope
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -360,3 +362,43 @@ def test_a_backup_of_a_busy_database_is_consistent(path: Path) -> None:
             with closing(sqlite3.connect(restored)) as connection:
                 assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
                 assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+# -- a database that several nodes share
+
+
+def shared(address: str, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [*FOREWARN, "db", *words, "--store", address]
+    return subprocess.run(
+        command,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_a_shared_database_is_made_and_described(tmp_path: Path) -> None:
+    """`migrate` puts the schema into an empty database, `status` says what is in it; twice does nothing."""
+    address = SHARED.server.address(SHARED.server.database())
+    made = shared(address, tmp_path, "migrate")
+    assert (made.returncode, made.stdout.splitlines()[0]) == (DONE, "applied 0001 initial")
+    assert shared(address, tmp_path, "migrate").stdout.splitlines() == made.stdout.splitlines()[-1:]
+    with closing(PostgresStore(address)) as store:
+        store.apply(one_maintenance())
+    told = shared(address, tmp_path, "status")
+    assert told.returncode == DONE
+    facts = dict(line.split(None, 1) for line in told.stdout.splitlines())
+    assert (facts["scopes"], facts["machines"], facts["open"], facts["nodes"]) == ("1", "1", "1", "0")
+    assert facts["database"] == address.replace("postgres@", "")
+
+
+@pytest.mark.parametrize("words, instead", [(("backup", "x"), "pg_dump"), (("restore", "x", "--yes"), "pg_restore")])
+def test_a_shared_database_has_its_own_tools_for_backups(tmp_path: Path, words: tuple[str, ...], instead: str) -> None:
+    """Which ones is said, and nothing happens."""
+    seen = shared("postgresql://nobody@127.0.0.1:1/x", tmp_path, *words)
+    assert seen.returncode == USAGE
+    assert instead in seen.stderr
+    assert not (tmp_path / "x").exists()

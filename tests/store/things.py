@@ -124,7 +124,8 @@ def receipt(key: str = "K1", **fields: Any) -> Receipt:
 
 def change(moment: datetime = START, **parts: Iterable[Any]) -> Change:
     """A Change of these parts, each given as any iterable."""
-    return Change(at=moment, **{name: tuple(things) for name, things in parts.items()})
+    given: dict[str, Any] = {name: tuple(things) for name, things in parts.items()}
+    return Change(at=moment, **given)
 
 
 def one_maintenance(**event_fields: Any) -> Change:

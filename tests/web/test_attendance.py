@@ -6,7 +6,9 @@ from datetime import timedelta
 import pytest
 
 from forewarn import server
-from forewarn.store import Sighting
+from forewarn.control import Control
+from forewarn.core.model import Actor
+from forewarn.store import Seen, Sighting
 from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status, until
 
 
@@ -88,6 +90,38 @@ def test_a_machine_that_left_is_not_written() -> None:
         caller.view = None
         served.side._attendance.write([caller])
         assert served.store.seen_batches == []
+
+
+def test_a_guest_that_asks_another_node_keeps_its_scope_enabled() -> None:
+    """A scope is disabled by a node only when the store knows of no guest that asked any other, for as long."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        served.advance(hours=20)
+        served.store.record_seen([Seen("shop", "web-1", START + timedelta(hours=20))])
+        served.advance(hours=23)
+        assert served.store.snapshot_of("shop").enabled
+        served.advance(hours=1)
+        assert not served.store.snapshot_of("shop").enabled
+
+
+def test_a_scope_that_another_node_disabled_is_let_be() -> None:
+    """Nothing is left to do, and the ticker comes to rest."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        another = Control(served.store, served.service.clock, new_id=str, order_timeout_s=0)
+        another.disable("shop", Actor("idle watch", "another node"))
+        served.service.clock.move_to(START + timedelta(hours=24))
+        assert [served.service.ticker.cycle() for _ in range(2)] == [True, False]
+
+
+def test_a_scope_that_another_node_enabled_is_shown_as_it_is() -> None:
+    """Whoever asks a node that has not heard of the enabling yet sees the new epoch, not the document before it."""
+    with serving() as served:
+        served.reboot("shop", "web-0")
+        assert served.store.snapshot_of("shop").incarnation == 2
+        another = Control(served.store, served.service.clock, new_id=str, order_timeout_s=0)
+        another.enable("shop", Actor("shop/web-1", "another node"))
+        assert b'ETag: "1"\r\n' in served.client().ask(get())
 
 
 def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> None:

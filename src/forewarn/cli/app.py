@@ -21,6 +21,7 @@ from forewarn.cli import (
     machines,
     maintenances,
     orders,
+    recording,
     scenarios,
     scopes,
     statuses,
@@ -87,6 +88,7 @@ def serve(
     operator: Annotated[
         str | None, typer.Option(help="Where operators ask, HOST:PORT [default: 127.0.0.1:8170]")
     ] = None,
+    role: Annotated[str | None, typer.Option(help="`all`, `guest` or `operator` [default: all]")] = None,
     tls_cert: Annotated[str | None, typer.Option(help="The operator listener's certificate chain (PEM).")] = None,
     tls_key: Annotated[str | None, typer.Option(help="The operator listener's private key (PEM).")] = None,
     behind_tls_proxy: Annotated[
@@ -110,6 +112,7 @@ def serve(
         "guest": guest or None,
         "allow_any_interface": allow_any_interface,
         "operator": operator,
+        "role": role,
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "behind_tls_proxy": behind_tls_proxy,
@@ -130,6 +133,7 @@ def serve(
 
 
 app.command("emulate")(emulating.emulate)
+app.command("record")(recording.record)
 # What follows the first word of the agent's command is the agent's.
 app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
 

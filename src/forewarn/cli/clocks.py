@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.desk import Desk, command, group, usage
-from forewarn.cli.words import shown_time
+from forewarn.cli.words import Json, shown_time
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
 
@@ -31,9 +31,20 @@ def advance(
     _show(desk, desk.api.post("/v1/clock/advance", {"seconds": seconds}))
 
 
-def _show(desk: Desk, answer: dict[str, str]) -> None:
+@command(app, "confirm")
+def confirm(desk: Desk) -> None:
+    """Say that a clock which jumped forward is right: events that waited for this start by it."""
+    _show(desk, desk.api.post("/v1/clock/confirm"))
+
+
+def _show(desk: Desk, answer: Json) -> None:
     if desk.out.as_json:
         desk.out.json(answer)
     else:
         kind = f" ({answer['kind']})" if "kind" in answer else ""
         desk.out.say(f"{shown_time(answer['now'])}{kind}")
+        if held := answer.get("held"):
+            desk.out.say(
+                f"held: it jumped forward by {held['jumped_s']} s after {shown_time(held['trusted'])}; what waits for time alone"
+                " does not start: check the clock, then say `forewarn clock confirm`"
+            )

@@ -70,6 +70,10 @@ def headline(seen: Json) -> list[str]:
     unapproved = sum(bool(missing(e)) for e in events)
     planned = len(seen["planned"]["items"])
     complaints = [f"NOT READY: {part}: {told}" for part, told in seen["complaints"].items()]
+    if held := seen["clock"].get("held"):
+        complaints.append(
+            f"CLOCK HELD: it jumped forward by {held['jumped_s']} s; check it, then say `forewarn clock confirm`"
+        )
     return [
         f"{seen['server']}  {shown_time(seen['clock']['now'])} ({seen['clock']['kind']} clock)",
         *complaints,

@@ -62,6 +62,11 @@ class Draft:
         known = self.scopes.get(scope)
         return self.now if known is None or known.changed is None else max(self.now, known.changed)
 
+    def trusted_in(self, scope: str) -> datetime:
+        """As far as the clock can be trusted: what time alone lets happen goes by this."""
+        now, hold = self.now_in(scope), self.before.hold
+        return now if hold is None else min(now, hold.trusted)
+
     def events_in(self, scope: str) -> list[Event]:
         """The scope's open events."""
         return [e for i in self._ids_of_scope[scope] if (e := self.events[i]).status in OPEN]
@@ -138,6 +143,7 @@ class Draft:
             maintenances=self.maintenances,
             events=self.events,
             orders=self.orders,
+            hold=self.before.hold,
         )
         check_invariants(self.before, after, self.now)
         return Change(

@@ -44,7 +44,9 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     started = [e for e in moved if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)
-    _check_not_overtaken(after, by_scope, by_maintenance, started, now)
+    _check_trusted(before, started)
+    trusted = now if before.hold is None else min(now, before.hold.trusted)
+    _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
     for scope in {e.scope for e in moved}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
@@ -135,6 +137,20 @@ def _check_start(after: Snapshot, event: Event) -> None:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
+
+
+def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
+    """1. While the clock is held, nothing starts because of time that passed after it was last trusted."""
+    hold = before.hold
+    for event in started if hold is not None else ():
+        go = event.born_approved or not event.needs_approval or _has_go(event)
+        maintenance = before.maintenances.get(event.maintenance_id)
+        moments = [
+            None if go else event.not_before,
+            maintenance.earliest if maintenance is not None else None,
+        ]
+        if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
+            raise _broken(1, f"event {event.id} would start on a clock that jumped and nobody confirmed")
 
 
 def _has_go(event: Event) -> bool:

@@ -24,9 +24,11 @@ from forewarn.core.model import (
     Actor,
     Approval,
     ApprovalMode,
+    AuditEntry,
     Change,
     Event,
     EventType,
+    Hold,
     Maintenance,
     Order,
     Request,
@@ -234,6 +236,19 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
     return draft.change()
 
 
+def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
+    """Another executor goes on with what one began that is no longer there: same order, same attempt, same deadline."""
+    draft = Draft(snapshot, now, actor)
+    order = _order(draft, order_id)
+    state = order_after(order, OrderVerb.TAKE_OVER)
+    if order.node != of:
+        raise Refused(f"order {order_id} is with {order.node} by now, not with {of}")
+    draft.put_order(replace(order, state=state, node=node))
+    detail = f"attempt {order.attempt} by {node}, begun by {of}"
+    draft.note("order taken over", event=draft.events[order_id], detail=detail)
+    return draft.change()
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's."""
@@ -306,6 +321,25 @@ def _lies_within(draft: Draft, maintenance_id: str) -> bool:
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
 
 
+# -- a clock that jumped
+
+
+def hold_clock(hold: Hold, *, now: datetime) -> Change:
+    """From here on, what time alone would let start waits for an operator."""
+    detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
+    noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
+    return Change(at=now, hold=hold, audit=(noted,))
+
+
+def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
+    """An operator has looked: the clock is right, and what is due by it may start."""
+    if snapshot.hold is None:
+        raise Refused("the clock is not held: there is nothing to confirm")
+    detail = f"it had jumped by {snapshot.hold.jumped_s} s"
+    noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
+    return Change(at=now, releases_hold=True, audit=(noted,))
+
+
 # -- enabling
 
 
@@ -323,7 +357,7 @@ def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> C
     """Nobody asked for a day: no more notice until somebody does. What was published keeps its NotBefore."""
     draft = Draft(snapshot, now, actor)
     known = _scope(draft, scope)
-    if known.enabled:
+    if known.enabled and snapshot.hold is None:  # whether it was a day a held clock cannot say
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
     return draft.change()

@@ -382,6 +382,16 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The clock jumped forward: until an operator confirms it, no event starts because of time that passed after `trusted`."""
+
+    trusted: datetime
+    noticed: datetime
+    jumped_s: int
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """What a maintenance is aimed at: exactly one of machines (scope, name), a scope (with an update domain), hosts."""
 
@@ -453,6 +463,7 @@ class Snapshot:
     maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
     events: Mapping[str, Event] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,7 +473,8 @@ class Change:
     `expect` names every scope the decision relied on and the version it must still have (0: it must not exist). Scopes
     and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
     look at again because of this change. Approvals rely on no version: any number may be recorded at once. Tokens are added
-    and removed, never updated; a receipt that is already there makes the whole change a conflict.
+    and removed, never updated; a receipt that is already there makes the whole change a conflict. Of two holds the earlier
+    counts; one that is released wakes every open maintenance.
     """
 
     at: datetime
@@ -480,6 +492,8 @@ class Change:
     tokens: tuple[Token, ...] = ()
     removed_tokens: tuple[str, ...] = ()
     receipts: tuple[Receipt, ...] = ()
+    hold: Hold | None = None
+    releases_hold: bool = False
 
     @property
     def empty(self) -> bool:
@@ -498,4 +512,6 @@ class Change:
             or self.tokens
             or self.removed_tokens
             or self.receipts
+            or self.hold
+            or self.releases_hold
         )

@@ -55,6 +55,7 @@ TRANSITIONS: dict[Status, dict[Verb, Status]] = {
 
 class OrderVerb(StrEnum):
     TAKE = "take"
+    TAKE_OVER = "take-over"
     FINISH = "finish"
     FAIL = "fail"
     RETRY = "retry"
@@ -67,7 +68,11 @@ ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
         OrderVerb.FINISH: OrderState.DONE,
         OrderVerb.FAIL: OrderState.FAILED,
     },
-    OrderState.RUNNING: {OrderVerb.FINISH: OrderState.DONE, OrderVerb.FAIL: OrderState.FAILED},
+    OrderState.RUNNING: {
+        OrderVerb.TAKE_OVER: OrderState.RUNNING,
+        OrderVerb.FINISH: OrderState.DONE,
+        OrderVerb.FAIL: OrderState.FAILED,
+    },
     OrderState.FAILED: {OrderVerb.FINISH: OrderState.DONE, OrderVerb.RETRY: OrderState.OPEN},
     OrderState.DONE: {},
 }

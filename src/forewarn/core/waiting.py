@@ -17,6 +17,7 @@ from forewarn.core.model import (
     Actor,
     ApprovalMode,
     Event,
+    Hold,
     Maintenance,
     OnFailure,
     OrderState,
@@ -66,11 +67,14 @@ class _Common:
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
         self.stopped = _why_stopped(draft, maintenance)
-        self.unready = dict.fromkeys(e.id for e in self.wave if not ready(e, draft.now_in(e.scope)))
+        self.unready = dict.fromkeys(e.id for e in self.wave if not ready(e, draft.trusted_in(e.scope)))
         self.obstacles = in_the_way(draft, maintenance, self.wave)
         if _before_earliest(draft, maintenance, self.wave):
             message = "it has a hard earliest start, which no approval brings forward"
             self.obstacles.insert(0, Waiting(code="earliest", message=message, until=maintenance.earliest))
+            hold = draft.before.hold
+            if hold is not None and maintenance.earliest is not None and draft.now >= maintenance.earliest:
+                self.obstacles.append(_held_clock(hold))
 
 
 def _reasons(draft: Draft, event: Event, common: _Common | None) -> tuple[Waiting, ...]:
@@ -83,7 +87,7 @@ def _reasons(draft: Draft, event: Event, common: _Common | None) -> tuple[Waitin
         ahead = tuple(e.id for e in common.wave[:MAX_NAMED])
         reasons.append(Waiting(code="earlier-wave", message=f"wave {common.wave[0].wave} has not ended", events=ahead))
     elif event.status is Status.SCHEDULED or event.born_approved:
-        reasons += _not_ready(event, draft.now_in(event.scope))
+        reasons += _not_ready(draft, event)
         reasons += _rest_of_wave(event, common.unready)
         reasons += common.obstacles
     nobody = Waiting(code="ticker", message="nothing stands in its way: it moves at the ticker's next cycle")
@@ -139,7 +143,7 @@ def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
     return (
         not stopped(draft, maintenance)
         and not _before_earliest(draft, maintenance, wave)
-        and all(_waits_to_start(e) and ready(e, draft.now_in(e.scope)) for e in wave)
+        and all(_waits_to_start(e) and ready(e, draft.trusted_in(e.scope)) for e in wave)
     )
 
 
@@ -227,7 +231,7 @@ def _share_scope(wave: Iterable[Event], other: Iterable[Event]) -> bool:
 def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
     if maintenance.earliest is None:
         return False
-    return min(draft.now_in(e.scope) for e in wave) < maintenance.earliest
+    return min(draft.trusted_in(e.scope) for e in wave) < maintenance.earliest
 
 
 def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
@@ -250,9 +254,20 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     return [Waiting(code="wave", message=message, events=named)]
 
 
-def _not_ready(event: Event, now: datetime) -> list[Waiting]:
-    if ready(event, now):
+def _held_clock(hold: Hold) -> Waiting:
+    message = (
+        f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check it, then say"
+        " `forewarn clock confirm`"
+    )
+    return Waiting(code="clock", message=message)
+
+
+def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
+    if ready(event, draft.trusted_in(event.scope)):
         return []
+    hold = draft.before.hold
+    if hold is not None and ready(event, draft.now_in(event.scope)):
+        return [_missing_approval(event), _held_clock(hold)]
     notice = Waiting(code="notice", message="its notice runs", until=event.not_before)
     return [_missing_approval(event), notice]
 

@@ -4,10 +4,10 @@ Stores know core.model and nothing else of the core: they keep what they are giv
 call from several threads.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.model import (
     MAX_SCOPES_PER_TOKEN,
@@ -213,6 +213,56 @@ class Sighting:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a node has read: of which database, up to which transaction, and what it read of later ones."""
+
+    cluster: tuple[str, int]
+    horizon: int
+    handled: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What others changed: scopes with the version they got, those that went (and may have come again), machines.
+
+    `now` is the database's time; it was asked for and told at these readings of the monotonic clock.
+    """
+
+    mark: Mark
+    everything: bool
+    scopes: Mapping[str, int]
+    removed: frozenset[str]
+    machines: tuple[tuple[str, str], ...]
+    changed: bool
+    now: datetime
+    asked_s: float
+    told_s: float
+    warning: str = ""
+
+
+class Feed(Protocol):
+    """What other processes do to a store that several share. Raises StoreUnavailable while it cannot know."""
+
+    def look(self, since: Mark | None, wait_s: float) -> News:
+        """Wait so long for something to happen, then tell what changed since."""
+
+    def close(self) -> None: ...
+
+
+class Leases(Protocol):
+    """Who does what, where several could; by the store's own clock."""
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        """Whether it is this node's for so long from now."""
+
+    def drop_lease(self, name: str, node: str) -> None:
+        """Give up one that is this node's."""
+
+    def living(self, past_s: float = 0.0) -> set[str]:
+        """The nodes whose own lease, `node NAME`, has not ended, or not longer ago than that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """How many: open events by status, those Started whose order failed, scopes and machines."""
@@ -271,6 +321,9 @@ class Store(Protocol):
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         """When these last asked; those that never did are not in it."""
 
+    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
+        """When any machine of these scopes last asked; those of which none did are not in it."""
+
     # Lists and history: a page is one moment, and what is added between two pages neither doubles nor hides a row.
 
     def counts(self, within: tuple[str, ...] | None) -> Counts:
@@ -312,3 +365,17 @@ class Store(Protocol):
         """Claim the store for this process, or raise StoreInUse; released by close or by the process's death."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class SharedStore(Store, Leases, Protocol):
+    """A store that several processes write to."""
+
+    def feed(self) -> Feed:
+        """What the others change, as it happens."""
+
+    def now(self) -> datetime:
+        """The time that counts for all of them."""
+
+    def forget_changes(self, limit: int) -> int:
+        """Forget what every one of them has long heard of; how much."""

@@ -14,6 +14,7 @@ from forewarn.core.model import (
     AuditEntry,
     Change,
     Event,
+    Hold,
     Machine,
     Maintenance,
     Order,
@@ -66,6 +67,7 @@ class MemoryStore:
         self._event_count = 0
         self._tokens: dict[str, Token] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._hold: Hold | None = None
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._lock:
@@ -83,8 +85,9 @@ class MemoryStore:
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
                 maintenances={i: self._maintenances[i] for i in met if i in self._maintenances and not focus.shown},
-                events={i: replace(e, approvals=()) for i, e in events.items()} if focus.shown else events,
+                events={i: _shown(e) for i, e in events.items()} if focus.shown else events,
                 orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
+                hold=None if focus.shown else self._hold,
             )
 
     def scopes(self) -> dict[str, Scope]:
@@ -135,6 +138,7 @@ class MemoryStore:
                 self._tokens.pop(token_id, None)
             self._tokens |= {token.id: token for token in change.tokens}
             self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
+            self._put_hold(change)
 
     def due(self, now: datetime, limit: int) -> list[str]:
         with self._lock:
@@ -183,6 +187,14 @@ class MemoryStore:
     def machines_named(self, name: str) -> list[Machine]:
         with self._lock:
             return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:4]
+
+    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
+        with self._lock:
+            latest: dict[str, datetime] = {}
+            for (scope, _), at in self._seen.items():
+                if scope in scopes:
+                    latest[scope] = max(at, latest.get(scope, at))
+            return latest
 
     def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._lock:
@@ -404,12 +416,26 @@ class MemoryStore:
         else:
             self._unfinished.pop(order.id, None)
 
+    def _put_hold(self, change: Change) -> None:
+        if change.hold is not None:
+            known = self._hold
+            earlier = known is not None and known.trusted <= change.hold.trusted
+            self._hold = known if earlier else change.hold
+        if change.releases_hold:
+            self._hold = None
+            for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
+                self._put_maintenance(replace(maintenance, wake_at=change.at))
+
     def _put_maintenance(self, maintenance: Maintenance) -> None:
         self._maintenances[maintenance.id] = replace(maintenance, version=maintenance.version + 1)
         if maintenance.wake_at is None or maintenance.ended is not None:
             self._waking.pop(maintenance.id, None)
         else:
             self._waking[maintenance.id] = maintenance.wake_at
+
+
+def _shown(event: Event) -> Event:
+    return replace(event, approvals=()) if event.approvals else event
 
 
 def _lies_in(scope: str, scopes: tuple[str, ...] | None) -> bool:

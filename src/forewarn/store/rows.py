@@ -1,12 +1,13 @@
 """How things of the model become SQL rows and come back: a column per field, the same for every SQL store.
 
-Times are UTC text of fixed width, so that they sort as they pass; lists and maps are JSON; truth is 0 or 1.
+Where a database has no types of its own for them (`TEXT_ROWS`), times are UTC text of fixed width, so that they sort as they
+pass; lists and maps are JSON; truth is 0 or 1. Where it has (`NATIVE_ROWS`), the driver does the rest.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter, itemgetter
@@ -17,6 +18,7 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Hold,
     Machine,
     Maintenance,
     Order,
@@ -31,13 +33,15 @@ Coder = Callable[[Any], Any]
 
 
 class Row(Protocol):
-    """A row of any driver: its columns' names, and in the same order their values."""
+    """A row of any driver: its columns' names, and their values by name and in the same order."""
 
     def keys(self) -> list[str]: ...
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __getitem__(self, which: Any, /) -> Any: ...
 
 
 @lru_cache(maxsize=4_096)
@@ -45,12 +49,8 @@ def time_text(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")[:26] + "Z"
 
 
-def optional_text(moment: datetime | None) -> str | None:
-    return None if moment is None else time_text(moment)
-
-
-def optional_time(text: str | None) -> datetime | None:
-    return None if text is None else _time(text)
+def _optional(coder: Coder) -> Coder:
+    return lambda value: None if value is None else coder(value)
 
 
 @lru_cache(maxsize=4_096)
@@ -69,28 +69,62 @@ def _notices(text: str) -> dict[EventType, int]:
     return {EventType(key): seconds for key, seconds in json.loads(text).items()}
 
 
-_CODERS: dict[object, tuple[Coder | None, Coder | None]] = {
+def _notices_text(notices: Mapping[EventType, int]) -> str:
+    return json.dumps(dict(sorted(notices.items())))
+
+
+# PostgreSQL's text has no NUL, and a command may well print one: it is written as two characters, and so is the first of them.
+_MARK = "\x1a"
+
+
+def without_nul(text: str) -> str:
+    if "\0" in text or _MARK in text:
+        return text.replace(_MARK, _MARK + "1").replace("\0", _MARK + "0")
+    return text
+
+
+def _with_nul(text: str) -> str:
+    return text.replace(_MARK + "0", "\0").replace(_MARK + "1", _MARK) if _MARK in text else text
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+Coders = Mapping[object, tuple[Coder | None, Coder | None]]
+
+_TEXT: Coders = {
     str: (None, None),
     int: (None, None),
     bool: (int, bool),
     datetime: (time_text, _time),
-    datetime | None: (optional_text, optional_time),
+    datetime | None: (_optional(time_text), _optional(_time)),
     tuple[str, ...]: (json.dumps, _texts),
-    Mapping[EventType, int]: (lambda notices: json.dumps(dict(sorted(notices.items()))), _notices),
+    Mapping[EventType, int]: (_notices_text, _notices),
+}
+_NATIVE: Coders = {
+    str: (without_nul, _with_nul),
+    int: (None, None),
+    bool: (None, None),
+    datetime: (None, _in_utc),
+    datetime | None: (None, _optional(_in_utc)),
+    tuple[str, ...]: (list, tuple),
+    Mapping[EventType, int]: (_notices_text, _notices),
 }
 
 
 class Codec(Generic[T]):
     """Values for a statement, and the thing back from a row; `apart` are fields kept in tables of their own."""
 
-    def __init__(self, cls: type[T], *apart: str) -> None:
+    def __init__(self, coders: Coders, cls: type[T], *apart: str, by_name: bool = False) -> None:
         hints = get_type_hints(cls)
         self._cls = cls
         self._names = tuple(f.name for f in fields(cls) if f.name not in apart)  # type: ignore[arg-type]
         self._get = attrgetter(*self._names)
-        coders = {name: _coders(hints[name]) for name in self._names}
-        self._encode = [(name, to_sql) for name, (to_sql, _) in coders.items() if to_sql is not None]
-        self._decode = [(name, from_sql) for name, (_, from_sql) in coders.items() if from_sql is not None]
+        found = {name: _coders(coders, hints[name]) for name in self._names}
+        self._encode = [(name, to_sql) for name, (to_sql, _) in found.items() if to_sql is not None]
+        self._decode = [(name, from_sql) for name, (_, from_sql) in found.items() if from_sql is not None]
+        self._by_name = by_name
         self._width = 0
         self._pick: Callable[[Row], tuple[Any, ...]] = itemgetter(0)
 
@@ -103,9 +137,10 @@ class Codec(Generic[T]):
     def thing(self, row: Row, **apart: object) -> T:
         if len(row) != self._width:
             # Every query that makes this thing selects its whole table: where a column stands is found out once.
-            columns = row.keys()
+            columns = list(row.keys())
             # The width last: another thread that sees it must find the way to pick.
-            self._pick = itemgetter(*(columns.index(name) for name in self._names))
+            places = self._names if self._by_name else [columns.index(name) for name in self._names]
+            self._pick = itemgetter(*places)
             self._width = len(row)
         values = dict(zip(self._names, self._pick(row), strict=True))
         for name, from_sql in self._decode:
@@ -113,18 +148,34 @@ class Codec(Generic[T]):
         return self._cls(**values, **apart)
 
 
-def _coders(hint: object) -> tuple[Coder | None, Coder | None]:
+def _coders(coders: Coders, hint: object) -> tuple[Coder | None, Coder | None]:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return str, {str(member): member for member in hint}.__getitem__
-    return _CODERS[hint]
+    return coders[hint]
 
 
-SCOPE = Codec(Scope)
-MACHINE = Codec(Machine, "addresses")
-MAINTENANCE = Codec(Maintenance)
-EVENT = Codec(Event, "approvals")
-APPROVAL = Codec(Approval)
-ORDER = Codec(Order)
-AUDIT = Codec(AuditEntry)
-TOKEN = Codec(Token)
-RECEIPT = Codec(Receipt)
+class Rows:
+    """All that is kept, as one kind of database has it.
+
+    `never` sorts before all times, `ever` after them; `by_name` says that its rows are mappings.
+    """
+
+    def __init__(self, coders: Coders, *, never: str, ever: str, by_name: bool) -> None:
+        write, read = coders[datetime]
+        self.time: Coder = write or (lambda moment: moment)
+        self.read_time: Coder = read or (lambda moment: moment)
+        self.never, self.ever = never, ever
+        self.scope = Codec(coders, Scope, by_name=by_name)
+        self.machine = Codec(coders, Machine, "addresses", by_name=by_name)
+        self.maintenance = Codec(coders, Maintenance, by_name=by_name)
+        self.event = Codec(coders, Event, "approvals", by_name=by_name)
+        self.approval = Codec(coders, Approval, by_name=by_name)
+        self.order = Codec(coders, Order, by_name=by_name)
+        self.audit = Codec(coders, AuditEntry, by_name=by_name)
+        self.token = Codec(coders, Token, by_name=by_name)
+        self.receipt = Codec(coders, Receipt, by_name=by_name)
+        self.hold = Codec(coders, Hold, by_name=by_name)
+
+
+TEXT_ROWS = Rows(_TEXT, never="", ever="~", by_name=False)
+NATIVE_ROWS = Rows(_NATIVE, never="-infinity", ever="infinity", by_name=True)

@@ -13,6 +13,7 @@ from forewarn.store import Seen, Sighting, Store
 from forewarn.web.documents import Caller, Documents
 
 IDLE_WATCH = Actor("idle watch")
+LOOK_AGAIN = timedelta(minutes=1)
 
 
 class Attendance:
@@ -38,11 +39,23 @@ class Attendance:
         due = self.next_due()
         if due is None or self._after is None or now < due:
             return 0
-        idle = self._documents.idle(now, self._after)
+        idle = self._silent_everywhere(now, self._after)
+        if idle and self._control.clock_hold() is not None:
+            self._bound = now + LOOK_AGAIN  # on a clock that jumped nobody can say how long they were silent
+            return 0
         for scope in idle:
             self._control.disable(scope, IDLE_WATCH)
+        # Where another node was first nothing is saved and no bell rings: without a look we would try for ever.
+        self._documents.refresh([name for name in idle if self._documents.views[name].state.enabled])
         self._bound = self._documents.next_idle(self._after)
         return len(idle)
+
+    def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
+        """Those whose guests asked no other node either, as far as the store knows."""
+        silent = self._documents.idle(now, after)
+        for scope, at in self._store.latest_seen(silent).items() if silent else ():
+            self._documents.seen_elsewhere(scope, at)
+        return [scope for scope in self._documents.idle(now, after) if scope in silent]
 
     def write(self, callers: Iterable[Caller]) -> None:
         """Save when these were last seen; in the writer's thread."""

@@ -5,21 +5,28 @@ replaces the old in one assignment. Whoever reads sees one or the other, never a
 untracked by the garbage collector: a million machines must not mean a pause.
 """
 
+import math
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from forewarn.clock import Clock, SystemClock
+from forewarn.clock import Clock
 from forewarn.core.document import VERSIONS, render, rfc1123
-from forewarn.core.model import Change, Event, Scope
-from forewarn.store import Focus, Known, Store
+from forewarn.core.model import Change, Event, Machine, Scope
+from forewarn.store import Focus, Known, News, Store
 
+T = TypeVar("T")
 CLOSE = b"\r\nConnection: close"
 _ROWS = tuple(VERSIONS.values())
+_ETAG = re.compile(r'"([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?"')
+# So many scopes or machines are read again at once.
+BATCH = 1_000
 
 
 class Moment:
@@ -36,25 +43,24 @@ class Now:
     """The present Moment: the same object for a whole second, so that "still the same second" is one comparison.
 
     `moment` stays the present one until the monotonic clock reaches `until_s`: whoever has just read that clock, as every
-    poll must, need not call. Only the system clock promises anything; another may be moved, and is asked each time.
+    poll must, need not call. Only a steady clock promises anything; another may be moved, and is asked each time.
     """
 
-    __slots__ = ("_clock", "_system", "moment", "until_s")
+    __slots__ = ("_clock", "moment", "until_s")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._system = isinstance(clock, SystemClock)
-        self.moment = Moment(clock.now())
+        self.moment = Moment(clock.glance())
         self.until_s = 0.0
 
     def __call__(self) -> Moment:
         if time.monotonic() < self.until_s:
             return self.moment
         read_s = time.monotonic()
-        now = self._clock.now()
+        now = self._clock.glance()
         if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
             self.moment = Moment(now)
-        if self._system:
+        if self._clock.steady:
             self.until_s = read_s + 1.0 - now.microsecond / 1e6
         return self.moment
 
@@ -74,16 +80,22 @@ class State:
     `sent` holds by `response_index` what was last sent, and in which second.
     """
 
-    __slots__ = ("bodies", "enabled", "etag", "events", "scope", "sent")
+    __slots__ = ("bodies", "enabled", "etag", "events", "place", "scope", "sent")
 
     def __init__(self, scope: Scope, events: tuple[Event, ...]) -> None:
         self.scope = scope
         self.enabled = scope.enabled
         self.events = events
+        self.place = (max(scope.epoch, 1), scope.incarnation)
         # `"<incarnation>"` in a scope's first epoch, `"<incarnation>-<epoch>"` after.
         self.etag = f'"{scope.incarnation}"' if scope.epoch <= 1 else f'"{scope.incarnation}-{scope.epoch}"'
         self.bodies: dict[int, bytes] = {}
         self.sent: dict[int, tuple[Moment, bytes]] = {}
+
+    def older_than(self, etag: str) -> bool:
+        """Whether a tag is one this scope may have had later than this, on another node."""
+        found = _ETAG.fullmatch(etag)
+        return found is not None and (int(found[2] or 1), int(found[1])) > self.place
 
     def response(self, index: int, moment: Moment) -> bytes:
         """The whole response, as last sent if that was in this second."""
@@ -123,18 +135,20 @@ class Waiter(Protocol):
 
     def document_changed(self) -> None: ...
 
+    def end_wait(self) -> None: ...
+
 
 class View:
     """One scope as its guests meet it. `waiters` belong to the listener's thread alone."""
 
-    __slots__ = ("held_until_s", "name", "seen", "since", "state", "waiters")
+    __slots__ = ("held_until_s", "name", "read_s", "seen", "since", "state", "waiters")
 
     def __init__(self, state: State, since: Moment) -> None:
         self.name = state.scope.name
         self.state = state
         self.waiters: dict[Waiter, None] = {}
         self.seen = since
-        self.held_until_s = 0.0
+        self.held_until_s = self.read_s = 0.0
         self.since = since
 
 
@@ -154,14 +168,21 @@ class Caller(msgspec.Struct, gc=False):
     remembered: tuple[bytes, ...] = ()
     seen: Moment | None = None
     shown: State | None = None  # the document it last saw
+    met: int = 0  # at which reading of the whole fleet it was last there
     noted: bool = False  # in the list of those whose last-seen time is to be written
 
 
 class Documents:
-    """Every scope and machine. `changed` is called, in the thread that saved a change, with the views that changed."""
+    """Every scope and machine. `changed` is called, in the thread that saved a change, with the views that changed.
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    Where other nodes share the store, what they change is followed, and what is known counts until `fresh_until_s`.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, max_stale_s: float | None = None) -> None:
         self._store = store
+        self._max_stale_s = max_stale_s
+        self._readings = 0
+        self.fresh_until_s = math.inf
         self._lock = threading.Lock()
         self.now = Now(clock)
         self.views: dict[str, View] = {}
@@ -175,9 +196,36 @@ class Documents:
     def load(self) -> None:
         """Everything, at start: "every enabled scope's 24 h begin anew"."""
         with self._lock:
-            self._read(self._store.scopes())
-            for machine in self._store.known():
-                self._put(machine)
+            self._read_everything()
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may know something newer."""
+        return self._max_stale_s is not None
+
+    def stale(self, now_s: float) -> bool:
+        """Whether nothing was heard of the store for too long to go by what is known."""
+        return now_s > self.fresh_until_s
+
+    def follow(self, news: News) -> None:
+        """What other nodes changed; returns when memory shows it."""
+        with self._lock:
+            changed = self._read_everything() if news.everything else self._read_changes(news)
+        if self._max_stale_s is not None:
+            self.fresh_until_s = news.asked_s + self._max_stale_s
+        if changed:
+            self.changed(changed)
+
+    def read_again(self, view: View, asked_s: float) -> None:
+        """Somebody has seen more than we know: read the scope, unless that was begun since they asked."""
+        with self._lock:
+            if view.read_s > asked_s:
+                return
+            begun_s = time.monotonic()
+            changed = self._read([view.name])
+            view.read_s = begun_s
+        if changed:
+            self.changed(changed)
 
     def heard(self, change: Change) -> None:
         """The bell: read again what changed; returns when memory shows it."""
@@ -187,11 +235,17 @@ class Documents:
             for key in change.removed_machines:
                 self._remove(key)
             for machine in change.machines:
-                self._forget(machine.key)
-            for m in change.machines:
-                self._put(Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities))
+                self._put(_known(machine))
             for name in change.removed_scopes:
                 self.views.pop(name, None)
+        if changed:
+            self.changed(changed)
+
+    def refresh(self, names: Iterable[str]) -> None:
+        """Read these again, though no bell named them; returns when memory shows what is saved."""
+        names = tuple(names)
+        with self._lock:
+            changed = self._read(names) if names else []
         if changed:
             self.changed(changed)
 
@@ -208,6 +262,12 @@ class Documents:
         """An open long poll counts as asking."""
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
 
+    def seen_elsewhere(self, scope: str, at: datetime) -> None:
+        """A guest of the scope asked another node."""
+        view = self.views.get(scope)
+        if view is not None and view.seen.at < at:
+            view.seen = Moment(at)
+
     def next_idle(self, disable_after: timedelta) -> datetime | None:
         """When the first enabled scope will have been silent for too long."""
         moments = [self.idle_since(v) for v in list(self.views.values()) if v.state.enabled]
@@ -221,8 +281,44 @@ class Documents:
             if view.state.enabled and now - self.idle_since(view) >= disable_after
         ]
 
-    def _read(self, names: Iterable[str]) -> list[View]:
-        """Only newer versions are applied; the views whose document or enablement changed."""
+    def _read_everything(self) -> list[View]:
+        """The whole fleet; what is no longer there goes."""
+        scopes = self._store.scopes()
+        changed = [view for names in _batches(scopes) for view in self._read(names, anew=True)]
+        self._readings += 1
+        for machine in self._store.known():
+            if machine.scope in self.views:  # else it came meanwhile, and so will the news of it
+                self._put(machine).met = self._readings
+        for key in [key for key, caller in self._callers.items() if caller.met != self._readings]:
+            self._remove(key)
+        for name in [name for name in self.views if name not in scopes]:
+            del self.views[name]
+        return changed
+
+    def _read_changes(self, news: News) -> list[View]:
+        """Scopes that are newer than what is known, and machines that came, changed or went; mostly there is nothing."""
+        for name in news.removed:
+            self.views.pop(name, None)
+        keys = dict.fromkeys(news.machines)
+        names = {name for name, version in news.scopes.items() if not self._knows(name, version)}
+        names |= {scope for scope, _ in keys if scope not in self.views}
+        changed = [view for batch in _batches(names) for view in self._read(batch)]
+        for some in _batches(keys):
+            found = self._store.snapshot(Focus(machines=tuple(some), whole=False, shown=True)).machines
+            for key in some:
+                machine = found.get(key)
+                if machine is None or key[0] in news.removed:
+                    self._remove(key)
+                if machine is not None and key[0] in self.views:
+                    self._put(_known(machine))
+        return changed
+
+    def _knows(self, name: str, version: int) -> bool:
+        view = self.views.get(name)
+        return view is not None and view.state.scope.version >= version
+
+    def _read(self, names: Iterable[str], *, anew: bool = False) -> list[View]:
+        """Only newer versions are applied, or `anew` any other; the views whose document or enablement changed."""
         snapshot = self._store.snapshot(Focus(scopes=tuple(names), whole=False, shown=True))
         events: dict[str, list[Event]] = {}
         for event in snapshot.events.values():
@@ -230,7 +326,11 @@ class Documents:
         changed = []
         for name, scope in snapshot.scopes.items():
             view = self.views.get(name)
-            if view is not None and view.state.scope.version >= scope.version:
+            if (
+                view is not None
+                and self._knows(name, scope.version)
+                and not (anew and view.state.scope.version != scope.version)
+            ):
                 continue
             state = State(scope, tuple(events.get(name, ())))
             self.rendered_states += 1
@@ -248,9 +348,10 @@ class Documents:
             view.state = state
         return changed
 
-    def _put(self, machine: Known) -> None:
+    def _put(self, machine: Known) -> Caller:
         """A machine keeps its record, which connections hold, as long as it is known in the same way."""
         key = (machine.scope, machine.name)
+        self._forget(key)
         caller = self._callers.get(key)
         if caller is not None and not set(caller.identities) <= set(machine.identities):
             caller.view = None  # an address it had may be another's now: its connections are looked up again
@@ -271,17 +372,30 @@ class Documents:
             self.by_address[identity] = caller
         if machine.instance_id:
             self.by_instance_id[machine.instance_id] = caller
+        return caller
 
     def _forget(self, key: tuple[str, str]) -> None:
         """Nobody is known as this machine any more."""
         caller = self._callers.get(key)
         if caller is not None:
             for identity in caller.identities:
-                self.by_address.pop(identity, None)
-            self.by_instance_id.pop(caller.instance_id, None)
+                if self.by_address.get(identity) is caller:  # and not another's by now
+                    del self.by_address[identity]
+            if self.by_instance_id.get(caller.instance_id) is caller:
+                del self.by_instance_id[caller.instance_id]
 
     def _remove(self, key: tuple[str, str]) -> None:
         self._forget(key)
         caller = self._callers.pop(key, None)
         if caller is not None:
             caller.view = None
+
+
+def _known(m: Machine) -> Known:
+    return Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+
+
+def _batches(things: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(things)
+    while batch := list(islice(left, BATCH)):
+        yield batch

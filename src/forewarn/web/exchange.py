@@ -84,6 +84,9 @@ class Exchange:
         if isinstance(decision, Answer) and not decision.enables:
             connection.answer(decision, request)
             return
+        if guests.documents.stale(monotonic()):
+            connection.answer(answers.UNAVAILABLE, request)
+            return
         if raw is not None and isinstance(decision, Poll) and self._repeatable(decision):
             tag, close = answers.plain_tag(decision.if_none_match), not request.keep_alive
             guests.remember(raw, caller, (response_index(decision.version, close), tag, close))
@@ -107,6 +110,8 @@ class Exchange:
         self.pending = False
         if self._caller.view is None:
             self._connection.answer(answers.NOT_FOUND, self._request)
+        elif self._guests.documents.stale(monotonic()):
+            self._connection.answer(answers.UNAVAILABLE, self._request)
         else:
             unchanged = answers.matches(self._poll.if_none_match, self._view.state.etag)
             self._send_document(unchanged=unchanged, waited=True)
@@ -155,6 +160,9 @@ class Exchange:
         view.held_until_s = monotonic() + self._guests.first_call_delay_s
         try:
             self._guests.control.enable(view.name, self._actor())
+            if not view.state.enabled:
+                # Another node enabled it, and we had not heard: what we show is of the epoch before.
+                self._guests.documents.refresh([view.name])
         except BaseException:
             view.held_until_s = 0.0
             raise
@@ -178,7 +186,13 @@ class Exchange:
         if isinstance(decision, Answer):
             self._connection.answer(decision, self._request)
         elif isinstance(decision, Poll):
-            self._answer_poll(decision)
+            tag, view, asked_s = answers.plain_tag(decision.if_none_match), self._view, monotonic()
+            if tag is not None and self._guests.behind(view.state, tag):
+                # "One guest never sees time run backwards": what it saw elsewhere is read before it is answered.
+                read_again = self._guests.documents.read_again
+                self._later(lambda: read_again(view, asked_s), lambda: self._answer_poll(decision))
+            else:
+                self._answer_poll(decision)
         else:
             ids, caller, actor = decision.event_ids, self._caller, self._actor()
             self._later(

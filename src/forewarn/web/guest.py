@@ -22,6 +22,7 @@ LINGER_S = 2.0
 
 REASONS = {
     200: b"OK",
+    304: b"Not Modified",
     400: b"Bad Request",
     404: b"Not Found",
     405: b"Method Not Allowed",
@@ -165,10 +166,16 @@ class Connection:
         if view is None or spent_s > now_s + BURST_S or view.held_until_s > now_s or not (state := view.state).enabled:
             self._parse(data)
             return
+        index, etag, close = known
+        now = guests.now
+        # Whether what is known still counts can wait for the end of the second.
+        moment = now.moment if now_s < now.until_s else guests.fresh_moment(now_s)
+        unchanged = etag == state.etag
+        if moment is None or (not unchanged and etag is not None and guests.behind(state, etag)):
+            self._parse(data)
+            return
         caller.spent_until_s = spent_s
         self._active_s = guests.about_s
-        now = guests.now
-        moment = now.moment if now_s < now.until_s else now()
         if caller.seen is not moment:
             caller.seen = view.seen = moment
             if not caller.noted:
@@ -176,9 +183,8 @@ class Connection:
                 guests.to_write.append(caller)
         if caller.shown is not state:
             guests.shown(caller, state)
-        index, etag, close = known
         guests.counters.remembered += 1
-        if etag == state.etag:
+        if unchanged:
             guests.counters.not_modified += 1
             index = NOT_MODIFIED[close]
         # As State.response has it, without the call.
@@ -279,7 +285,7 @@ class Connection:
 
     def answer(self, answer: Answer, request: Request) -> None:
         keep = self.keeps(request)
-        head = [b"HTTP/1.1 %d %b" % (answer.status, REASONS.get(answer.status, b"Not Modified"))]
+        head = [b"HTTP/1.1 %d %b" % (answer.status, REASONS.get(answer.status, b""))]
         if answer.status != 304:
             head += [b"Content-Type: " + answer.content_type] if answer.body else []
             head.append(b"Content-Length: %d" % len(answer.body))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from forewarn.control import Control
 from forewarn.store import Sighting
-from forewarn.web.documents import Caller, Documents, State, View, Waiter
+from forewarn.web.documents import Caller, Documents, Moment, State, View, Waiter
 from forewarn.web.identity import Trust
 from forewarn.web.loop import Loop
 
@@ -100,6 +100,14 @@ class Guests:
         self.about_s = monotonic()
         self.stopping = False
 
+    def fresh_moment(self, now_s: float) -> Moment | None:
+        """The present moment, or None when nothing was heard of the store for too long."""
+        return None if self.documents.stale(now_s) else self.now()
+
+    def behind(self, state: State, etag: str) -> bool:
+        """Whether whoever has this tag has seen more of the scope, on another node."""
+        return self.documents.shared and state.older_than(etag)
+
     def wake(self, views: list[View]) -> None:
         """A document changed: answer its waiters, in batches that let other requests in between."""
         self._wake_batch(deque(waiter for view in views for waiter in view.waiters))
@@ -144,6 +152,14 @@ class Guests:
         now_s = self.about_s = monotonic()
         for connection in list(self.connections):
             connection.check_deadline(now_s)
+        if self.documents.stale(now_s):
+            self.end_waits()
+
+    def end_waits(self) -> None:
+        """Nobody waits for news that cannot come."""
+        for view in list(self.documents.views.values()):
+            for waiter in list(view.waiters):
+                waiter.end_wait()
 
     def remember(self, data: bytes, caller: Caller, what: tuple[int, str | None, bool]) -> None:
         """Admit bytes at second sight, a few per machine: its oldest make room, for a tag lives no longer than a document."""

@@ -76,12 +76,14 @@ def operator_app(
     store_works: Callable[[], str],
     guests_accepted: Callable[[], bool],
     guests: Guests,
+    warnings: Callable[[], Mapping[str, str]] = dict,
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
 
+    What `warnings` tells does not make it unready.
     `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
     """
     registry = CollectorRegistry()
@@ -101,7 +103,10 @@ def operator_app(
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
         ready = all(result == "ok" for result in checks.values())
-        return JSONResponse({"ready": ready, "checks": checks}, status_code=200 if ready else 503)
+        told = {"ready": ready, "checks": checks}
+        if warned := warnings():
+            told["warnings"] = dict(warned)
+        return JSONResponse(told, status_code=200 if ready else 503)
 
     def metrics(request: Request) -> Response:
         del request

@@ -111,7 +111,14 @@ def delete_token(api: Api, ask: Ask) -> Answer:
 def get_clock(api: Api, ask: Ask) -> Answer:
     del ask
     kind = api.clock.name if api.clock.name in ("system", "manual") else "scaled"
-    return told_ok(shapes.ClockOut(now=api.clock.now(), kind=kind))  # type: ignore[arg-type]
+    hold = api.control.clock_hold()
+    held = None if hold is None else shapes.HeldOut(trusted=hold.trusted, noticed=hold.noticed, jumped_s=hold.jumped_s)
+    return told_ok(shapes.ClockOut(now=api.clock.now(), kind=kind, held=held))  # type: ignore[arg-type]
+
+
+def confirm_clock(api: Api, ask: Ask) -> Answer:
+    api.control.confirm_clock(ask.who.actor)
+    return get_clock(api, ask)
 
 
 def advance_clock(api: Api, ask: Ask) -> Answer:

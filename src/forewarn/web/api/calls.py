@@ -167,5 +167,6 @@ CALLS: tuple[Call, ...] = (
     _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
     _get("/v1/counts", inventory.get_counts, shapes.CountsOut, "How many open events, scopes and machines there are."),
     _get("/v1/clock", admin.get_clock, shapes.ClockOut, "The service's time."),
+    _post("/v1/clock/confirm", admin.confirm_clock, shapes.ClockOut, "A clock that jumped forward is right: go on by it."),
     _post("/v1/clock/advance", admin.advance_clock, shapes.ClockOut, "Move a manual or scaled clock.", takes=shapes.AdvanceIn),
 )  # fmt: skip

@@ -357,6 +357,14 @@ class NewToken(TokenOut):
     token: str
 
 
+class HeldOut(Told):
+    """The clock jumped forward: what time alone would let start waits until it is confirmed."""
+
+    trusted: datetime
+    noticed: datetime
+    jumped_s: int
+
+
 class CountsOut(Told):
     """How many there are: open events by status, those of them whose order failed, scopes and machines."""
 
@@ -373,3 +381,4 @@ class ClockOut(Told):
 
     now: datetime
     kind: Literal["system", "manual", "scaled"]
+    held: HeldOut | None = None

@@ -202,7 +202,7 @@ SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 SELECT a.* FROM json_each(:ids) i CROSS JOIN audit a ON a.id = i.value;
 
 -- name: audit_ids_of_scope
-SELECT id FROM audit INDEXED BY audit_by_scope
+SELECT id AS number FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_of_maintenance
@@ -222,7 +222,7 @@ ORDER BY id DESC LIMIT :limit;
 SELECT * FROM audit WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_ids_of_scope
-SELECT id FROM audit INDEXED BY audit_by_scope
+SELECT id AS number FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_of_maintenance
@@ -254,6 +254,12 @@ ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.appro
     terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
     enabled = excluded.enabled, epoch = excluded.epoch, incarnation = excluded.incarnation,
     version = excluded.version, changed = excluded.changed;
+
+-- name: add_scope
+-- One that must not be there yet: where it is, nothing happens, which the store notices.
+INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
+    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
+ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
 DELETE FROM scopes WHERE name = :name;
@@ -349,6 +355,9 @@ INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
 ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
 
+-- name: latest_seen
+SELECT scope, max(at) AS at FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) GROUP BY scope;
+
 -- name: last_seen_by_key
 SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;
 
@@ -361,3 +370,20 @@ SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
 
 -- name: machines_named
 SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT 4;
+
+-- name: clock_hold
+SELECT trusted, noticed, jumped_s, node FROM clock_hold WHERE one = 1;
+
+-- name: hold_clock
+-- Of two holds the earlier counts.
+INSERT INTO clock_hold VALUES (1, :trusted, :noticed, :jumped_s, :node)
+ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.noticed, jumped_s = excluded.jumped_s,
+    node = excluded.node
+WHERE excluded.trusted < clock_hold.trusted;
+
+-- name: release_clock
+DELETE FROM clock_hold WHERE one = 1;
+
+-- name: wake_everything
+UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1
+WHERE status IN ('Planned', 'Running', 'Paused');

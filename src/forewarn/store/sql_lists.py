@@ -1,4 +1,4 @@
-"""How the embedded store finds a page: by an index that has the page's order, whatever the size of the history.
+"""How an SQL store finds a page: by an index that has the page's order, whatever the size of the history.
 
 No index has the order of several scopes, statuses or types together: each is sought for a page of its own, and the newest
 of all these make the page. Only keys are sought; the rows are read once it is known which. Open events are few: they are
@@ -6,10 +6,10 @@ read as they stand, so that no index has to follow their status.
 """
 
 import heapq
-import sqlite3
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
@@ -20,48 +20,49 @@ from forewarn.store import (
     MaintenanceQuery,
     OrderQuery,
     ScopeQuery,
-    rows,
     scopes_asked_for,
 )
-from forewarn.store.sqlite_session import Session, as_json
+from forewarn.store.rows import Row, Values
+
+if TYPE_CHECKING:
+    from forewarn.store.sql_store import Session
 
 # So many events that ended since a moment are gathered and sorted; when there are more, they lie close together among the
 # newest numbers, and a walk from there meets a page of them soon.
 MAX_GATHERED = 1_000
 _NEWEST_NUMBER = 2**62
-_AFTER_ALL_TIMES = "~"
 
 Scopes = tuple[str, ...] | None
 
 
-def counts(reader: Session, within: Scopes) -> Counts:
+def counts(reader: "Session", within: Scopes) -> Counts:
     names = ("count_open", "count_scopes", "count_machines")
     if within is not None:
         names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
     found: dict[str, int] = {}
     for name in names:
-        (row,) = reader.ask(name, scopes=as_json(sorted(set(within or ()))))
-        found |= dict(row)
+        (row,) = reader.ask(name, scopes=reader.listed(sorted(set(within or ()))))
+        found |= dict(zip(row.keys(), map(row.__getitem__, row.keys()), strict=True))
     return Counts(**found)
 
 
-def scopes(reader: Session, query: ScopeQuery) -> Iterable[sqlite3.Row]:
+def scopes(reader: "Session", query: ScopeQuery) -> Iterable[Row]:
     wanted = scopes_asked_for("", query.within)
     if wanted is None:
         return reader.ask("scopes_page", after=query.after, limit=query.limit)
-    found = reader.ask("scopes_by_name", names=as_json(name for name in wanted if name > query.after))
+    found = reader.ask("scopes_by_name", names=reader.listed(name for name in wanted if name > query.after))
     return list(found)[: query.limit]
 
 
-def machines(reader: Session, query: MachineQuery) -> list[sqlite3.Row]:
+def machines(reader: "Session", query: MachineQuery) -> list[Row]:
     wanted = scopes_asked_for(query.scope, query.within)
     scope, name = query.after or ("", "")
     if query.host:
-        values = {"host": query.host, "scopes": _some(wanted), "scope": scope, "name": name}
+        values = {"host": query.host, "scopes": _some(reader, wanted), "scope": scope, "name": name}
         return list(reader.ask("machines_page_of_host", **values, limit=query.limit))
     if wanted is None:
         return list(reader.ask("machines_page", scope=scope, name=name, limit=query.limit))
-    found: list[sqlite3.Row] = []
+    found: list[Row] = []
     for one in wanted:
         if one >= scope and len(found) < query.limit:
             after = name if one == scope else ""
@@ -69,22 +70,22 @@ def machines(reader: Session, query: MachineQuery) -> list[sqlite3.Row]:
     return found
 
 
-def maintenances(reader: Session, query: MaintenanceQuery) -> list[sqlite3.Row]:
+def maintenances(reader: "Session", query: MaintenanceQuery) -> list[Row]:
     wanted = scopes_asked_for("", query.within)
     ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
-    found = {row["id"]: row for row in reader.ask("maintenances_by_id", ids=as_json(ids))}
+    found = {row["id"]: row for row in reader.ask("maintenances_by_id", ids=reader.listed(ids))}
     return [found[i] for i in ids]
 
 
-def orders(reader: Session, query: OrderQuery) -> list[sqlite3.Row]:
+def orders(reader: "Session", query: OrderQuery) -> list[Row]:
     wanted = scopes_asked_for("", query.within)
     ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
-    found = {row["id"]: row for row in reader.ask("orders_of_events", ids=as_json(ids))}
+    found = {row["id"]: row for row in reader.ask("orders_of_events", ids=reader.listed(ids))}
     return [found[i] for i in ids]
 
 
 def _newest(
-    reader: Session,
+    reader: "Session",
     name: str,
     scopes: Scopes,
     kinds: Collection[str],
@@ -92,8 +93,8 @@ def _newest(
     limit: int,
 ) -> list[str]:
     """The ids of a page, by time and id, the newest first."""
-    at, id_ = (rows.time_text(before[0]), before[1]) if before else (_AFTER_ALL_TIMES, "")
-    keys: set[tuple[str, str]] = set()
+    at, id_ = (reader.rows.time(before[0]), before[1]) if before else (reader.rows.ever, "")
+    keys: set[tuple[Any, str]] = set()
     for kind in kinds:
         if scopes is None:
             keys.update((row["at"], row["id"]) for row in reader.ask(name, kind=kind, at=at, id=id_, limit=limit))
@@ -106,26 +107,26 @@ def _newest(
 # -- events
 
 
-def event_numbers(reader: Session, query: EventQuery) -> list[int]:
+def event_numbers(reader: "Session", query: EventQuery) -> list[int]:
     """The numbers of a page, the newest first, and one more when there is one."""
     scopes = scopes_asked_for(query.scope, query.within)
     if scopes == ():
         return []
-    values: rows.Values = {
+    values: Values = {
         "before": _NEWEST_NUMBER if query.before is None else query.before,
-        "since": rows.optional_text(query.since) or "",
+        "since": reader.rows.never if query.since is None else reader.rows.time(query.since),
         "limit": query.limit + 1,
         "machine": query.machine,
         "maintenance_id": query.maintenance_id,
-        "statuses": as_json(query.statuses),
-        "types": as_json(query.types),
-        "scopes": _some(scopes),
+        "statuses": reader.listed(query.statuses),
+        "types": reader.listed(query.types),
+        "scopes": _some(reader, scopes),
     }
     if query.machine:
         return _numbers(reader, "event_numbers_of_machine", values | {"scope": query.scope})
     if query.maintenance_id:
         return _numbers(reader, "event_numbers_of_maintenance", values)
-    wheres: list[rows.Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]
+    wheres: list[Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]
     of_scope = "" if scopes is None else "_of_scope"
     if query.since is not None and _few_ended_since(reader, values["since"]):
         found = _numbers(reader, "event_numbers_ended_since", values)
@@ -139,9 +140,7 @@ def event_numbers(reader: Session, query: EventQuery) -> list[int]:
     return heapq.nlargest(query.limit + 1, found)
 
 
-def _ended_of_kinds(
-    reader: Session, query: EventQuery, wheres: Iterable[rows.Values], values: rows.Values
-) -> list[int]:
+def _ended_of_kinds(reader: "Session", query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
     """One seek for each scope, ended status and type asked for."""
     found: list[int] = []
     for where, status, type_ in product(wheres, ENDED.intersection(query.statuses), set(query.types)):
@@ -150,26 +149,26 @@ def _ended_of_kinds(
     return found
 
 
-def _few_ended_since(reader: Session, since: object) -> bool:
+def _few_ended_since(reader: "Session", since: object) -> bool:
     return not list(reader.ask("more_ended_since", since=since, most=MAX_GATHERED))
 
 
-def _numbers(reader: Session, name: str, values: rows.Values) -> list[int]:
-    return [row[0] for row in reader.ask(name, **values)]
+def _numbers(reader: "Session", name: str, values: Values) -> list[int]:
+    return [row["number"] for row in reader.ask(name, **values)]
 
 
 # -- audit
 
 
-def audit(reader: Session, query: AuditQuery) -> Iterable[sqlite3.Row]:
+def audit(reader: "Session", query: AuditQuery) -> Iterable[Row]:
     scopes = scopes_asked_for(query.scope, query.within)
     name = "audit" if query.after is None else "audit_stream"
-    values: rows.Values = {
+    values: Values = {
         "before": _NEWEST_NUMBER if query.before is None else query.before,
         "after": query.after,
         "maintenance_id": query.maintenance_id,
         "event_id": query.event_id,
-        "scopes": _some(scopes),
+        "scopes": _some(reader, scopes),
         "limit": query.limit,
     }
     if query.event_id:
@@ -180,9 +179,9 @@ def audit(reader: Session, query: AuditQuery) -> Iterable[sqlite3.Row]:
         return reader.ask(name, **values)
     ids = [n for scope in scopes for n in _numbers(reader, f"{name}_ids_of_scope", {"scope": scope, **values})]
     ids.sort(reverse=query.after is None)
-    found = {row["id"]: row for row in reader.ask("audit_by_id", ids=as_json(ids[: query.limit]))}
+    found = {row["id"]: row for row in reader.ask("audit_by_id", ids=reader.listed(ids[: query.limit]))}
     return [found[i] for i in ids[: query.limit]]
 
 
-def _some(scopes: Scopes) -> str | None:
-    return None if scopes is None else as_json(scopes)
+def _some(reader: "Session", scopes: Scopes) -> object:
+    return None if scopes is None else reader.listed(scopes)

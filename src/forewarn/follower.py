@@ -1,0 +1,90 @@
+"""Keeps a node up with the others that share its store: hears of what they change, reads it, and keeps the database's time.
+
+Once a second and whenever the bell rings it asks what changed since it last looked. Only when everybody here has taken that
+in does it count as read: whatever fails in between is told again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from forewarn.clock import KeptClock
+from forewarn.core.errors import ForewarnError
+from forewarn.store import Feed, Mark, News
+
+LOOK_EVERY_S = 1.0
+RETRY_S = 0.5
+# "`/readyz` fails after 3 s."
+UNREADY_AFTER_S = 3.0
+
+log = logging.getLogger("forewarn.follower")
+
+Hearer = Callable[[News], None]
+
+
+class Follower:
+    def __init__(self, feed: Feed, clock: KeptClock) -> None:
+        self._feed = feed
+        self._clock = clock
+        self._hearers: list[Hearer] = []
+        self._mark: Mark | None = None
+        self._stopping = threading.Event()
+        self._trouble = ""
+        self._asked_s = 0.0
+        self.warning = ""
+
+    def listen(self, hearer: Hearer) -> None:
+        """Be told what changed, every time this looks, also when it is nothing."""
+        self._hearers.append(hearer)
+
+    def begin(self) -> News:
+        """From here on nothing is missed: whatever is read of the store after this is followed."""
+        news = self._feed.look(None, 0.0)
+        self._clock.keep(news.now, news.told_s)
+        self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
+        return news
+
+    def run(self) -> None:
+        """Until `stop`; survives a database that is away, and errors nobody foresaw."""
+        while not self._stopping.is_set():
+            try:
+                self.look(LOOK_EVERY_S)
+            except Exception as error:
+                self._say_trouble(error)
+                self._stopping.wait(RETRY_S)
+        self._feed.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def look(self, wait_s: float) -> None:
+        news = self._feed.look(self._mark, wait_s)
+        self._clock.keep(news.now, news.told_s)
+        for hearer in self._hearers:
+            hearer(news)
+        self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
+        if self._trouble:
+            log.info("the database is back, and everything is read")
+            self._trouble = ""
+
+    def silent_s(self) -> float:
+        """How long ago all that the database had was known here."""
+        return time.monotonic() - self._asked_s
+
+    def complaint(self) -> str:
+        """ "" or why what this node knows is not what the database has."""
+        silent_s = self.silent_s()
+        if silent_s <= UNREADY_AFTER_S:
+            return ""
+        return f"not heard from for {silent_s:.0f} s: {self._trouble or 'it does not answer'}"
+
+    def _say_trouble(self, error: Exception) -> None:
+        """The first failure and each change of failure."""
+        if str(error) == self._trouble:
+            return
+        self._trouble = str(error)
+        if isinstance(error, ForewarnError):
+            log.error("other nodes cannot be followed: %s", error)
+        else:
+            log.exception("other nodes cannot be followed")

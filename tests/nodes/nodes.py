@@ -1,0 +1,262 @@
+"""Real nodes for the tests: `forewarn serve` processes on one database, guests on plain sockets, and a wire that can be cut.
+
+A guest is known by its source address, so each request is sent from the address of a machine.
+"""
+
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+TOKEN = "an-operator-of-these-tests"
+URL = "/metadata/scheduledevents?api-version=2020-07-01"
+PATIENCE_S = 20.0
+WEB_0, WEB_1 = "127.0.0.10", "127.0.0.11"
+FLEET = """
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+[[scopes]]
+name = "blog"
+kind = "availability-set"
+[[machines]]
+scope = "shop"
+name = "web-0"
+host = "rack1-a"
+addresses = ["127.0.0.10"]
+[[machines]]
+scope = "blog"
+name = "web-1"
+addresses = ["127.0.0.11"]
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    etag: str
+    body: bytes
+
+    @property
+    def events(self) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = json.loads(self.body)["Events"]
+        return found
+
+
+class Node:
+    """One `forewarn serve` process."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self.process, self.log = process, log
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready "):
+                break
+        else:
+            process.wait()
+            raise AssertionError(f"it ended before it was ready: {log.read_text()}")
+        told = dict(pair.split("=", 1) for pair in line.split()[1:])
+        self.guest, self.operator = told["guest"], told["operator"]
+
+    def poll(self, source: str = WEB_0, etag: str = "", wait_s: int = 0) -> Answer:
+        headers = {"Metadata": "true"}
+        if etag:
+            headers["If-None-Match"] = etag
+        if wait_s:
+            headers["Prefer"] = f"wait={wait_s}"
+        return self._ask("GET", source, headers)
+
+    def approve(self, *event_ids: object, source: str = WEB_0) -> Answer:
+        body = json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]})
+        return self._ask("POST", source, {"Metadata": "true"}, body)
+
+    def _ask(self, method: str, source: str, headers: dict[str, str], body: str | None = None) -> Answer:
+        host, _, port = self.guest.removeprefix("http://").rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S, source_address=(source, 0))
+        try:
+            connection.request(method, URL, body, headers)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers.get("ETag", ""), answer.read())
+        finally:
+            connection.close()
+
+    def api(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
+        host, _, port = self.operator.removeprefix("http://").rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        try:
+            sent = None if body is None else json.dumps(body)
+            headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+            connection.request(method, path, sent, headers)
+            answer = connection.getresponse()
+            told = answer.read()
+            return answer.status, json.loads(told) if told else {}
+        finally:
+            connection.close()
+
+    def ready(self) -> tuple[int, dict[str, object]]:
+        return self.api("GET", "/readyz")
+
+    def reboot(self, scope: str = "shop", machine: str = "web-0") -> str:
+        """Schedule one; its maintenance's id."""
+        asked = {"type": "Reboot", "targets": {"machines": [f"{scope}/{machine}"]}}
+        status, told = self.api("POST", "/v1/maintenances", asked)
+        assert status == 201, told
+        return str(told["id"])
+
+    def event(self, event_id: object) -> dict[str, object]:
+        return self.api("GET", f"/v1/events/{event_id}")[1]
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(how)
+        if how in (signal.SIGKILL, signal.SIGTERM):
+            self.process.wait(20)
+
+
+class Nodes:
+    """As many as a test asks for; all gone at its end."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        self._count = 0
+        (folder / "fleet.toml").write_text(FLEET)
+
+    def start(self, address: str, *arguments: str, **environment: str) -> Node:
+        return self._told(self.begin(address, *arguments, **environment))
+
+    def begin(self, address: str, *arguments: str, **environment: str) -> "tuple[subprocess.Popen[str], Path]":
+        """A process that may not be ready yet."""
+        self._count += 1
+        state = self._folder / f"node-{self._count}"
+        log = self._folder / f"node-{self._count}.log"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "forewarn", "serve", "--store", address, "--state-dir", str(state),
+                    "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0", "--fleet", str(self._folder / "fleet.toml"),
+                    *arguments,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**clean, "FOREWARN_TOKEN": TOKEN, "FOREWARN_RATE_LIMIT": "0", **environment},
+            )  # fmt: skip
+        self._stack.callback(_end, process)
+        return process, log
+
+    def _told(self, begun: "tuple[subprocess.Popen[str], Path]") -> Node:
+        return Node(*begun)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.communicate()
+
+
+@contextmanager
+def some_nodes(folder: Path) -> Iterator[Nodes]:
+    with ExitStack() as stack:
+        yield Nodes(folder, stack)
+
+
+def until(true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)
+
+
+class Wire:
+    """A small TCP proxy in front of the database that can be cut, or fall silent with every connection still open."""
+
+    def __init__(self, port: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._open, self._flowing = threading.Event(), threading.Event()
+        self._open.set()
+        self._flowing.set()
+        self._stopping = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Every connection ends, and none comes about, until it is mended."""
+        self._open.clear()
+        for pair in self._pairs:
+            _shut(*pair)
+        self._pairs.clear()
+
+    def stall(self) -> None:
+        """Nothing moves, nothing ends."""
+        self._flowing.clear()
+
+    def mend(self) -> None:
+        self._open.set()
+        self._flowing.set()
+
+    def close(self) -> None:
+        self._stopping = True
+        self.mend()
+        self.cut()
+        _shut(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._stopping:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._open.is_set():
+                near.close()
+                continue
+            try:
+                far = socket.create_connection(self._target, timeout=5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            self._pairs.append((near, far))
+            threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        other = {near: far, far: near}
+        with suppress(OSError, ValueError):
+            while True:
+                for one in select.select([near, far], [], [])[0]:
+                    data = one.recv(65_536)
+                    self._flowing.wait()
+                    if not data:
+                        raise OSError
+                    other[one].sendall(data)
+        _shut(near, far)
+        near.close()
+        far.close()
+
+
+def _shut(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def wire_to(port: int) -> Iterator[Wire]:
+    wire = Wire(port)
+    try:
+        yield wire
+    finally:
+        wire.close()

@@ -1,0 +1,138 @@
+"""A replica is promoted: what it never had does not come again under the same names, and nobody is left behind."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from forewarn.core.errors import Conflict, StoreUnavailable
+from forewarn.store import AuditQuery
+from forewarn.store.postgres import PostgresStore
+from tests.nodes.nodes import some_nodes, until
+from tests.store.servers import SHARED, Server
+from tests.store.things import change, entry, saved_scope, scope
+
+
+class Pair:
+    """A primary, and a replica that follows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.primary = Server(folder / "primary").make().start()
+        self.primary.execute("CREATE DATABASE forewarn")
+        self.replica = self.primary.copy(folder / "replica").start()
+        self.address = f"postgresql://postgres@127.0.0.1:{self.primary.port},127.0.0.1:{self.replica.port}/forewarn?connect_timeout=2"
+
+    def caught_up(self) -> bool:
+        """Whether the replica has all there is."""
+        (row,) = self.primary.execute(
+            "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
+        )
+        return row == (1,)
+
+    def part(self) -> None:
+        """From here on the replica hears nothing of the primary."""
+        self.replica.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.replica.execute("SELECT pg_reload_conf()")
+        until(lambda: self.primary.execute("SELECT count(*) FROM pg_stat_replication") == [(0,)])
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.replica.execute("SELECT pg_promote()")
+
+    def close(self) -> None:
+        self.primary.kill()
+        self.replica.kill()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    folder = Path(tempfile.mkdtemp(prefix="forewarn-pair-"))
+    folder.chmod(0o755)
+    made = Pair(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_path: Path) -> None:
+    """Guests saw a document that the promoted replica never had: every node goes on with a new epoch, by itself."""
+    with some_nodes(tmp_path) as nodes:
+        first, second = nodes.start(pair.address), nodes.start(pair.address)
+        first.poll()
+        until(pair.caught_up)
+        pair.part()
+        first.reboot()
+        lost = first.poll()
+        assert lost.etag == '"2"'
+        assert second.poll(etag=lost.etag).status == 304
+        pair.fail_over()
+        until(lambda: first.ready()[0] == second.ready()[0] == 200, 30)
+        until(lambda: first.poll().etag == second.poll().etag != lost.etag, 30)
+        after = first.poll(etag=lost.etag)
+        assert (after.status, after.events) == (200, [])
+        second.reboot()
+        again = first.poll(etag=second.poll().etag)
+        assert again.status == 304
+        assert again.etag.startswith('"2-')
+        (told,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
+        assert "commits may be lost" in told["detail"]
+
+
+def test_where_a_standby_confirmed_every_commit_nothing_begins_anew(pair: Pair) -> None:
+    """No commit can be lost: epochs stay, and whoever wrote meanwhile decides again once."""
+    store = PostgresStore(pair.address)
+    store.apply(change(scopes=[scope(epoch=3, incarnation=7)]))
+    until(pair.caught_up)
+    store.synchronous = True  # as the feed saw it before the primary died
+    pair.fail_over()
+    known = None
+    with pytest.raises((StoreUnavailable, Conflict)):
+        store.apply(change(audit=[entry()]))
+    until(lambda: _works(store), 30)
+    known = saved_scope(store)
+    assert (known.epoch, known.incarnation, known.version) == (3, 7, 1)
+    store.apply(change(expect=[("shop", 1)], scopes=[replace(known, incarnation=8)]))
+    (told, *_) = [e for e in store.audit(AuditQuery()) if e.action == "database failed over"]
+    assert "nothing is lost" in told.detail
+    store.close()
+
+
+def _works(store: PostgresStore) -> bool:
+    try:
+        store.apply(change(audit=[entry()]))
+    except (StoreUnavailable, Conflict):
+        return False
+    return True
+
+
+def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
+    """A database that came from a dump is another one: its nodes notice, and so do streams of what was forgotten."""
+    address = SHARED.fresh()
+    store = PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)], audit=[entry()]))
+    feed = store.feed()
+    mark = feed.look(None, 0.0).mark
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET identity = 'the one it was dumped from'")
+    news = feed.look(mark, 0.0)
+    assert news.everything
+    known = saved_scope(store)
+    assert (known.epoch, known.incarnation) == (1_001, 1)
+    assert known.version > 1_000_000
+    assert not feed.look(news.mark, 0.0).everything
+    feed.close()
+    store.close()
+
+
+def test_a_standby_alone_is_named_as_what_it_is(pair: Pair) -> None:
+    """Whoever names the wrong server is told which to name."""
+    PostgresStore(pair.address).close()
+    until(pair.caught_up)
+    with pytest.raises(StoreUnavailable, match="standby, which cannot be written: name the primary"):
+        PostgresStore(pair.replica.address("forewarn"))

@@ -1,0 +1,297 @@
+"""The judge's own account of what is saved, and what must be true of every single commit.
+
+It is made of commits alone and shares no rule with the core: notices, guards and the order of things are stated here once
+more. `complaints` are the sentences that should be true and are not.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from forewarn.core.model import (
+    ApprovalMode,
+    Change,
+    Event,
+    EventType,
+    Maintenance,
+    OnFailure,
+    Order,
+    OrderState,
+    Scope,
+    Source,
+    Status,
+)
+from tests.sim.universe import START
+
+Stage = tuple[int, int]
+Content = frozenset[tuple[str, str]]
+
+NOTICE_S = {EventType.FREEZE: 900, EventType.REBOOT: 900, EventType.REDEPLOY: 600, EventType.PREEMPT: 30}
+ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
+NEXT = {
+    None: {Status.PLANNED, Status.SCHEDULED, Status.STARTED},
+    Status.PLANNED: {Status.SCHEDULED, Status.STARTED, Status.CANCELLED},
+    Status.SCHEDULED: {Status.STARTED, Status.CANCELLED},
+    Status.STARTED: {Status.COMPLETED, Status.ABANDONED},
+}
+SHOWN = (Status.SCHEDULED, Status.STARTED)
+WAITING = (Status.PLANNED, Status.SCHEDULED)
+
+
+class Account:
+    def __init__(self, *, tolerance_ms: int) -> None:
+        self._tolerance_ms = tolerance_ms
+        self._jumps: list[tuple[int, int]] = []
+        self.complaints: list[str] = []
+        self.scopes: dict[str, Scope] = {}
+        self.maintenances: dict[str, Maintenance] = {}
+        self.events: dict[str, Event] = {}
+        self.orders: dict[str, Order] = {}
+        self.approvals: dict[str, set[str]] = defaultdict(set)
+        self.contents: dict[tuple[str, Stage], Content] = {}
+        self.stages: dict[str, list[tuple[int, Stage]]] = defaultdict(list)
+        self.promised_s: dict[str, int] = {}
+        self.published_ms: dict[str, int] = {}
+        self.left_ms: dict[str, int] = {}  # when an event was no longer Scheduled
+        self.early: set[str] = set()
+        self.by_key: dict[str, list[str]] = defaultdict(list)
+
+    def clock_moved(self, at_ms: int, by_ms: int) -> None:
+        self._jumps.append((at_ms, by_ms))
+
+    def commit(self, at_ms: int, change: Change) -> None:
+        self._check_versions(change)
+        before = dict(self.events)
+        known = dict(self.maintenances)
+        for event in change.events:
+            self._check_step(before.get(event.id), event)
+            self.events[event.id] = event
+        for approval in change.approvals:
+            self._record_approval(approval.event_id, approval.machine)
+        self.orders |= {order.id: order for order in change.orders}
+        self._keep_maintenances(change)
+        for event in change.events:
+            was = before.get(event.id)
+            if event.status is Status.STARTED and (was is None or was.status is not Status.STARTED):
+                self._started(at_ms, change, event, before, known)
+            elif event.status is Status.SCHEDULED and (was is None or was.status is not Status.SCHEDULED):
+                self._published(at_ms, event)
+            if was is not None and was.status is Status.SCHEDULED and event.status is not Status.SCHEDULED:
+                self.left_ms[event.id] = at_ms
+        self._check_scopes(at_ms, change)
+        for maintenance_id in dict.fromkeys(event.maintenance_id for event in change.events):
+            self._check_waves(maintenance_id)
+        for receipt in change.receipts:
+            self.by_key[receipt.key] += [m.id for m in change.maintenances]
+
+    def complain(self, sentence: str) -> None:
+        self.complaints.append(sentence)
+
+    def content(self, scope: str) -> Content:
+        return frozenset((e.id, str(e.status)) for e in self.events.values() if e.scope == scope and e.status in SHOWN)
+
+    def jumped_ms(self, since_ms: int) -> int:
+        """How far the wall clock has jumped forward since: so much earlier whoever goes by it may be."""
+        return sum(by_ms for at_ms, by_ms in self._jumps if at_ms >= since_ms and by_ms > 0)
+
+    def _wall(self, at_ms: int) -> datetime:
+        return START + timedelta(milliseconds=at_ms + sum(by_ms for _, by_ms in self._jumps))
+
+    # -- what was read must be what was written last
+
+    def _check_versions(self, change: Change) -> None:
+        for name, version in [*change.expect, *((scope.name, scope.version) for scope in change.scopes)]:
+            known = self.scopes.get(name)
+            if version != (known.version if known is not None else 0):
+                self.complain(f"scope {name} was written over: decided on version {version}")
+        for maintenance in change.maintenances:
+            held = self.maintenances.get(maintenance.id)
+            if maintenance.version != (held.version if held is not None else 0):
+                self.complain(
+                    f"maintenance {maintenance.id} was written over: decided on version {maintenance.version}"
+                )
+
+    def _keep_maintenances(self, change: Change) -> None:
+        for maintenance in change.maintenances:
+            self.maintenances[maintenance.id] = replace(maintenance, version=maintenance.version + 1)
+        for maintenance_id in change.wakes:
+            known = self.maintenances.get(maintenance_id)
+            if known is not None and known.ended is None:
+                self.maintenances[maintenance_id] = replace(known, version=known.version + 1)
+
+    # -- events
+
+    def _check_step(self, was: Event | None, event: Event) -> None:
+        status = was.status if was is not None else None
+        if status is not event.status and event.status not in NEXT.get(status, ()):
+            self.complain(f"event {event.id} went from {status} to {event.status}")
+        if was is not None and was.published and (was.published, was.not_before) != (event.published, event.not_before):
+            self.complain(f"event {event.id} changed its NotBefore after publication")
+
+    def _record_approval(self, event_id: str, machine: str) -> None:
+        if machine in self.approvals[event_id]:
+            self.complain(f"the approval of event {event_id} by {machine or 'an operator'} was recorded twice")
+        self.approvals[event_id].add(machine)
+
+    def _published(self, at_ms: int, event: Event) -> None:
+        scope = self.scopes[event.scope]
+        self.published_ms[event.id] = at_ms
+        self.promised_s[event.id] = promised = _notice_s(scope, event) if scope.enabled else 0
+        if event.published is None or event.not_before is None:
+            self.complain(f"event {event.id} was published without a NotBefore")
+        elif event.not_before - event.published < timedelta(seconds=promised):
+            self.complain(f"event {event.id} gives {event.scope} less than its notice of {promised} s")
+        elif self._wall(at_ms) - event.published > timedelta(milliseconds=self._tolerance_ms):
+            self.complain(f"event {event.id} was shown to nobody for the first part of its notice")
+
+    def has_go(self, event: Event) -> bool:
+        """Whether its start was asked for, or needs nobody's word."""
+        given = self.approvals[event.id]
+        if event.born_approved or not event.needs_approval or "" in given:
+            return True
+        if event.approval is ApprovalMode.ALL:
+            return given >= set(event.resources)
+        return event.approval is ApprovalMode.ANY and bool(given)
+
+    # -- starts
+
+    def _started(
+        self,
+        at_ms: int,
+        change: Change,
+        event: Event,
+        before: dict[str, Event],
+        known: dict[str, Maintenance],
+    ) -> None:
+        maintenance = self.maintenances[event.maintenance_id]
+        held = known.get(event.maintenance_id, maintenance)
+        self._check_early(at_ms, event)
+        if event.started is None or (maintenance.earliest is not None and event.started < maintenance.earliest):
+            self.complain(f"event {event.id} started before the earliest start of its maintenance")
+        if held.paused or held.cancelled:
+            self.complain(
+                f"event {event.id} started while its maintenance was {'paused' if held.paused else 'cancelled'}"
+            )
+        if event.id not in self.orders:
+            self.complain(f"event {event.id} started without an order")
+        for other in self._others_started(event, before):
+            if _is_rolling(event) and other.update_domain != event.update_domain:
+                self.complain(f"event {event.id} started while event {other.id} had another update domain")
+            if not set(event.resources).isdisjoint(other.resources):
+                self.complain(f"event {event.id} started while event {other.id} had a machine of it")
+        for other in self.events.values():
+            if other.maintenance_id == event.maintenance_id and other.wave == event.wave and other.status in WAITING:
+                self.complain(f"event {other.id} was left behind by event {event.id} of its wave")
+            if (
+                other.maintenance_id == event.maintenance_id
+                and maintenance.on_failure is OnFailure.HOLD
+                and self._failed(other)
+            ):
+                self.complain(f"event {event.id} started though its maintenance is held by {other.id}, which failed")
+        self._check_overtaken(event, maintenance, change.at)
+
+    def _check_early(self, at_ms: int, event: Event) -> None:
+        """By the clock everybody goes by, and by a clock that nobody can move."""
+        if self.has_go(event):
+            return
+        if event.not_before is None or event.started is None or event.started < event.not_before:
+            self.early.add(event.id)
+            self.complain(f"event {event.id} started before its NotBefore and without approval")
+        published_ms = self.published_ms.get(event.id, at_ms)
+        lived_ms = at_ms - published_ms
+        promised_ms = self.promised_s.get(event.id, 0) * 1_000
+        if lived_ms < promised_ms - self._tolerance_ms - self.jumped_ms(published_ms):
+            self.early.add(event.id)
+            self.complain(f"event {event.id} started {lived_ms / 1000:g} s after its publication, without approval")
+
+    def _others_started(self, event: Event, before: dict[str, Event]) -> Iterator[Event]:
+        """Started before, or in this very commit as a rolling event beside a rolling one."""
+        for other in self.events.values():
+            if other.id != event.id and other.scope == event.scope and other.status is Status.STARTED:
+                was = before.get(other.id)
+                together = was is None or was.status is not Status.STARTED
+                if not together or (_is_rolling(other) and _is_rolling(event)):
+                    yield other
+
+    def _failed(self, event: Event) -> bool:
+        order = self.orders.get(event.id)
+        return event.status is Status.STARTED and order is not None and order.state is OrderState.FAILED
+
+    def _check_overtaken(self, event: Event, maintenance: Maintenance, now: datetime) -> None:
+        """Nobody else was due in this scope who had waited longer."""
+        own = [e for e in self.events.values() if (e.maintenance_id, e.wave) == (event.maintenance_id, event.wave)]
+        place = min(_place(e, maintenance) for e in own if e.status is Status.STARTED)
+        for other in self.events.values() if not event.emergency else ():
+            if other.scope != event.scope or other.status is not Status.SCHEDULED:
+                continue
+            rival = self.maintenances[other.maintenance_id]
+            if _place(other, rival) < place and self._surely_due(rival, now):
+                self.complain(f"event {event.id} overtook event {other.id} in {event.scope}")
+
+    def _surely_due(self, maintenance: Maintenance, now: datetime) -> bool:
+        if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
+            return False
+        of_it = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
+        live = [e for e in of_it if e.status in SHOWN or (e.status is Status.PLANNED and e.born_approved)]
+        return all(
+            e.status is Status.SCHEDULED and (self.has_go(e) or (e.not_before is not None and e.not_before <= now))
+            for e in live
+        )
+
+    def _check_waves(self, maintenance_id: str) -> None:
+        """One wave at a time, unless it was asked to go on past a failure."""
+        if self.maintenances[maintenance_id].on_failure is OnFailure.CONTINUE:
+            return
+        waves = {e.wave for e in self.events.values() if e.maintenance_id == maintenance_id and e.status in SHOWN}
+        if len(waves) > 1:
+            self.complain(f"waves {sorted(waves)} of maintenance {maintenance_id} are visible at once")
+
+    # -- documents
+
+    def _check_scopes(self, at_ms: int, change: Change) -> None:
+        """The incarnation counts the changes of the document; a new epoch begins with enabling."""
+        written = {scope.name: scope for scope in change.scopes}
+        for name in dict.fromkeys([*written, *(event.scope for event in change.events)]):
+            known, scope = self.scopes.get(name), written.get(name, self.scopes.get(name))
+            if scope is None:
+                self.complain(f"scope {name} has events and does not exist")
+                continue
+            content = self.content(name)
+            if known is not None:
+                self._check_stage(known, scope, content)
+            if name in written:
+                self.scopes[name] = replace(scope, version=scope.version + 1)
+            stage = (scope.epoch, scope.incarnation)
+            if self.contents.setdefault((name, stage), content) != content:
+                self.complain(f"incarnation {stage[1]} of {name} in epoch {stage[0]} had two contents")
+            self.stages[name].append((at_ms, stage))
+
+    def _check_stage(self, known: Scope, scope: Scope, content: Content) -> None:
+        name = scope.name
+        before = self.contents.get((name, (known.epoch, known.incarnation)), frozenset())
+        if scope.epoch != known.epoch:
+            if known.enabled or not scope.enabled or (scope.epoch, scope.incarnation) != (known.epoch + 1, 1):
+                self.complain(f"{name} went from epoch {known.epoch} to {scope.epoch} in a way it must not")
+        elif scope.enabled and not known.enabled:
+            self.complain(f"{name} was enabled and kept its epoch")
+        elif scope.incarnation != known.incarnation + (content != before):
+            self.complain(f"the incarnation of {name} went from {known.incarnation} to {scope.incarnation}")
+        if known.changed is not None and (scope.changed is None or scope.changed < known.changed):
+            self.complain(f"time ran backwards for {name}")
+
+
+def _notice_s(scope: Scope, event: Event) -> int:
+    """What the contract's table gives, or what the scope raised it to."""
+    if event.type is EventType.TERMINATE:
+        return scope.terminate_notice_s
+    return max(NOTICE_S[event.type], scope.minimum_notice_s.get(event.type, 0))
+
+
+def _is_rolling(event: Event) -> bool:
+    return event.source is Source.PLATFORM and event.type in ROLLING and not event.emergency
+
+
+def _place(event: Event, maintenance: Maintenance) -> tuple[datetime, str]:
+    since = None if event.born_approved else event.not_before
+    return since or maintenance.created, maintenance.id

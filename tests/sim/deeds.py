@@ -1,0 +1,58 @@
+"""What was done to machines: every order begun was saved first, asked for before it was begun again, and done once."""
+
+from forewarn.core.model import OrderState
+from tests.sim.account import Account
+from tests.sim.history import Asked, Begun, Committed, Forgotten
+
+Key = tuple[str, int]
+
+
+class Deeds:
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._may_begin: set[tuple[str, Key]] = set()
+        self._begun: set[Key] = set()
+        self._performed: set[Key] = set()
+
+    def committed(self, entry: Committed) -> None:
+        for order in entry.change.orders:
+            key = (order.id, order.attempt)
+            if order.state is OrderState.RUNNING and order.node.endswith(f" on {entry.life}"):
+                self._may_begin.add((entry.life, key))
+            timed_out = order.state is OrderState.FAILED and order.reason.startswith("timed out")
+            if timed_out and order.node and key not in self._begun:
+                self._account.complain(f"order {_name(key)} was taken by {order.node} and never begun: it timed out")
+
+    def asked(self, entry: Asked) -> None:
+        """Who was told that nobody knows of it may begin it."""
+        permission = (entry.life, (entry.order_id, entry.attempt))
+        if entry.unknown:
+            self._may_begin.add(permission)
+        else:
+            self._may_begin.discard(permission)
+
+    def forgotten(self, entry: Forgotten) -> None:
+        self._performed.discard((entry.order_id, entry.attempt))
+
+    def begun(self, entry: Begun) -> None:
+        key = (entry.order_id, entry.attempt)
+        if (entry.life, key) not in self._may_begin:
+            self._account.complain(
+                f"{entry.life} began order {_name(key)} without having taken it or asked for its status"
+            )
+        self._may_begin.discard((entry.life, key))
+        self._begun.add(key)
+        if entry.performed:
+            self._check_performed(key)
+
+    def _check_performed(self, key: Key) -> None:
+        order = self._account.orders.get(key[0])
+        if order is None or order.attempt != key[1] or order.state is not OrderState.RUNNING:
+            self._account.complain(f"order {_name(key)} was done while it was saved as {order and order.state}")
+        if key in self._performed:
+            self._account.complain(f"order {_name(key)} was done twice")
+        self._performed.add(key)
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]} (attempt {key[1]})"

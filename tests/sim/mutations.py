@@ -1,0 +1,153 @@
+"""Rules bent on purpose: those kept from the core, and those of a node among nodes. Some seed must notice each.
+
+The core's own check of every change is switched off for them: what is caught here is caught by the judge. Each comes with the
+sentence the judge must say; a patch that merely crashes the code has proved nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forewarn.control import Control
+from forewarn.core import draft
+from forewarn.core.model import Change
+from forewarn.store.memory import MemoryStore
+from forewarn.ticker import Ticker
+from forewarn.web.attendance import Attendance
+from forewarn.web.documents import Documents
+from forewarn.web.exchange import Exchange
+from tests.properties import test_mutations as core
+from tests.sim.node import Node
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+OF_THE_CORE: dict[Patch, str] = {
+    core.no_update_domain_guard: "had another update domain",
+    core.no_machine_guard: "had a machine of it",
+    core.start_without_approval: "before its NotBefore and without approval",
+    core.one_approval_is_enough_for_all: "before its NotBefore and without approval",
+    core.approval_bumps_the_incarnation: "the incarnation of .* went from",
+    core.incarnation_stays: "two contents|the incarnation of .* went from",
+    core.notice_not_applied: "less than its notice",
+    core.raised_notice_not_applied: "less than its notice of 1200 s",
+    core.started_events_can_be_cancelled: "went from Started to Cancelled",
+    core.ended_events_can_be_cancelled: "went from Completed to Cancelled",
+    core.overtaking_in_a_scope: "overtook",
+    core.earliest_ignored: "before the earliest start",
+    core.waves_do_not_start_together: "was left behind",
+    core.all_waves_published_at_once: "visible at once|had another update domain",
+    core.not_before_moves_after_publication: "changed its NotBefore",
+    core.nobody_is_woken: "is still",
+    core.others_are_not_woken: "is still",
+    core.wakes_too_late: "is still",
+    core.enabling_keeps_the_epoch: "kept its epoch",
+}
+
+
+def no_invariants(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(draft, "check_invariants", lambda before, after, now: None)
+
+
+def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
+    """The executor begins, and then the order is saved as taken."""
+    original = Control.take_order
+
+    def hasty(control: Control, order_id: str, actor: Any, *, node: str) -> Any:
+        ticker = tickers[control]
+        order = next(o for o in ticker._store.orders({"open"}, 500) if o.id == order_id)  # type: ignore[arg-type]
+        ticker._begin(ticker._work(order))
+        return original(control, order_id, actor, node=node)
+
+    tickers: dict[Control, Ticker] = {}
+    made = Ticker.__init__
+
+    def remembered(ticker: Ticker, control: Control, *arguments: Any, **options: Any) -> None:
+        made(ticker, control, *arguments, **options)
+        tickers[control] = ticker
+
+    patch.setattr(Ticker, "__init__", remembered)
+    patch.setattr(Control, "take_order", hasty)
+
+
+def no_version_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryStore, "_check", lambda store, change: None)
+
+
+def lost_bells_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
+    def trusting(node: Node) -> None:
+        node._fresh_ms = node._universe.now_ms
+
+    patch.setattr(Node, "reread", trusting)
+
+
+def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
+    """A guest that has seen more than this node is answered from its memory all the same."""
+    patch.setattr(Node, "_is_newer", lambda node, caller, request: False)
+
+
+def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
+    """A node does not hear its own bell."""
+    listen = Control.listen
+
+    def deaf(control: Control, bell: Callable[[Change], None]) -> None:
+        if getattr(bell, "__func__", None) is not Documents.heard:
+            listen(control, bell)
+
+    patch.setattr(Control, "listen", deaf)
+
+
+def runs_again_without_asking(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ticker, "_take_up", Ticker._begin)
+
+
+def forgets_what_it_may_have_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ticker, "_end_doubts", lambda ticker: None)
+
+
+def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
+    """An approval is answered and never reaches the store."""
+    original = MemoryStore.apply
+
+    def forgetful(store: MemoryStore, change: Change) -> None:
+        if not change.approvals:
+            original(store, change)
+
+    patch.setattr(MemoryStore, "apply", forgetful)
+
+
+def only_its_own_guests_count(patch: pytest.MonkeyPatch) -> None:
+    def blind(attendance: Attendance, now: Any, after: Any) -> list[str]:
+        return attendance._documents.idle(now, after)
+
+    patch.setattr(Attendance, "_silent_everywhere", blind)
+
+
+def decisions_never_age(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Control, "_refuse_old", lambda control, decided_s: None)
+
+
+def enabled_is_enabled(patch: pytest.MonkeyPatch) -> None:
+    """Who finds a scope enabled by another node shows what it remembers of it."""
+
+    def stale(exchange: Exchange) -> None:
+        if not exchange._view.state.enabled:
+            exchange._guests.control.enable(exchange._view.name, exchange._actor())
+
+    patch.setattr(Exchange, "_enable", stale)
+
+
+OF_NODES: dict[Patch, str] = {
+    acts_before_saving: "without having taken it|while it was saved as open",
+    no_version_check: "was written over",
+    lost_bells_are_not_made_up_for: "long after it was replaced",
+    older_than_the_guest: "showed it the older",
+    answers_before_it_shows: "showed .* the document before it",
+    runs_again_without_asking: "or asked for its status",
+    forgets_what_it_may_have_taken: "never begun: it timed out",
+    answers_what_it_did_not_save: "acknowledged .* lost",
+    only_its_own_guests_count: "was disabled though a guest had asked",
+    decisions_never_age: "for the first part of its notice",
+    enabled_is_enabled: "which was never saved|with another content|showed it the older",
+}
+MUTATIONS = OF_THE_CORE | OF_NODES

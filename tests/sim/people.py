@@ -1,0 +1,250 @@
+"""Guests who poll, approve and fall asleep, and operators who schedule, steer and settle, each through any node."""
+
+import json
+from datetime import timedelta
+
+from forewarn.control import Answered as AnsweredBefore
+from forewarn.control import Once
+from forewarn.core.errors import RequestError
+from forewarn.core.model import (
+    Actor,
+    EventType,
+    MaintenanceStatus,
+    OnFailure,
+    OrderState,
+    Request,
+    Snapshot,
+    Source,
+    Status,
+    Targets,
+)
+from forewarn.core.transitions import Verb
+from forewarn.store import EventQuery, MaintenanceQuery
+from forewarn.web.answers import Request as HttpRequest
+from tests.sim.history import Approved, Shown, Submitted, Unanswered
+from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
+
+URL = "/metadata/scheduledevents?api-version=2020-07-01"
+WRONG_ID = "FFFFFFFF-0000-4000-8000-000000000000"
+OPERATOR = Actor("operator", "simulation")
+MAX_OPEN_MAINTENANCES = 4
+RUNNING = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
+
+
+class Guest:
+    """One machine: polls, remembers the tag, and says go to what it has prepared for."""
+
+    def __init__(self, shared: Shared, scope: str, machine: str) -> None:
+        choose = shared.universe.choose
+        self._shared = shared
+        self._universe = shared.universe
+        self.scope, self.machine = scope, machine
+        self._tag = ""
+        self.asleep = True  # until it asks for the first time
+        self.gone = self._asking = False
+        self._sends_tag = choose.random() < 0.8
+        self._every_s = choose.choice([60, 120, 240])
+        self._approves = choose.choice([0.0, 0.5, 1.0])
+        self._sleepy = choose.random() < 0.15
+        self._home = choose.choice(shared.nodes) if choose.random() < 0.5 else None
+        self._considered: set[str] = set()
+        # Some come early; some find that much has happened in their scope before anybody asked.
+        self._universe.later(self._universe.about_ms(choose.choice([1, 1, 10]) * self._every_s), self.turn)
+
+    def turn(self) -> None:
+        if self._sleepy and self._universe.choose.random() < 0.02:
+            self._universe.say(f"{self.scope}/{self.machine} falls asleep")
+            self.asleep = True
+            self._universe.later(DISABLE_AFTER_S * 1_200, self.turn)
+            return
+        self.asleep = False
+        answered = not self._asking and self.poll(self._node())
+        if self.gone:
+            return
+        self._universe.later(self._universe.about_ms(self._every_s if answered else 10), self.turn)
+
+    def _node(self) -> Node:
+        choose = self._universe.choose
+        return self._home if self._home is not None and choose.random() < 0.8 else choose.choice(self._shared.nodes)
+
+    def hurry(self, node: Node) -> None:
+        if not self._asking and not self.gone:
+            self.poll(node)
+
+    def poll(self, node: Node) -> bool:
+        """Ask for the document; whether it came. One question at a time."""
+        self._asking = True
+        try:
+            return self._poll(node)
+        finally:
+            self._asking = False
+
+    def _poll(self, node: Node) -> bool:
+        headers = [("host", "localhost"), ("metadata", "true")]
+        tag = self._tag if self._sends_tag else ""
+        if tag:
+            headers.append(("if-none-match", tag))
+        life = node.name
+        answer = node.answer(self.scope, self.machine, HttpRequest("GET", URL, headers))
+        if answer is not None and answer.status == 404:
+            self.gone = True  # terminated
+            return False
+        if answer is None or answer.status not in (200, 304):
+            self._shared.record(Unanswered(self._universe.now_ms, self.scope, self.machine))
+            return False
+        self._shared.record(Shown(self._universe.now_ms, life, self.scope, self.machine, tag, answer.etag, answer.body))
+        if answer.etag != self._tag:
+            self._universe.say(f"{life} shows {self.scope}/{self.machine} {answer.etag}")
+        self._tag = answer.etag
+        if answer.body:
+            self._consider(answer)
+        return True
+
+    def _consider(self, answer: Connection) -> None:
+        """Each event it is in, once: prepare for a while, then approve, or never."""
+        for event in json.loads(answer.body)["Events"]:
+            event_id = event["EventId"]
+            if self.machine not in event["Resources"] or event_id in self._considered:
+                continue
+            self._considered.add(event_id)
+            if self._universe.choose.random() < self._approves:
+                ids = self._universe.choose.choice([[event_id]] * 6 + [[event_id, event_id], [event_id, WRONG_ID]])
+                self._universe.later(self._universe.about_ms(200), lambda ids=ids: self.approve(ids))  # type: ignore[misc]
+
+    def approve(self, ids: list[str]) -> None:
+        """Until it is answered; now and then once more, though it was."""
+        node, choose = self._node(), self._universe.choose
+        body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in ids]}).encode()
+        headers = [("host", "localhost"), ("metadata", "true")]
+        life = node.name
+        answer = node.answer(self.scope, self.machine, HttpRequest("POST", URL, headers, body))
+        status = answer.status if answer is not None else 0
+        self._universe.say(f"{self.scope}/{self.machine} approves through {life}: {status}")
+        self._shared.record(
+            Approved(self._universe.now_ms, life, self.scope, self.machine, tuple(dict.fromkeys(ids)), status)
+        )
+        if status in (0, 503) or choose.random() < 0.2:
+            self._universe.later(self._universe.about_ms(5), lambda: self.approve(ids))
+
+
+class Operator:
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._universe = shared.universe
+        self._keys = 0
+
+    def turn(self) -> None:
+        choose = self._universe.choose
+        acts = (self._schedule, self._steer, self._settle)
+        choose.choices(acts, weights=(5, 3, 2))[0](choose.choice(self._shared.nodes))
+
+    # -- schedule
+
+    def _schedule(self, node: Node) -> None:
+        open_ones = self._shared.store.maintenances(MaintenanceQuery(statuses=RUNNING))
+        if len(open_ones) < MAX_OPEN_MAINTENANCES and self._shared.store.inventory().machines:
+            self._keys += 1
+            self._submit(node, self._request(), f"key-{self._keys}")
+
+    def _submit(self, node: Node, request: Request, key: str) -> None:
+        """Under one key until it is answered, through whichever node: it must become one maintenance."""
+        once = Once("operator", key, key)
+
+        def submit() -> str:
+            try:
+                return node.control.submit(request, OPERATOR, once=once, answer=_told)
+            except AnsweredBefore as before:
+                return before.receipt.body
+
+        answer = node.ask(submit)
+        if isinstance(answer, str):
+            self._universe.say(f"{node.name} scheduled {key}: {request.type} as {answer[:8].lstrip('0')}")
+            self._shared.record(Submitted(self._universe.now_ms, key, answer))
+        elif not isinstance(answer, RequestError):
+            again = self._universe.choose.choice(self._shared.nodes)
+            self._universe.later(self._universe.about_ms(10), lambda: self._submit(again, request, key))
+
+    def _request(self) -> Request:
+        choose = self._universe.choose
+        machines = sorted(self._shared.store.inventory().machines)
+        some = Targets(machines=tuple(choose.sample(machines, min(len(machines), choose.randint(1, 2)))))
+        rolling = choose.choice(ROLLING)
+        start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
+        kind = choose.choices(
+            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate"), (6, 3, 2, 3, 1, 1, 1)
+        )
+        on_failure = choose.choice(list(OnFailure))
+        match kind[0]:
+            case "scope":
+                scope = choose.choice(sorted({scope for scope, _ in machines}))
+                earliest = start if choose.random() < 0.3 else None
+                return Request(type=rolling, targets=Targets(scope=scope), earliest=earliest, on_failure=on_failure)
+            case "host":
+                return Request(
+                    type=rolling, targets=Targets(hosts=(choose.choice(["h0", "h1"]),)), on_failure=on_failure
+                )
+            case "user":
+                return Request(type=choose.choice(ROLLING[1:]), targets=some, source=Source.USER)
+            case "emergency":
+                return Request(type=rolling, targets=some, emergency=True)
+            case "preempt":
+                return Request(type=EventType.PREEMPT, targets=some)
+            case "terminate":
+                pool = [key for key in machines if key[0] == "pool"] or machines
+                return Request(type=EventType.TERMINATE, targets=Targets(machines=(choose.choice(pool),)))
+        not_before = start if choose.random() < 0.3 else None
+        return Request(type=rolling, targets=some, not_before=not_before, on_failure=on_failure)
+
+    # -- steer
+
+    def _steer(self, node: Node) -> None:
+        choose, store = self._universe.choose, self._shared.store
+        events = store.events(EventQuery(statuses=(Status.PLANNED, Status.SCHEDULED, Status.STARTED), limit=500)).events
+        if not events or not node.alive:
+            return
+        event, control = choose.choice(events), node.control
+        if choose.random() < 0.2:  # somebody looks at an old page
+            old = choose.choice(store.events(EventQuery(limit=500)).events)
+            node.ask(lambda: control.cancel_event(old.id, OPERATOR))
+            return
+        verb, act = choose.choices(
+            (
+                ("approves", lambda: control.approve_event(event.id, OPERATOR)),
+                ("pauses", lambda: control.pause_maintenance(event.maintenance_id, OPERATOR)),
+                ("resumes", lambda: control.resume_maintenance(event.maintenance_id, OPERATOR)),
+                ("cancels", lambda: control.cancel_event(event.id, OPERATOR)),
+                ("cancels all of", lambda: control.cancel_maintenance(event.maintenance_id, OPERATOR)),
+            ),
+            weights=(4, 4, 4, 1, 1),
+        )[0]
+        self._universe.say(f"an operator {verb} {event.id[:8].lstrip('0')} through {node.name}")
+        node.ask(act)
+
+    # -- settle
+
+    def _settle(self, node: Node) -> None:
+        choose = self._universe.choose
+        for order in self._shared.store.orders({OrderState.FAILED}, 500):
+            if self._started(order.id):
+                verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
+                node.ask(lambda: node.control.settle_event(order.id, verb, OPERATOR))  # noqa: B023 - called at once
+                return
+
+    def _started(self, event_id: str) -> bool:
+        events = self._shared.store.events(EventQuery(statuses=(Status.STARTED,), limit=500)).events
+        return any(event.id == event_id for event in events)
+
+    def finish_all(self, node: Node) -> None:
+        """In the end: let go on what was paused, and say of everything that failed that it is done."""
+        for maintenance in self._shared.store.maintenances(MaintenanceQuery(statuses=RUNNING)):
+            if maintenance.paused:
+                node.ask(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
+        for order in self._shared.store.orders({OrderState.FAILED}, 500):
+            if self._started(order.id):
+                node.ask(lambda: node.control.settle_event(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
+
+
+def _told(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
+    del snapshot
+    return 201, maintenance_id

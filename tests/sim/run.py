@@ -1,0 +1,163 @@
+"""One run: a fleet, a few nodes and everybody who uses them, from a seed to a verdict.
+
+First everything happens, with whatever faults the seed drew; then the faults stop, time goes on, and all that was begun must
+come to its end.
+"""
+
+import logging
+import random
+from dataclasses import dataclass
+
+from forewarn.control import MAX_DECISION_AGE_S
+from forewarn.core.fleet import Fleet
+from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
+from forewarn.store import MaintenanceQuery
+from tests.sim.history import ClockMoved, Entry
+from tests.sim.judge import judge
+from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
+from tests.sim.parts import CALL_WITHIN_MS
+from tests.sim.people import Guest, Operator
+from tests.sim.sights import Notice
+from tests.sim.universe import Faults, Universe
+
+LENGTH_S = 2_000
+MAX_ROUNDS = 120
+FORWARD_JUMP_MS = 30_000
+# From deciding to saving, at most: once in the process, once in the store.
+DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS
+OPEN = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    seed: int
+    trace: list[str]
+    history: list[Entry]
+    complaints: list[str]
+    notice: Notice
+
+
+def fleet(choose: random.Random) -> Fleet:
+    """Some of three scopes that differ in what they ask of us; two hosts, each with a machine of every scope."""
+    kinds = [
+        Scope(name="any", kind=ScopeKind.AVAILABILITY_SET),
+        Scope(
+            name="each",
+            kind=ScopeKind.CLOUD_SERVICE,
+            approval=ApprovalMode.ALL,
+            minimum_notice_s={EventType.REBOOT: 1_200},
+        ),
+        Scope(name="pool", kind=ScopeKind.PLACEMENT_GROUP, approve_user_events=True),
+    ]
+    scopes = sorted(choose.sample(kinds, choose.randint(1, 3)), key=lambda scope: scope.name)
+    places = [(0, "h0"), (0, "h1"), (1, "h1")]
+    machines = [
+        Machine(scope=scope.name, name=f"m{number}", update_domain=domain, host=host)
+        for scope in scopes
+        for number, (domain, host) in enumerate(places)
+    ]
+    return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines})
+
+
+class Simulation:
+    def __init__(self, seed: int, faults: Faults | None = None) -> None:
+        self.history: list[Entry] = []
+        self.universe = Universe(seed, faults=faults)
+        self.shared = Shared(self.universe, self.history.append)
+        self.skew_ms = self.universe.faults.skew_ms
+        self.seed = seed
+        self.universe.say(f"seed {seed}: {self.universe.faults}")
+
+    def run(self) -> Run:
+        logger = logging.getLogger("forewarn")
+        level, logger.level = logger.level, logging.CRITICAL
+        logger.manager._clear_cache()  # type: ignore[attr-defined]
+        try:
+            self._begin()
+            self.universe.pass_time(LENGTH_S * 1_000)
+            self._end()
+        finally:
+            logger.setLevel(level)
+        complaints, notice = judge(self.history, self.shared.store, tolerance_ms=2 * self.skew_ms + DECISION_MS)
+        return Run(self.seed, self.universe.trace, self.history, complaints, notice)
+
+    # -- the beginning
+
+    def _begin(self) -> None:
+        universe, shared, faults = self.universe, self.shared, self.universe.faults
+        faults.on = False
+        shared.nodes += [Node(shared, number) for number in range(universe.choose.choice([2, 2, 3, 3, 4]))]
+        first, *others = shared.nodes
+        first.start()
+        stated = fleet(universe.choose)
+        first.ask(lambda: first.control.apply_fleet(stated, Actor("fleet file")))
+        for node in others:
+            node.start()
+        faults.on = True
+        for node in shared.nodes:
+            node.off_ms = universe.choose.randint(-faults.skew_ms, faults.skew_ms)
+            universe.every(universe.choose.choice([20, 40, 80]), node.cycle)
+        self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
+        shared.curious = self._guests_hurry
+        self.operator = Operator(shared)
+        universe.every(100, self.operator.turn)
+        universe.every(faults.crash_every_s, lambda: self._some_node().kill())
+        universe.every(faults.away_every_s, self._store_goes_away)
+        universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
+        universe.every(faults.clock_every_s, self._clocks_move)
+        universe.every(faults.forget_every_s, shared.works.forget)
+
+    def _guests_hurry(self, change: Change) -> None:
+        """One who waited for the document to change asks at once, and again, through whichever nodes."""
+        choose = self.universe.choose
+        enabled = any(scope.enabled and scope.incarnation == 1 for scope in change.scopes)
+        if not change.scopes or not self.universe.faults.on or (choose.random() < 0.7 and not enabled):
+            return
+        scope = choose.choice(change.scopes).name
+        guests = [guest for guest in self.guests if guest.scope == scope and not guest.gone and not guest.asleep]
+        if guests:
+            guest = choose.choice(guests)
+            for in_ms in sorted(choose.randrange(700) for _ in range(2)):
+                self.universe.later(in_ms, lambda: guest.hurry(choose.choice(self.shared.nodes)))
+
+    def _some_node(self) -> Node:
+        """One that is in the middle of nothing, if there is any."""
+        idle = [node for node in self.shared.nodes if not node.busy]
+        return self.universe.choose.choice(idle or self.shared.nodes)
+
+    def _store_goes_away(self) -> None:
+        for node in self.shared.nodes:
+            if self.universe.choose.random() < 0.6:
+                node.away_until_ms = self.universe.now_ms + self.universe.about_ms(30)
+                self.universe.say(f"{node.name} has lost its store")
+
+    def _clocks_move(self) -> None:
+        universe = self.universe
+        for node in self.shared.nodes:
+            node.off_ms = universe.choose.randint(-self.skew_ms, self.skew_ms)
+        if universe.choose.random() < 0.3:
+            by_ms = universe.choose.choice([FORWARD_JUMP_MS, -FORWARD_JUMP_MS, -600_000, -3_600_000])
+            universe.wall_off_ms += by_ms
+            universe.say(f"the wall clock jumps by {by_ms / 1000:g} s")
+            self.history.append(ClockMoved(universe.now_ms, by_ms))
+
+    # -- the end
+
+    def _end(self) -> None:
+        """No more faults: an operator settles what failed, and time goes on until nothing is left to do."""
+        self.universe.calm()
+        nodes = self.shared.nodes
+        for node in nodes:
+            node.away_until_ms = 0
+            node.start()
+        for number in range(MAX_ROUNDS):
+            for node in nodes:
+                node.cycle()
+            if not self.shared.store.maintenances(MaintenanceQuery(statuses=OPEN, limit=1)):
+                break
+            self.operator.finish_all(nodes[number % len(nodes)])
+            for guest in (guest for guest in self.guests if not guest.gone):
+                guest.poll(self.universe.choose.choice(nodes))
+            for node in nodes:
+                node.write_seen()
+            self.universe.pass_time(60_000 if number % 4 else ORDER_TIMEOUT_S * 500)

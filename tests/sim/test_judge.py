@@ -1,0 +1,450 @@
+"""The judge is judged: a true history gives no complaint, and each way of being wrong gives its sentence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from forewarn.core.model import (
+    Approval,
+    ApprovalMode,
+    AuditEntry,
+    Change,
+    Event,
+    EventType,
+    Maintenance,
+    MaintenanceStatus,
+    Order,
+    OrderState,
+    Receipt,
+    Scope,
+    ScopeKind,
+    Source,
+    Status,
+)
+from forewarn.store.memory import MemoryStore
+from tests.sim.history import (
+    Acknowledged,
+    Alarm,
+    Answered,
+    Approved,
+    Asked,
+    Begun,
+    ClockMoved,
+    Committed,
+    Entry,
+    Forgotten,
+    Shown,
+    Submitted,
+    Unanswered,
+)
+from tests.sim.judge import judge
+from tests.sim.people import WRONG_ID
+from tests.sim.universe import START
+
+MINUTE = 60_000
+PUBLISHED, STARTED, ENDED = 1 * MINUTE, 17 * MINUTE, 20 * MINUTE
+
+
+def at(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
+
+
+SCOPE = Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET, approval=ApprovalMode.ALL, changed=START)
+ENABLED = replace(SCOPE, enabled=True, epoch=1, version=1)
+MAINTENANCE = Maintenance(
+    id="M", type=EventType.REBOOT, source=Source.PLATFORM, created=START + at(PUBLISHED), created_by="operator"
+)
+EVENT = Event(
+    id="E",
+    maintenance_id="M",
+    wave=1,
+    position=0,
+    scope="shop",
+    update_domain=0,
+    type=EventType.REBOOT,
+    source=Source.PLATFORM,
+    resources=("web-0",),
+    status=Status.SCHEDULED,
+    approval=ApprovalMode.ALL,
+    sequence=1,
+    published=START + at(PUBLISHED),
+    not_before=START + at(16 * MINUTE),
+    minimum_notice_s=900,
+)
+STARTS = replace(EVENT, status=Status.STARTED, started=START + at(STARTED))
+ENDS = replace(STARTS, status=Status.COMPLETED, ended=START + at(ENDED))
+ORDER = Order(id="E", issued=START + at(STARTED))
+TAKEN = replace(ORDER, state=OrderState.RUNNING, node="executor on n1", taken=START + at(STARTED))
+DONE = replace(TAKEN, state=OrderState.DONE, ended=START + at(ENDED))
+
+
+def noted(action: str, ms: int, who: str = "ticker") -> tuple[AuditEntry, ...]:
+    event_id, maintenance_id = ("", "") if action.startswith("scope") else ("E", "M")
+    at_ = START + at(ms)
+    entry = AuditEntry(at=at_, who=who, action=action, scope="shop", event_id=event_id, maintenance_id=maintenance_id)
+    return (entry,)
+
+
+def scope(incarnation: int, version: int, ms: int) -> tuple[Scope, ...]:
+    return (replace(ENABLED, incarnation=incarnation, version=version, changed=START + at(ms)),)
+
+
+def shown(ms: int, etag: str, *, held: str = "", life: str = "n1", machine: str = "web-0") -> Shown:
+    events = {
+        '"1"': "",
+        '"2"': '{"EventId":"E","EventStatus":"Scheduled"}',
+        '"3"': '{"EventId":"E","EventStatus":"Started"}',
+        '"4"': "",
+    }
+    body = b"" if held == etag else f'{{"DocumentIncarnation":{etag[1]},"Events":[{events[etag]}]}}'.encode()
+    return Shown(ms, life, "shop", machine, held, etag, body)
+
+
+def changes() -> dict[str, tuple[int, Change]]:
+    """A fleet is stated, enabled, told of a Reboot nobody approves; it starts in time, is carried out and ends."""
+    ended = replace(MAINTENANCE, status=MaintenanceStatus.COMPLETED, ended=START + at(ENDED), version=1)
+    receipt = Receipt(token_id="t", key="key-1", digest="d", status=201, body="M", at=START)
+    return {
+        "stated": (0, Change(at=START, scopes=(SCOPE,))),
+        "enabled": (1, Change(at=START, scopes=(ENABLED,), audit=noted("scope enabled", 0))),
+        "published": (
+            PUBLISHED,
+            Change(
+                at=START + at(PUBLISHED),
+                scopes=scope(2, 2, PUBLISHED),
+                maintenances=(MAINTENANCE,),
+                events=(EVENT,),
+                receipts=(receipt,),
+                audit=noted("event published", PUBLISHED),
+            ),
+        ),
+        "started": (
+            STARTED,
+            Change(
+                at=START + at(STARTED),
+                scopes=scope(3, 3, STARTED),
+                events=(STARTS,),
+                orders=(ORDER,),
+                audit=noted("event started", STARTED),
+            ),
+        ),
+        "taken": (STARTED + 1, Change(at=START + at(STARTED), scopes=scope(3, 4, STARTED), orders=(TAKEN,))),
+        "ended": (
+            ENDED,
+            Change(
+                at=START + at(ENDED),
+                scopes=scope(4, 5, ENDED),
+                events=(ENDS,),
+                orders=(DONE,),
+                maintenances=(ended,),
+                audit=noted("event completed", ENDED),
+            ),
+        ),
+    }
+
+
+class Case:
+    """The true history, to be bent."""
+
+    def __init__(self) -> None:
+        self.changes = changes()
+        self.others: list[Entry] = [
+            shown(2, '"1"'),
+            shown(5 * MINUTE, '"2"', held='"1"'),
+            shown(6 * MINUTE, '"2"', held='"2"'),
+            Submitted(PUBLISHED + 1, "key-1", "M"),
+            Begun(STARTED + 2, "n1", "E", 1, True),
+            shown(18 * MINUTE, '"3"', held='"2"'),
+            shown(21 * MINUTE, '"4"', held='"3"'),
+        ]
+        self.lost: set[str] = set()
+
+    def add(self, *entries: Entry) -> None:
+        self.others += entries
+
+    def drop(self, kind: type) -> None:
+        self.others = [entry for entry in self.others if not isinstance(entry, kind)]
+
+    def bend(self, name: str, ms: int | None = None, **fields: object) -> None:
+        known, change = self.changes[name]
+        self.changes[name] = (known if ms is None else ms, replace(change, **fields))  # type: ignore[arg-type]
+
+    def verdict(self) -> tuple[list[str], tuple[int, int]]:
+        store, entries = MemoryStore(), list(self.others)
+        store._check = lambda change: None  # type: ignore[method-assign]
+        for name, (ms, change) in sorted(self.changes.items(), key=lambda row: row[1][0]):
+            if name not in self.lost:
+                store.apply(change)
+            entries += [Committed(ms, "n1", change), Acknowledged(ms, "n1", change)]
+        entries.sort(key=lambda entry: entry.at_ms)
+        return judge(entries, store, tolerance_ms=1_000)
+
+
+def test_a_true_history_gives_no_complaint() -> None:
+    """Nothing to say, and the guest held its notice."""
+    assert Case().verdict() == ([], (1, 1))
+
+
+def early(case: Case) -> None:
+    case.bend("started", 10 * MINUTE, events=(replace(STARTS, started=START + at(10 * MINUTE)),))
+
+
+def early_by_a_clock_that_jumped(case: Case) -> None:
+    case.bend("started", 10 * MINUTE)
+
+
+def before_earliest(case: Case) -> None:
+    case.bend("published", maintenances=(replace(MAINTENANCE, earliest=START + at(ENDED)),))
+
+
+def started_while_paused(case: Case) -> None:
+    case.bend("published", maintenances=(replace(MAINTENANCE, paused=True),))
+
+
+def started_while_cancelled(case: Case) -> None:
+    case.bend("published", maintenances=(replace(MAINTENANCE, cancelled=True),))
+
+
+def started_twice(case: Case) -> None:
+    again = Change(at=START + at(ENDED), scopes=scope(5, 6, ENDED), events=(STARTS,))
+    case.changes["again"] = (ENDED + 1, again)
+
+
+def no_order(case: Case) -> None:
+    case.bend("started", orders=())
+
+
+def too_little_notice(case: Case) -> None:
+    case.bend("published", events=(replace(EVENT, not_before=START + at(10 * MINUTE)),))
+
+
+def notice_half_gone(case: Case) -> None:
+    case.changes["published"] = (PUBLISHED + 2 * MINUTE, case.changes["published"][1])
+    case.drop(Submitted)
+
+
+def moved_not_before(case: Case) -> None:
+    case.bend("started", events=(replace(STARTS, not_before=START + at(5 * MINUTE)),))
+
+
+def two_domains(case: Case) -> None:
+    other = replace(EVENT, id="F", maintenance_id="N", update_domain=1, resources=("web-1",), needs_approval=False)
+    case.bend("published", events=(EVENT, other), maintenances=(MAINTENANCE, replace(MAINTENANCE, id="N")))
+    started = (STARTS, replace(other, status=Status.STARTED, started=START + at(STARTED)))
+    case.bend("started", events=started, orders=(ORDER, replace(ORDER, id="F")))
+
+
+def one_machine_twice(case: Case) -> None:
+    other = replace(EVENT, id="F", maintenance_id="N", needs_approval=False)
+    case.bend("published", events=(EVENT, other), maintenances=(MAINTENANCE, replace(MAINTENANCE, id="N")))
+    started = (STARTS, replace(other, status=Status.STARTED, started=START + at(STARTED)))
+    case.bend("started", events=started, orders=(ORDER, replace(ORDER, id="F")))
+
+
+def half_a_wave(case: Case) -> None:
+    case.bend("published", events=(EVENT, replace(EVENT, id="F", resources=("web-1",))))
+
+
+def two_waves(case: Case) -> None:
+    case.bend("published", events=(EVENT, replace(EVENT, id="F", wave=2, resources=("web-1",))))
+
+
+def overtaking(case: Case) -> None:
+    waiting = replace(EVENT, id="F", maintenance_id="A", resources=("web-1",), needs_approval=False)
+    case.bend("published", events=(EVENT, waiting), maintenances=(MAINTENANCE, replace(MAINTENANCE, id="A")))
+
+
+def written_over(case: Case) -> None:
+    case.bend("started", scopes=scope(3, 2, STARTED))
+
+
+def maintenance_written_over(case: Case) -> None:
+    case.bend("ended", maintenances=(replace(case.changes["ended"][1].maintenances[0], version=0),))
+
+
+def incarnation_stays(case: Case) -> None:
+    case.bend("started", scopes=scope(2, 3, STARTED))
+
+
+def epoch_by_itself(case: Case) -> None:
+    case.bend("started", scopes=(replace(scope(1, 3, STARTED)[0], epoch=2),))
+
+
+def time_backwards(case: Case) -> None:
+    case.bend("started", scopes=scope(3, 3, 0))
+
+
+def approval_twice(case: Case) -> None:
+    change = Change(at=START, approvals=(Approval(event_id="E", machine="web-0", who="w", at=START),))
+    case.changes |= {"once": (2 * MINUTE, change), "twice": (3 * MINUTE, change)}
+    case.add(Approved(2 * MINUTE, "n1", "shop", "web-0", ("E",), 200))
+
+
+def approval_nobody_gave(case: Case) -> None:
+    change = Change(at=START, approvals=(Approval(event_id="E", machine="web-0", who="w", at=START),))
+    case.changes["once"] = (2 * MINUTE, change)
+    case.add(Approved(2 * MINUTE, "n1", "shop", "web-0", ("E", WRONG_ID), 503))
+
+
+def approval_lost(case: Case) -> None:
+    case.add(Approved(2 * MINUTE, "n1", "shop", "web-0", ("E",), 200))
+
+
+def wrong_id_accepted(case: Case) -> None:
+    case.add(Approved(2 * MINUTE, "n1", "shop", "web-0", ("E", WRONG_ID), 200))
+
+
+def two_for_one_key(case: Case) -> None:
+    case.drop(Submitted)
+    case.add(Submitted(PUBLISHED + 1, "key-1", "another"))
+
+
+def older_document(case: Case) -> None:
+    case.add(shown(STARTED + 3_000, '"2"', held='"3"', life="n2"))
+
+
+def not_its_own_write(case: Case) -> None:
+    case.add(Answered(PUBLISHED + 2, "n1", (("shop", 1, 2),)), shown(PUBLISHED + 3, '"1"'))
+
+
+def stale_for_too_long(case: Case) -> None:
+    case.add(shown(10 * MINUTE, '"1"', life="n2", machine="web-9"))
+
+
+def two_contents(case: Case) -> None:
+    case.add(Shown(7 * MINUTE, "n2", "shop", "web-9", "", '"2"', b'{"DocumentIncarnation":2,"Events":[]}'))
+
+
+def other_content(case: Case) -> None:
+    case.others = [
+        replaced._replace(body=b'{"DocumentIncarnation":4,"Events":[{"EventId":"E","EventStatus":"Started"}]}')
+        if isinstance(replaced, Shown) and replaced.etag == '"4"'
+        else replaced
+        for replaced in case.others
+    ]
+
+
+def unchanged_by_another_tag(case: Case) -> None:
+    case.add(Shown(7 * MINUTE, "n1", "shop", "web-0", '"1"', '"2"', b""))
+
+
+def never_saved(case: Case) -> None:
+    case.add(Shown(22 * MINUTE, "n1", "shop", "web-0", "", '"9"', b""))
+
+
+def not_told(case: Case) -> None:
+    case.drop(Shown)
+    case.add(*(Unanswered(minute * MINUTE, "shop", "web-0") for minute in range(2, 17)))
+
+
+def disabled_while_asking(case: Case) -> None:
+    off = (replace(scope(4, 6, ENDED)[0], enabled=False),)
+    change = Change(at=START, scopes=off, audit=noted("scope disabled", ENDED, "idle watch"))
+    case.changes["disabled"] = (22 * MINUTE, change)
+
+
+def begun_before_saved(case: Case) -> None:
+    case.drop(Begun)
+    case.add(Begun(STARTED, "n1", "E", 1, True))
+
+
+def begun_without_asking(case: Case) -> None:
+    case.add(Begun(STARTED + 5, "n2", "E", 1, False))
+
+
+def begun_though_known(case: Case) -> None:
+    case.add(Asked(STARTED + 4, "n2", "E", 1, False), Begun(STARTED + 5, "n2", "E", 1, False))
+
+
+def done_twice(case: Case) -> None:
+    case.add(Asked(STARTED + 4, "n2", "E", 1, True), Begun(STARTED + 5, "n2", "E", 1, True))
+
+
+def never_begun(case: Case) -> None:
+    case.drop(Begun)
+    failed = replace(TAKEN, state=OrderState.FAILED, reason="timed out: no result", ended=START + at(ENDED))
+    case.changes["late"] = (ENDED - 1, Change(at=START, orders=(failed,)))
+
+
+def lost_change(case: Case) -> None:
+    case.lost = {"ended"}
+
+
+def alarmed(case: Case) -> None:
+    case.add(Alarm(5, "n1", "invariant 1: oh"))
+
+
+WRONG: dict[Callable[[Case], None], str] = {
+    early: "started before its NotBefore and without approval",
+    early_by_a_clock_that_jumped: "started 540 s after its publication",
+    before_earliest: "before the earliest start",
+    started_while_paused: "was paused",
+    started_while_cancelled: "was cancelled",
+    started_twice: "went from Completed to Started",
+    no_order: "started without an order",
+    too_little_notice: "less than its notice of 900 s",
+    notice_half_gone: "for the first part of its notice",
+    moved_not_before: "changed its NotBefore",
+    two_domains: "had another update domain",
+    one_machine_twice: "had a machine of it",
+    half_a_wave: "was left behind",
+    two_waves: "visible at once",
+    overtaking: "overtook event F",
+    written_over: "scope shop was written over",
+    maintenance_written_over: "maintenance M was written over",
+    incarnation_stays: "the incarnation of shop went from 2 to 2",
+    epoch_by_itself: "went from epoch 1 to 2",
+    time_backwards: "time ran backwards for shop",
+    approval_twice: "was recorded twice",
+    approval_nobody_gave: "which never asked for it",
+    approval_lost: "was acknowledged and is lost",
+    wrong_id_accepted: "and was told 200",
+    two_for_one_key: "request key-1 was told to be another",
+    older_document: "showed it the older",
+    not_its_own_write: "the document before it",
+    stale_for_too_long: "long after it was replaced",
+    two_contents: "with two contents",
+    other_content: "with another content than was saved",
+    unchanged_by_another_tag: "is unchanged by",
+    never_saved: "which was never saved",
+    not_told: "did not have its notice of event E",
+    disabled_while_asking: "was disabled though a guest had asked 1020 s before",
+    begun_before_saved: "without having taken it",
+    begun_without_asking: "or asked for its status",
+    begun_though_known: "or asked for its status",
+    done_twice: "was done twice",
+    never_begun: "never begun: it timed out",
+    lost_change: "event E was acknowledged as Completed and is Started",
+    alarmed: "met what no rule foresees: invariant 1: oh",
+}
+
+
+@pytest.mark.parametrize("bend", WRONG, ids=lambda each: each.__name__)
+def test_a_wrong_history_is_told(bend: Callable[[Case], None]) -> None:
+    """Each lie has its sentence."""
+    case = Case()
+    bend(case)
+    complaints, _ = case.verdict()
+    assert any(WRONG[bend] in sentence for sentence in complaints), complaints
+
+
+def test_nothing_is_held_against_who_could_not_know() -> None:
+    """What an executor forgot may be done again; what a clock jumped by is no early start; a killed work may end a notice."""
+    case = Case()
+    case.add(
+        Forgotten(STARTED + 3, "E", 1), Asked(STARTED + 4, "n2", "E", 1, True), Begun(STARTED + 5, "n2", "E", 1, True)
+    )
+    assert case.verdict()[0] == []
+    case = Case()
+    case.bend("started", 16 * MINUTE - 30_000)
+    case.add(ClockMoved(2 * MINUTE, 30_000))
+    assert case.verdict()[0] == []
+
+
+def test_open_ends_are_told() -> None:
+    """Whatever has not ended in the end is named."""
+    case = Case()
+    del case.changes["ended"]
+    assert {"maintenance M is still Planned", "event E is still Started"} <= set(case.verdict()[0])

@@ -1,0 +1,33 @@
+"""The simulation is tested too: each rule is bent on purpose, and some seed must make the judge say the right sentence."""
+
+import re
+
+import pytest
+
+from tests.sim.mutations import MUTATIONS, Patch, no_invariants
+from tests.sim.run import Simulation
+
+MAX_SEEDS = 200
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda each: each.__name__)
+def test_a_bent_rule_is_noticed(
+    mutate: Patch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the judge alone: the core's own check of its changes is off."""
+    no_invariants(monkeypatch)
+    mutate(monkeypatch)
+    for seed in range(MAX_SEEDS):
+        complaints = Simulation(seed).run().complaints
+        if any(re.search(MUTATIONS[mutate], sentence) for sentence in complaints):
+            with capsys.disabled():
+                print(f" {mutate.__name__}: {seed + 1} seed(s)")
+            return
+    pytest.fail(f"{MAX_SEEDS} seeds did not notice it")
+
+
+def test_the_judge_needs_no_help_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the core's check off and nothing bent, it finds nothing to say."""
+    no_invariants(monkeypatch)
+    assert [Simulation(seed).run().complaints for seed in range(5)] == [[]] * 5

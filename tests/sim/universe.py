@@ -1,0 +1,138 @@
+"""Time, chance and turns: what happens next in a simulated fleet, decided by one seed and by nothing else.
+
+Whatever is to happen stands on the agenda with its moment. A call of a node that takes long lets the agenda go on inside it:
+others act while it waits, in one thread and always in the same order. `trace` is the whole run, line by line.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+MAX_TURNS = 20_000
+# How many calls may hang at once: the first to hang is the last to go on, and must not wait for ever.
+MAX_HANGING = 2
+
+
+class Crash(BaseException):
+    """A node dies here: nothing of it runs any more, what it had in memory is gone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    """What may go wrong, each as a chance per call or a typical number of seconds between two of them; 0 is never."""
+
+    on: bool = True
+    fail_before: float = 0.0
+    fail_after: float = 0.0
+    conflict: float = 0.0
+    slow: float = 0.0
+    crash: float = 0.0
+    slow_s: int = 20
+    bell_lost: float = 0.0
+    bell_late_s: int = 0
+    crash_every_s: int = 0
+    away_every_s: int = 0
+    stop_every_s: int = 0
+    skew_ms: int = 0
+    clock_every_s: int = 0
+    work_fails: float = 0.0
+    cannot_begin: float = 0.0
+    report_twice: float = 0.0
+    forget_every_s: int = 0
+
+    @staticmethod
+    def drawn(choose: random.Random) -> "Faults":
+        """Some of them, each now and then: a run in which everything fails all the time never comes to the rare things."""
+
+        some = choose.choice
+
+        return Faults(
+            fail_before=some([0.0, 0.0, 0.01, 0.05]),
+            fail_after=some([0.0, 0.0, 0.02, 0.10]),
+            conflict=some([0.0, 0.0, 0.03]),
+            slow=some([0.0, 0.01, 0.03]),
+            slow_s=some([1, 5, 60]),
+            crash=some([0.0, 0.0, 0.004, 0.012]),
+            bell_lost=some([0.0, 0.1, 0.5, 1.0]),
+            bell_late_s=some([0, 1, 10]),
+            crash_every_s=some([0, 0, 900, 400]),
+            away_every_s=some([0, 0, 600]),
+            stop_every_s=some([0, 0, 600]),
+            skew_ms=some([0, 500, 15_000]),
+            clock_every_s=some([0, 300]),
+            work_fails=some([0.0, 0.1, 0.4]),
+            cannot_begin=some([0.0, 0.0, 0.1]),
+            report_twice=some([0.0, 0.2]),
+            forget_every_s=some([0, 0, 500]),
+        )
+
+
+class Universe:
+    def __init__(self, seed: int, *, faults: Faults | None = None) -> None:
+        self.choose = random.Random(seed)
+        self.faults = faults if faults is not None else Faults.drawn(self.choose)
+        self.trace: list[str] = []
+        self.now_ms = 0
+        # How far the wall clock everybody goes by is off; the boot clock beside it never is.
+        self.wall_off_ms = 0
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = 0
+        self._ids = 0
+        self._turns = 0
+        self.hanging = -1
+
+    def say(self, line: str) -> None:
+        self.trace.append(f"{self.now_ms / 1000:10.3f} {line}")
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"{self._ids:08X}-0000-4000-8000-000000000000"
+
+    def wall(self, off_ms: int = 0) -> datetime:
+        return START + timedelta(milliseconds=self.now_ms + self.wall_off_ms + off_ms)
+
+    def chance(self, probability: float) -> bool:
+        """While faults are on; a chance of none draws nothing."""
+        return bool(probability) and self.faults.on and self.choose.random() < probability
+
+    def about_ms(self, seconds: float) -> int:
+        """A span of that many seconds, more or less."""
+        return int(seconds * 1000 * self.choose.uniform(0.2, 1.8))
+
+    def later(self, in_ms: int, act: Callable[[], None]) -> None:
+        self._numbers += 1
+        heapq.heappush(self._agenda, (self.now_ms + in_ms, self._numbers, act))
+
+    def every(self, seconds: int, act: Callable[[], None]) -> None:
+        """Again and again, at irregular times; never where there is no time between."""
+        if not seconds:
+            return
+
+        def again() -> None:
+            act()
+            self.later(self.about_ms(seconds), again)
+
+        self.later(self.about_ms(seconds), again)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Everything on the agenda until then, at its moment and in its order."""
+        end_ms = self.now_ms + milliseconds
+        self.hanging += 1
+        while self._agenda and self._agenda[0][0] <= end_ms:
+            self._turns += 1
+            if self._turns > MAX_TURNS:
+                raise RuntimeError("this run does not come to an end")
+            at_ms, _, act = heapq.heappop(self._agenda)
+            self.now_ms = max(self.now_ms, at_ms)
+            act()
+        self.now_ms = max(self.now_ms, end_ms)
+        self.hanging -= 1
+
+    def calm(self) -> None:
+        """No more faults, and nothing more on the agenda."""
+        self.faults.on = False
+        self._agenda.clear()
+        self.say("-- calm")

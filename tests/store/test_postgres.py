@@ -1,0 +1,306 @@
+"""The shared store: what SQL itself refuses, how it is made and opened, what it says when something is wrong, its limits."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from forewarn.core.errors import InvalidSettings, InvariantBroken, StoreUnavailable
+from forewarn.core.model import Status
+from forewarn.store import Focus, postgres_pool, postgres_schema
+from forewarn.store.postgres import PostgresStore
+from forewarn.store.postgres_pool import READ, Dsn, Pool
+from forewarn.store.sql import migrations
+from tests.nodes.nodes import wire_to
+from tests.store.servers import SHARED
+from tests.store.things import (
+    approval,
+    at,
+    change,
+    ended,
+    entry,
+    event,
+    machine,
+    maintenance,
+    one_maintenance,
+    order,
+    saved_maintenance,
+    saved_scope,
+    scope,
+)
+
+PASSWORD = "correct-horse"
+
+
+@pytest.fixture
+def address() -> str:
+    return SHARED.emptied()
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(address)
+    yield made
+    made.close()
+
+
+def raw(address: str, *statements: str) -> None:
+    with psycopg.connect(address) as connection:
+        connection.execute("SET search_path = forewarn")
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+# -- what SQL refuses
+
+FORBIDDEN = {
+    "a machine of no scope": "INSERT INTO machines VALUES ('gone', 'x', 0, 0, '', '', '')",
+    "two machines of one name": "INSERT INTO machines VALUES ('shop', 'web-0', 0, 0, '', '', '')",
+    "one address for two machines": "INSERT INTO machine_addresses VALUES ('', '10.0.0.1', 'shop', 'web-1')",
+    "one instance id for two machines": "UPDATE machines SET instance_id = 'i-0' WHERE name = 'web-1'",
+    "a scope without machines' leave": "DELETE FROM scopes WHERE name = 'shop'",
+    "an incarnation of 0": "UPDATE scopes SET incarnation = 0",
+    "enabled without an epoch": "UPDATE scopes SET enabled = true, epoch = 0",
+    "an event that goes backwards": "UPDATE events SET status = 'Scheduled' WHERE id = 'E1'",
+    "another NotBefore": "UPDATE events SET not_before = not_before + interval '1 hour' WHERE id = 'E1'",
+    "an ended event that lives again": "UPDATE events SET status = 'Started', ended = NULL WHERE id = 'E2'",
+    "a machine in two started events": "UPDATE events SET status = 'Started', started = not_before WHERE id = 'E3'",
+    "an event without machines": "UPDATE events SET resources = '{}' WHERE id = 'E3'",
+    "an ended maintenance that wakes": "UPDATE maintenances SET wake_at = now() WHERE id = 'M2'",
+    "an unknown status": "UPDATE events SET status = 'Lost' WHERE id = 'E3'",
+    "an order of no event": "INSERT INTO orders VALUES ('E9', now(), NULL, 'open', 1, '', NULL, NULL, '', '', '')",
+    "an approval of no event": "INSERT INTO approvals VALUES ('E9', 'web-0', '', now(), '')",
+    "another audit": "UPDATE audit SET who = 'nobody'",
+    "two holds": "INSERT INTO clock_hold SELECT false, now(), now(), 31, ''",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_sql_itself_refuses(address: str, store: PostgresStore, what: str) -> None:
+    """Whoever writes past forewarn meets the same rules."""
+    store.apply(
+        change(
+            scopes=[scope()],
+            machines=[machine("web-0", addresses=("10.0.0.1",), instance_id="i-0"), machine("web-1")],
+            maintenances=[maintenance("M1"), maintenance("M2"), maintenance("M3")],
+            events=[
+                event("E1", "M1", status=Status.STARTED),
+                event("E2", "M2", status=Status.COMPLETED),
+                event("E3", "M3"),
+            ],
+            orders=[order("E1")],
+            approvals=[approval("E1")],
+            audit=[entry()],
+        )
+    )
+    store.apply(change(maintenances=[ended(saved_maintenance(store, "M2"), at(1_000))]))
+    with pytest.raises(psycopg.IntegrityError):
+        raw(address, FORBIDDEN[what])
+
+
+def test_a_refusal_of_sql_is_ours_to_report(store: PostgresStore) -> None:
+    """A change that breaks a constraint is refused whole, as a broken invariant."""
+    store.apply(one_maintenance(status=Status.STARTED))
+    twice = change(maintenances=[maintenance("M2")], events=[event("E2", "M2", status=Status.STARTED)], audit=[entry()])
+    with pytest.raises(InvariantBroken, match="nothing was saved"):
+        store.apply(twice)
+    assert store.maintenance("M2") is None
+
+
+# -- making and migrating it
+
+
+def test_ten_processes_may_start_at_once() -> None:
+    """On an empty database one makes the schema and the others find it made."""
+    address = SHARED.server.address(SHARED.server.database())
+    program = f"from forewarn.store.postgres import PostgresStore; PostgresStore({address!r}).close()"
+    begun = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(10)]
+    for process in begun:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    with psycopg.connect(address) as connection:
+        found = connection.execute("SELECT version FROM forewarn.schema_version").fetchall()
+    assert found == [(step.number,) for step in migrations("postgres")]
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    """The last number is the schema's version, so none may be missing or doubled."""
+    assert [s.number for s in migrations("postgres")] == list(range(1, 1 + postgres_schema.SCHEMA_VERSION))
+
+
+def test_another_version_is_not_touched(address: str) -> None:
+    """A newer schema asks for a newer forewarn, an older one for a backup and `db migrate`."""
+    address = SHARED.fresh()
+    raw(address, "UPDATE schema_version SET version = 99")
+    with pytest.raises(StoreUnavailable, match=r"made by a newer forewarn.*upgrade forewarn"):
+        PostgresStore(address)
+    with pytest.raises(StoreUnavailable, match="made by a newer forewarn"):
+        postgres_schema.migrate(Dsn(address))
+
+
+def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step by step, whole or not at all, and only when somebody asks."""
+    address = SHARED.fresh()
+    step = type(migrations("postgres")[0])
+    last = postgres_schema.SCHEMA_VERSION
+    bad = step(last + 1, "bad", "CREATE TABLE half (x int); INSERT INTO nowhere VALUES (1)")
+    good = step(last + 1, "good", "CREATE TABLE whole (x int)")
+    monkeypatch.setattr(postgres_schema, "SCHEMA_VERSION", last + 1)
+    with pytest.raises(StoreUnavailable, match=r"this forewarn needs .*pg_dump.*forewarn db migrate"):
+        PostgresStore(address)
+    monkeypatch.setattr(postgres_schema, "migrations", lambda _: (*migrations("postgres"), bad))
+    with pytest.raises(StoreUnavailable):
+        postgres_schema.migrate(Dsn(address))
+    monkeypatch.setattr(postgres_schema, "migrations", lambda _: (*migrations("postgres"), good))
+    assert postgres_schema.migrate(Dsn(address)) == [f"{last + 1:04d} good"]
+    with psycopg.connect(address) as connection:
+        found = connection.execute("SELECT to_regclass('forewarn.half'), to_regclass('forewarn.whole')").fetchone()
+    assert found == (None, "forewarn.whole")
+    PostgresStore(address).close()
+
+
+def test_an_ordinary_user_suffices() -> None:
+    """Whoever owns an empty database needs no other right."""
+    server = SHARED.server
+    server.execute("CREATE ROLE plain_user LOGIN")
+    server.execute("CREATE DATABASE plainly_owned OWNER plain_user TEMPLATE template0")
+    store = PostgresStore(f"postgresql://plain_user@127.0.0.1:{server.port}/plainly_owned")
+    store.apply(one_maintenance())
+    feed = store.feed()
+    assert feed.look(None, 0.0).everything
+    feed.close()
+    store.close()
+
+
+# -- what it says
+
+
+def test_no_password_is_ever_told() -> None:
+    """Neither an address that cannot be read nor a server that refuses it puts the password into an error."""
+    for wrong in (
+        f"postgresql://user:{PASSWORD}@[host/db",
+        f"postgresql://user:pass@{PASSWORD}@127.0.0.1:1/db",
+        f"postgresql://user:{PASSWORD}@127.0.0.1:1/db?unheard_of={PASSWORD}",
+    ):
+        with pytest.raises(InvalidSettings, match="no PostgreSQL address") as told:
+            Dsn(wrong)
+        assert PASSWORD not in str(told.value)
+    for refusing in (
+        f"user:{PASSWORD}@127.0.0.1:1/db",
+        f"u:{PASSWORD}@host:port/db",
+    ):
+        with pytest.raises(StoreUnavailable) as refused:
+            PostgresStore(f"postgresql://{refusing}")
+        assert PASSWORD not in str(refused.value)
+    assert Dsn(f"postgresql://user:{PASSWORD}@host:1/db").shown == "postgresql://host:1/db"
+
+
+def test_what_is_missing_is_named() -> None:
+    """A database or a user that does not exist is named, with what to do."""
+    server = SHARED.server
+    with pytest.raises(StoreUnavailable, match=r"no such database|does not exist"):
+        PostgresStore(server.address("nowhere"))
+    with pytest.raises(StoreUnavailable, match="nobody"):
+        PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres")
+
+
+# -- limits
+
+
+def test_a_pool_is_bounded(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds every connection busy waits a little, and then hears so."""
+    monkeypatch.setattr(postgres_pool, "FREE_WITHIN_S", 0.2)
+    pool = Pool(Dsn(address), size=2)
+    with (
+        pool.transaction(READ),
+        pool.transaction(READ),
+        pytest.raises(StoreUnavailable, match=r"all 2 connections .* were busy"),
+        pool.transaction(READ),
+    ):
+        pass
+    with pool.transaction(READ):
+        pass
+    pool.close()
+
+
+def test_a_server_that_falls_silent_is_given_up_on(
+    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is open and says nothing ends in time; then all fail at once, until it is back."""
+    del store  # the schema is there
+    monkeypatch.setattr(postgres_pool, "PATIENCE_S", 0.5 - postgres_pool.STATEMENT_WITHIN_S)
+    with wire_to(SHARED.server.port) as wire:
+        stalled = PostgresStore(address.replace(f":{SHARED.server.port}/", f":{wire.port}/"))
+        stalled.scopes()
+        wire.stall()
+        begun_s = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            stalled.next_wakeup()
+        assert time.monotonic() - begun_s < 10
+        begun_s = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable):
+                stalled.apply(change(audit=[entry()]))
+        assert time.monotonic() - begun_s < 1.0
+        wire.mend()
+        monkeypatch.setattr(postgres_pool, "PATIENCE_S", 2.0)
+        feed = stalled.feed()
+        feed.look(None, 0.0)  # whoever follows notices that it is back
+        stalled.apply(change(audit=[entry()]))
+        feed.close()
+        stalled.close()
+
+
+def test_connections_that_died_are_replaced(address: str, store: PostgresStore) -> None:
+    """After the server ended every connection the next read works: nobody needs to try twice."""
+    store.scopes()
+    raw(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'forewarn'")
+    assert store.scopes() == {}
+
+
+def test_through_a_pooler_nothing_outlives_a_transaction(address: str) -> None:
+    """With an address of its own for what needs one, the rest brings its settings along, and leaves none behind."""
+    store = PostgresStore(address, direct=address)
+    store.apply(one_maintenance())
+    assert saved_scope(store).version == 1
+    store.inventory()
+    with store._pool.transaction(READ) as connection:
+        (inside,) = connection.execute("SHOW statement_timeout").fetchall()
+        (where,) = connection.execute("SHOW search_path").fetchall()
+    assert (inside["statement_timeout"], where["search_path"]) == ("5s", "forewarn")
+    outside = connection.execute("SHOW search_path").fetchall()
+    assert outside[0]["search_path"] != "forewarn"
+    store.close()
+
+
+def test_crosswise_changes_both_succeed(store: PostgresStore) -> None:
+    """Two that touch the same scopes and maintenances in another order wait for each other, and never crosswise."""
+    store.apply(
+        change(
+            scopes=[scope("a"), scope("b")],
+            maintenances=[maintenance("M1"), maintenance("M2")],
+            events=[event("E1", "M1", scope="a"), event("E2", "M2", scope="b")],
+        )
+    )
+    together = threading.Barrier(2)
+    failed: list[BaseException] = []
+
+    def write(*ids: str) -> None:
+        try:
+            together.wait()
+            for _ in range(25):
+                store.apply(change(at(1), wakes=ids, audit=[entry()]))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=ids) for ids in (("M1", "M2"), ("M2", "M1"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert {m.version for m in store.snapshot(Focus(maintenances=("M1", "M2"))).maintenances.values()} == {51}
