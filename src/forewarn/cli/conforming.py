@@ -17,7 +17,7 @@ def conform(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND",
+            metavar="COMMAND...",
             help="The agent, after `--`; {endpoint}, {machine}, {folder}, {prepared} and {recovered} are filled in.",
             show_default=False,
         ),
