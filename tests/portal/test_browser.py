@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, expect
 
 from tests.api.house import House, house
@@ -216,6 +217,9 @@ def test_what_cannot_be_taken_back_asks_first(service: House, visitors: Visitors
         page.goto(service.url + path)
         page.get_by_role("button", name=verb).click()
         expect(page.get_by_text(left)).to_be_visible()
+        if scripts:
+            found = Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
         page.get_by_role("link", name="No, leave it as it is").click()
         assert page.url == service.url + path
         assert service.get("/v1/events")["items"][0]["status"] == "Scheduled"
