@@ -461,6 +461,16 @@ def test_only_what_was_shown_is_confirmed(more: dict[str, str]) -> None:
         assert len(service.get("/v1/maintenances")["items"]) == 1
 
 
+def test_line_ends_are_no_change(operator: Caller) -> None:
+    """A field of several lines comes back with other line ends than it was sent with."""
+    form = {**MAINTENANCE, "scope": "", "target": "machines", "machines": "shop/web-0\r\nshop/web-1", "type": "Freeze"}
+    hidden = fields(operator.post("/plan", form))
+    sure = {"step": "do", "seal": hidden["seal"], "key": hidden["key"], "machines": "shop/web-0\nshop/web-1"}
+    done = operator.post("/plan", {**form, **sure})
+    assert done.status == 303
+    operator.house.post(f"/v1{done.headers['location'].partition('?')[0]}/cancel")
+
+
 def test_notice_that_is_gone_is_shown_before_it_is_confirmed() -> None:
     """Looked at with a quarter of an hour's notice, its guests silent for a day since: nothing starts by that click."""
     with house() as running:

@@ -87,7 +87,7 @@ def sent(visit: Visit) -> Shown | Go:
         if step == "do" and visit.desk.was_done(key):
             return _done(visit, path, body, key)
         told = visit.desk.ask("POST", path, body, dry_run="true")
-        seal = _seal(told, typed, visit.now)
+        seal = _seal(told, (path, body), _asked_moment(typed, "not_before"), visit.now)
         if step == "do" and seal == visit.form.get("seal", ""):
             return _done(visit, path, body, key)
     except ForewarnError as error:
@@ -113,9 +113,8 @@ def _done(visit: Visit, path: str, body: dict[str, Any] | None, key: str) -> Go:
     )
 
 
-def _seal(told: MaintenanceOut | EventOut, typed: Mapping[str, str], now: datetime) -> str:
+def _seal(told: MaintenanceOut | EventOut, call: tuple[str, Any], asked: datetime | None, now: datetime) -> str:
     """What was shown, in short: another as soon as what is asked, a wave, its machines or its notice is."""
-    asked = _asked_moment(typed, "not_before")
 
     def notice(event: EventOut) -> str:
         notice_s = event.notice_s or 0
@@ -124,7 +123,7 @@ def _seal(told: MaintenanceOut | EventOut, typed: Mapping[str, str], now: dateti
         return "as asked" if as_asked else str(notice_s)
 
     shown = [[(e.scope, e.update_domain, e.resources, notice(e)) for e in wave] for wave in _waves(told)]
-    return hashlib.sha256(msgspec.json.encode((typed, shown))).hexdigest()
+    return hashlib.sha256(msgspec.json.encode((call, shown))).hexdigest()
 
 
 def _waves(told: MaintenanceOut | EventOut) -> list[list[EventOut]]:
