@@ -4,6 +4,7 @@ import re
 import socket
 import threading
 from contextlib import suppress
+from html import unescape
 from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import Page
@@ -49,6 +50,11 @@ class Caller:
             "POST", path, {"proof": self.proof if proof is None else proof, **form}, self.cookie, **headers
         )
 
+    def confirm(self, form: dict[str, str], *, key: str = "") -> Reply:
+        """What `form` asks for, looked at and then confirmed, with the key of the page or another."""
+        hidden = fields(self.post("/plan", form))
+        return self.post("/plan", {**form, "step": "do", "seal": hidden["seal"], "key": key or hidden["key"]})
+
     def _send(self, method: str, path: str, form: dict[str, str], cookie: str, **headers: str) -> Reply:
         sent = {"Content-Type": FORM, "Accept": "text/html", **({"Cookie": cookie} if cookie else {}), **headers}
         return self.house.ask(method, path, urlencode(form), token="", headers=sent)
@@ -57,6 +63,12 @@ class Caller:
 def stranger_posts(house: House, path: str, form: dict[str, str], **headers: str) -> Reply:
     sent = {"Content-Type": FORM, "Accept": "text/html", **headers}
     return house.ask("POST", path, urlencode(form), token="", headers=sent)
+
+
+def fields(reply: Reply) -> dict[str, str]:
+    """The hidden fields of a page's forms."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', reply.raw.decode())
+    return {name: unescape(value) for name, value in found}
 
 
 def words(reply: Reply) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, expect
 
 from tests.api.house import House, house
@@ -80,6 +81,7 @@ def test_two_browsers_see_each_others_changes(service: House, visitors: Visitors
     expect(other.locator("#counts")).to_contain_text("1 scheduled")
     other.get_by_role("link", name="Reboot of web-0").first.click()
     other.get_by_role("button", name="Cancel").click()
+    other.get_by_role("button", name="Confirm: cancel").click()
     expect(one.locator("#waves")).to_contain_text("Cancelled")
 
 
@@ -202,6 +204,31 @@ def test_a_double_click_plans_once(service: House, visitors: Visitors) -> None:
     assert len(service.get("/v1/maintenances")["items"]) == 1
 
 
+@pytest.mark.parametrize("scripts", [True, False], ids=["live", "without scripts"])
+def test_what_cannot_be_taken_back_asks_first(service: House, visitors: Visitors, scripts: bool) -> None:
+    """One click cancels nothing: a page that does not move says what would happen, and leads back too."""
+    made = service.schedule("shop/web-0")
+    page = visitors(java_script_enabled=scripts)
+    log_in(page, service.url, service.token)
+    for path, verb, left in (
+        (f"/maintenances/{made['id']}", "Cancel the rest", "1 scheduled"),
+        (f"/events/{made['waves'][0]['events'][0]['id']}", "Cancel", "web-0 in shop: Scheduled"),
+    ):
+        page.goto(service.url + path)
+        page.get_by_role("button", name=verb).click()
+        expect(page.get_by_text(left)).to_be_visible()
+        if scripts:
+            found = Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
+        page.get_by_role("link", name="No, leave it as it is").click()
+        assert page.url == service.url + path
+        assert service.get("/v1/events")["items"][0]["status"] == "Scheduled"
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Confirm: cancel").click()
+    expect(page.get_by_text("Cancelled: what had not started ends")).to_be_visible()
+    assert service.get("/v1/events")["items"][0]["status"] == "Cancelled"
+
+
 def test_with_the_keyboard_alone(service: House, visitors: Visitors) -> None:
     """Skip link first, then on to the event and its verb: Tab and Enter are enough."""
     service.schedule("shop/web-0")
@@ -237,6 +264,8 @@ def test_a_token_is_shown_once_and_works_until_it_is_revoked(service: House, vis
     expect(page.locator("body")).not_to_contain_text(secret)
     log_in(other, service.url, secret)
     page.get_by_role("button", name="Revoke the wall screen").click()
+    expect(page.get_by_text("The token of the wall screen")).to_be_visible()
+    page.get_by_role("button", name="Confirm: revoke").click()
     expect(page.get_by_text("Revoked: whoever used it is out")).to_be_visible()
     other.goto(f"{service.url}/machines")
     expect(other.get_by_label("Token")).to_be_visible()

@@ -11,9 +11,9 @@ from forewarn.core.errors import StoreUnavailable, TooManyAttempts
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
 from forewarn.web.portal import session
-from forewarn.web.portal.app import HINTS, MAX_FORM_BYTES, local_path
-from tests.api.house import House, house
-from tests.portal.people import FORM, MAINTENANCE, Caller, stranger_posts, words
+from forewarn.web.portal.app import ACTS, HINTS, MAX_FORM_BYTES, local_path
+from tests.api.house import FLEET, House, house
+from tests.portal.people import FORM, MAINTENANCE, Caller, fields, stranger_posts, words
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
@@ -83,13 +83,25 @@ def test_a_cookie_that_is_not_ours_is_no_log_in(operator: Caller, value: str) ->
 
 
 def test_a_log_in_ends(service: House, operator: Caller) -> None:
-    """The time in the cookie counts, not the browser's manners."""
+    """The time in the cookie counts, not the browser's manners; and whoever has the cookie cannot put it off."""
     name, _, value = operator.cookie.partition("=")
     expires, _, rest = value.partition(".")
     assert int(expires) > time.time()
-    reply = service.ask("GET", "/", token="", headers={"Cookie": f"{name}={int(time.time()) - 1}.{rest}"})
-    assert reply.status == 401
-    assert "has ended" in words(reply)
+    ended = session.cookie_value(int(time.time()) - 1, service.token)
+    for changed in (ended, f"{int(expires) + 60}.{rest}", f"{expires}.{rest.partition('.')[2]}"):
+        reply = service.ask("GET", "/", token="", headers={"Cookie": f"{name}={changed}"})
+        assert reply.status == 401
+        assert "has ended" in words(reply)
+    good = session.cookie_value(int(time.time()) + 60, service.token)
+    assert service.ask("GET", "/", token="", headers={"Cookie": f"{name}={good}"}).status == 200
+
+
+def test_a_form_outlives_another_log_in(service: House) -> None:
+    """Whoever logs in again in another tab can still send what is open in the first."""
+    first = Caller(service)
+    again = Caller(service)
+    again.cookie = f"{first.cookie.partition('=')[0]}={session.cookie_value(int(time.time()) + 60, service.token)}"
+    assert again.post("/plan", MAINTENANCE, proof=first.proof).status == 200
 
 
 def test_two_services_on_one_machine_do_not_log_each_other_out(service: House, operator: Caller) -> None:
@@ -115,10 +127,11 @@ def test_logging_out_forgets_the_cookie(service: House) -> None:
     reply = caller.post("/logout", {})
     assert (reply.status, reply.headers["location"]) == (303, "/login")
     assert "Max-Age=0" in reply.headers["set-cookie"]
+    assert "set-cookie" not in caller.get("/logout").headers
 
 
 def test_log_ins_that_fail_are_limited() -> None:
-    """After ten the right token has to wait too; others' addresses are not concerned, and time heals."""
+    """After ten a wrong token has to wait; others' addresses are not concerned, and time heals."""
     at_s = 0.0
     attempts = session.Attempts(lambda: at_s)
     for _ in range(session.MAX_FAILURES):
@@ -135,13 +148,14 @@ def test_log_ins_that_fail_are_limited() -> None:
 
 
 def test_who_fails_to_log_in_too_often_is_told_to_wait() -> None:
-    """429, a page, and no word about whether the token was right."""
+    """429, and a page; whoever has the right token gets in all the same."""
     with house() as running:
         for _ in range(session.MAX_FAILURES):
             assert stranger_posts(running, "/login", {"token": "wrong"}).status == 401
-        reply = stranger_posts(running, "/login", {"token": running.token})
+        reply = stranger_posts(running, "/login", {"token": "wrong"})
         assert reply.status == 429
         assert "wait 60 s" in words(reply)
+        assert stranger_posts(running, "/login", {"token": running.token}).status == 303
 
 
 # -- forms of others
@@ -152,7 +166,7 @@ def test_every_form_has_its_proof(operator: Caller, service: House) -> None:
     made = service.schedule("shop/web-0")
     event = made["waves"][0]["events"][0]["id"]
     found = 0
-    for path in ("/", "/plan", "/tokens", f"/events/{event}", f"/maintenances/{made['id']}"):
+    for path in ("/", "/plan", "/tokens", f"/events/{event}", f"/maintenances/{made['id']}", f"/events/{event}/cancel"):
         for form in re.findall(r'<form[^>]* method="post".*?</form>', operator.get(path).raw.decode(), re.DOTALL):
             assert f'name="proof" value="{operator.proof}"' in form
             found += 1
@@ -180,12 +194,22 @@ def test_a_form_without_our_proof_is_refused(operator: Caller, path: str, proof:
     assert "belongs to another log-in" in words(reply)
 
 
+@pytest.mark.parametrize("path, name", [("/plan", "description"), ("/tokens", "name")])
+def test_a_form_that_is_not_proven_comes_back_filled(operator: Caller, path: str, name: str) -> None:
+    """Nothing is done and nothing typed is lost: sent again from there it is ours."""
+    reply = operator.post(path, {**MAINTENANCE, name: "as typed"}, proof="0" * 64)
+    assert reply.status == 403
+    assert 'value="as typed"' in reply.raw.decode()
+    assert fields(reply)["proof"] == operator.proof
+
+
 @pytest.mark.parametrize("path", [*POSTS, "/login"])
 @pytest.mark.parametrize(
     "header",
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://127.0.0.1:1"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
@@ -262,10 +286,11 @@ def test_an_owner_sees_and_does_what_is_theirs(service: House) -> None:
     looked = owner.post("/plan", form)
     assert looked.status == 200
     assert "1 machine in 1 event" in words(looked)
-    first = owner.post("/plan", {**form, "step": "do", "key": "once"})
+    first = owner.confirm(form, key="once")
     again = owner.post("/plan", {**form, "step": "do", "key": "once"})
     assert first.status == 303
     assert first.headers["location"] == again.headers["location"]
+    assert "Done: the event is made" in words(owner.get(first.headers["location"]))
     assert len(service.get("/v1/events?scope=blog&status=Scheduled&status=Started")["items"]) == 1
 
 
@@ -279,7 +304,7 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
 
         def offered(path: str = "") -> list[str]:
             page = operator.get(path or f"/events/{event}").raw.decode()
-            return re.findall(r'<form method="post" action="/\w+/[^/"]+/(\w+)"', page)
+            return re.findall(r'<form method="(?:get|post)" action="/\w+/[^/"]+/(\w+)"', page)
 
         assert offered() == ["approve", "cancel"]
         assert offered(f"/maintenances/{made['id']}") == ["pause", "cancel"]
@@ -301,6 +326,33 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
         assert offered() == []
         service.service.ticker.advance(1)
         assert offered(f"/maintenances/{made['id']}") == []
+
+
+def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator: Caller) -> None:
+    """Looked at, a grave verb asks and does nothing; any other is on the page of what it is done to."""
+    made = service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    viewer = Caller(service, service.token_of("viewer", name="to be revoked"))
+    (token,) = [t["id"] for t in service.get("/v1/tokens?limit=500")["items"] if t["name"] == "to be revoked"]
+    for path, page in (
+        (f"/events/{event}/approve", f"/events/{event}"),
+        (f"/events/{event}/abandon", f"/events/{event}"),
+        (f"/orders/{event}/fail", f"/events/{event}"),
+        (f"/maintenances/{made['id']}/pause", f"/maintenances/{made['id']}"),
+        ("/logout", "/"),
+    ):
+        reply = operator.get(path)
+        assert (reply.status, reply.headers.get("location")) == (303, page), path
+    for path in (f"/events/{event}/cancel", f"/maintenances/{made['id']}/cancel", f"/tokens/{token}/revoke"):
+        asked = operator.get(path)
+        assert asked.status == 200, path
+        assert f'<form method="post" action="{path}" class="confirm"' in asked.raw.decode()
+        assert "cannot be taken back" in words(asked)
+    assert operator.get("/tokens/NOWHERE/revoke").status == 404
+    assert viewer.get(f"/tokens/{token}/revoke").status == 403
+    assert viewer.get(f"/events/{event}/cancel").status == 303
+    assert service.get(f"/v1/events/{event}")["status"] == "Scheduled"
+    service.post(f"/v1/maintenances/{made['id']}/cancel")
 
 
 def test_an_owner_is_not_offered_what_is_not_theirs(service: House) -> None:
@@ -331,16 +383,123 @@ def test_the_dry_run_says_what_is_in_the_way(service: House, operator: Caller) -
     service.control.report_order(event, Outcome(True), Actor("test"))
 
 
+def test_before_it_is_confirmed_everything_asked_for_is_shown(operator: Caller) -> None:
+    """With the times: what was typed, when each wave is due, and an earliest start among what is in the way."""
+    asked = {
+        "not_before": "2030-01-03T10:00",
+        "earliest": "2030-01-04T11:00",
+        "duration_s": "90",
+        "description": "New kernel & friends",
+        "source": "User",
+        "on_failure": "continue",
+    }
+    page = words(operator.post("/plan", {**MAINTENANCE, **asked}))
+    for said in (
+        "Targets scope shop , every update domain",
+        "NotBefore 2030-01-03 10:00:00 UTC",
+        "Not earlier than 2030-01-04 11:00:00 UTC",
+        "it has a hard earliest start, 2030-01-04 11:00:00 UTC",
+        "New kernel &amp; friends",
+        "If an order fails go on",
+        "Interruption 90 s",
+        "Source User",
+    ):
+        assert said in page
+    platforms = words(operator.post("/plan", {**MAINTENANCE, **asked, "source": "Platform"}))
+    assert len(re.findall(r"Wave \d: 1 machine, [^:]*, not before 2030-01-03 ", platforms)) == 2
+    shortly = words(operator.post("/plan", MAINTENANCE))
+    assert re.search(r"Wave 1: 1 machine, 15 min notice, not before [^<]* in 1[45] min", shortly)
+    assert "Wave 2: 1 machine, 15 min notice from when it is published" in shortly
+    assert "hard earliest start" not in shortly
+
+
+def test_one_target_that_is_filled_in_is_taken(operator: Caller) -> None:
+    """Whichever is chosen: machines that were named are not ignored for the scope that was not."""
+    page = words(operator.post("/plan", {**MAINTENANCE, "scope": "", "machines": "shop/web-0"}))
+    assert "1 machine in 1 event" in page
+
+
+def test_the_dry_run_names_what_is_announced_already() -> None:
+    """For the same machines, by machine and by scope; what concerns others alone is not named."""
+    many = FLEET + "".join(f'[[machines]]\nscope = "blog"\nname = "many-{n}"\n' for n in range(25))
+    with house(many) as service:
+        service.enable("shop", "blog")
+        operator = Caller(service)
+        events = {name: service.schedule(name)["waves"][0]["events"][0]["id"] for name in ("shop/web-0", "blog/many-3")}
+        shop = words(operator.post("/plan", MAINTENANCE))
+        assert "web-0 in shop: event" in shop
+        assert "is scheduled already" in shop
+        assert f'<a href="/events/{events["shop/web-0"]}">' in operator.post("/plan", MAINTENANCE).raw.decode()
+        assert "many-3 in blog: event" in words(operator.post("/plan", {**MAINTENANCE, "scope": "blog"}))
+        other = words(operator.post("/plan", {"kind": "restart", "machine": "shop/web-1"}))
+        assert "Nothing, as things stand" in other
+
+
+@pytest.mark.parametrize("more", [{}, {"not_before": "2030-01-02T10:00"}], ids=["at once", "at a time"])
+def test_only_what_was_shown_is_confirmed(more: dict[str, str]) -> None:
+    """A plan that has changed since it was looked at is shown again; one that has not is done, however late."""
+    with house() as service:
+        service.enable("shop")
+        operator = Caller(service)
+        form = {**MAINTENANCE, **more}
+        looked = operator.post("/plan", form)
+        service.service.ticker.advance(7)
+        fleet = service.get("/v1/fleet")
+        (moved,) = [m for m in fleet["machines"] if m["name"] == "web-1"]
+        moved["update_domain"] = 0
+        service.post("/v1/fleet", fleet)
+        sure = {**form, "step": "do", **{name: fields(looked)[name] for name in ("seal", "key")}}
+        refused = operator.post("/plan", sure)
+        assert refused.status == 409
+        assert "This has changed since you looked" in words(refused)
+        assert "2 machines in 1 event" in words(refused)
+        assert operator.post("/plan", {**sure, "seal": ""}).status == 409
+        assert service.get("/v1/maintenances")["items"] == []
+        service.service.ticker.advance(7)
+        again = {**sure, **{name: fields(refused)[name] for name in ("seal", "key")}}
+        assert operator.post("/plan", again).status == 303
+        assert len(service.get("/v1/maintenances")["items"]) == 1
+
+
+def test_line_ends_are_no_change(operator: Caller) -> None:
+    """A field of several lines comes back with other line ends than it was sent with."""
+    form = {**MAINTENANCE, "scope": "", "target": "machines", "machines": "shop/web-0\r\nshop/web-1", "type": "Freeze"}
+    hidden = fields(operator.post("/plan", form))
+    sure = {"step": "do", "seal": hidden["seal"], "key": hidden["key"], "machines": "shop/web-0\nshop/web-1"}
+    done = operator.post("/plan", {**form, **sure})
+    assert done.status == 303
+    operator.house.post(f"/v1{done.headers['location'].partition('?')[0]}/cancel")
+
+
+def test_notice_that_is_gone_is_shown_before_it_is_confirmed() -> None:
+    """Looked at with a quarter of an hour's notice, its guests silent for a day since: nothing starts by that click."""
+    with house() as running:
+        running.enable("shop")
+        operator = Caller(running)
+        looked = operator.post("/plan", MAINTENANCE)
+        assert "15 min notice" in words(looked)
+        running.service.ticker.advance(25 * 3_600)
+        assert not running.get("/v1/scopes/shop")["enabled"]
+        refused = operator.post("/plan", {**MAINTENANCE, "step": "do", **fields(looked)})
+        assert refused.status == 409
+        assert "no notice" in words(refused)
+        assert running.get("/v1/events")["items"] == []
+
+
 @pytest.mark.parametrize(
     "typed, said",
     [
         ({"scope": ""}, "choose a scope, hosts or machines"),
         ({"scope": "nowhere"}, "there is no scope"),
         ({"update_domain": "x"}, "is not a whole number"),
+        ({"update_domain": "1_0"}, "is not a whole number"),
+        ({"duration_s": "100000000000099"}, "is not a whole number of at most"),
+        ({"machines": "shop/web-0"}, "scope and machines are filled in"),
+        ({"scope": "", "machines": "shop/web-0", "update_domain": "1"}, "it goes with a scope"),
         ({"update_domain": "1234567"}, "update_domain"),
         ({"not_before": "tomorrow"}, "not_before"),
         ({"type": "Explode"}, "type"),
-        ({"target": "machines", "machines": "web-9"}, "there is no machine web-9"),
+        ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
         ({"target": "nothing"}, "choose a scope"),
         ({"emergency": "yes", "not_before": "2031-01-01T00:00"}, "an emergency starts at once"),
         ({"description": "x" * 2_000}, "description"),
@@ -369,10 +528,51 @@ def test_a_form_that_came_late_is_carried_in_the_page(service: House) -> None:
     assert "<script>alert" not in late.raw.decode()
     huge = stranger_posts(service, "/plan", {**MAINTENANCE, "description": "x" * 70_000})
     assert "What you typed is kept" not in words(huge)
+    assert "too much to be kept" in words(huge)
     for carried in ("{", "[]", '{"path": 1}'):
         assert stranger_posts(service, "/login", {"token": service.token, "carried": carried}).status == 400
     foreign = '{"path": "/events/X/approve", "fields": {}}'
     assert stranger_posts(service, "/login", {"token": service.token, "carried": foreign}).status == 303
+
+
+def test_every_form_that_came_late_leads_to_a_page_of_ours() -> None:
+    """After the log-in every verb can be pressed again, and a reason stands where it was typed."""
+    with house() as service:
+        service.enable("shop")
+        made = service.schedule("shop/web-0", emergency=True)
+        service.service.ticker.advance(1)
+        event = made["waves"][0]["events"][0]["id"]
+        told = {"/plan": "/plan", "/tokens": "/tokens", "/tokens/{id}/revoke": "/tokens"} | {
+            "/events/{id}/{verb}": f"/events/{event}",
+            "/orders/{id}/{verb}": f"/events/{event}",
+            "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",
+        }
+        operator = Caller(service)
+        for path, _ in ACTS:
+            thing = made["id"] if "maintenances" in path else event
+            late = stranger_posts(service, path.format(id=thing, verb="finish"), {})
+            assert late.status == 401
+            to = fields(late)["to"]
+            assert to == told[path]
+            assert operator.get(to).status == 200
+        typed = fields(stranger_posts(service, f"/orders/{event}/fail", {"reason": "the disk is gone"}))
+        back = stranger_posts(service, "/login", {"token": service.token, **typed})
+        assert back.status == 200
+        assert 'name="reason" value="the disk is gone"' in back.raw.decode()
+
+
+def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(service: House, operator: Caller) -> None:
+    """And not the verb's own address."""
+    made = service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    reply = operator.post(f"/events/{event}/retry", {})
+    assert reply.status == 409
+    assert f'<a href="/events/{event}">Reload</a>' in reply.raw.decode()
+    service.post(f"/v1/maintenances/{made['id']}/cancel")
+    wrong = operator.house.ask("PUT", "/plan")
+    assert wrong.status == 405
+    assert "PUT is not for this page" in wrong.message
+    assert "its forms with POST" in wrong.message
 
 
 # -- hostile words, limits, errors

@@ -66,7 +66,7 @@ def _in_our_shape(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
     code = "method_not_allowed" if status == 405 else "error"
     headers = error.headers if isinstance(error, HTTPException) else None
-    message = f"{request.method} is not for this page: read it with GET"
+    message = f"{request.method} is not for this page: look at it with GET, send its forms with POST"
     return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
 
 

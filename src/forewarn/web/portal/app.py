@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from forewarn import __version__
-from forewarn.core.errors import ForewarnError, Invalid, NotFound, Unauthorized
+from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, Unauthorized
 from forewarn.web.api.app import body_of
 from forewarn.web.api.asked import HEADERS, Api
 from forewarn.web.api.stream import Streams
@@ -60,6 +60,7 @@ HINTS = {
 }
 DONE = {
     "planned": "Planned. It appears to guests as its waves are published.",
+    "made": "Done: the event is made. Below is how it stands, and what it waits for.",
     "approve": "Approved. It starts as soon as nothing else is in its way.",
     "cancel": "Cancelled: what had not started ends.",
     "retry": "Its order is handed out again.",
@@ -98,6 +99,14 @@ ACTS: tuple[tuple[str, Make], ...] = (
     ("/tokens", acts.make_token),
     ("/tokens/{id}/revoke", acts.revoke_token),
 )
+# What a verb's address shows: the question before it, or the page it stands on.
+SURE: tuple[tuple[str, Make], ...] = (
+    ("/events/{id}/{verb}", acts.sure_event),
+    ("/maintenances/{id}/{verb}", acts.sure_maintenance),
+    ("/orders/{id}/{verb}", acts.to_event),
+    ("/tokens/{id}/revoke", acts.sure_token),
+    ("/logout", lambda _: Go("/")),
+)
 
 
 class Carried(msgspec.Struct):
@@ -107,11 +116,29 @@ class Carried(msgspec.Struct):
     fields: dict[str, str]
 
 
-# How a form that was carried through a log-in is shown again; any other's verb is pressed again on its own page.
-REFILLED: dict[str, Callable[[Visit, dict[str, str]], Shown]] = {
-    "/plan": lambda visit, typed: planning.form(visit, typed=typed),
-    "/tokens": lambda visit, typed: pages.tokens(visit, typed={**typed, "key": visit.desk.api.new_id()}),
-}
+def own_page(path: str) -> str:
+    """Where that which a form was sent about can be looked at."""
+    kind, _, rest = path[1:].partition("/")
+    if kind in ("plan", "tokens"):
+        return f"/{kind}"
+    kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
+    return f"/{kind}/{quote(thing, safe='')}" if kind in ("events", "maintenances") and thing else "/"
+
+
+def is_typed(path: str) -> bool:
+    """Whether something is typed into the form; any other's verb is pressed again on its own page."""
+    return path in ("/plan", "/tokens") or (path.startswith("/orders/") and path.endswith("/fail"))
+
+
+def shown_again(visit: Visit, path: str, typed: dict[str, str], wrong: str = "", status: int = 200) -> Shown:
+    """A form into which something was typed, as it was."""
+    if path == "/plan":
+        return planning.form(visit, typed=typed, wrong=wrong, status=status)
+    if path == "/tokens":
+        fresh = {**typed, "key": visit.desk.api.new_id()}
+        return pages.tokens(visit, typed=fresh, wrong=wrong, status=status)
+    shown = pages.event(replace(visit, names={"id": path.split("/")[2]}))
+    return Shown(shown.template, {**shown.filled, "reason": typed.get("reason", ""), "wrong": wrong}, status)
 
 
 class Portal:
@@ -141,7 +168,7 @@ class Portal:
 
     def routes(self) -> list[Route]:
         return [
-            *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in LOOKS),
+            *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in (*LOOKS, *SURE)),
             *(Route(path, self._endpoint(make), methods=["POST"]) for path, make in ACTS),
             Route("/login", self._log_in, methods=["GET", "POST"]),
             Route("/logout", self._endpoint(lambda _: Go("/login")), methods=["POST"]),
@@ -206,17 +233,26 @@ class Portal:
             return self._outside(request, form, str(error) if request.cookies or sent else "")
         visit = self._visit(visitor, request, form)
         try:
-            if sent:
-                check_form(visitor, form.get("proof", ""))
-            made = make(visit)
+            refused = self._not_proven(visit, request.url.path) if sent else None
+            made = make(visit) if refused is None else refused
         except ForewarnError as error:
             return self._error(visit, error.status, str(error))
-        if sent:
+        if sent and refused is None:
             log.info("%s, by %s from %s", request.url.path, visitor.who.name, visitor.who.origin)
         answer = self._page(visit, made)
-        if request.url.path == "/logout":
+        if sent and request.url.path == "/logout":
             answer.headers["set-cookie"] = self._sessions.forgotten(request.headers)
         return answer
+
+    def _not_proven(self, visit: Visit, path: str) -> Shown | None:
+        """What is shown instead of doing what a form says that is not proven ours; nothing that was typed is lost."""
+        try:
+            check_form(visit.visitor, visit.form.get("proof", ""))
+            return None
+        except Forbidden as error:
+            if not is_typed(path):
+                raise
+            return shown_again(visit, path, dict(visit.form), str(error), error.status)
 
     def _visit(self, visitor: Visitor, request: Request, form: Mapping[str, str]) -> Visit:
         query = dict(request.query_params)
@@ -225,7 +261,9 @@ class Portal:
             visitor=visitor,
             desk=Desk(self._api, visitor.who),
             house=self._house,
-            url=request.url.path + (f"?{kept}" if kept else ""),
+            url=own_page(request.url.path)
+            if request.method == "POST"
+            else request.url.path + (f"?{kept}" if kept else ""),
             names=request.path_params,
             query=query,
             form=form,
@@ -260,14 +298,20 @@ class Portal:
     def _outside(self, request: Request, form: Mapping[str, str], wrong: str) -> Response:
         """The log-in, with where to go then, or with the form that would else be lost."""
         path = request.url.path
-        carried = ""
+        carried, lost = "", False
         to = path + (f"?{request.url.query}" if request.url.query else "")
         if request.method == "POST":
-            to = path if path in REFILLED else path.rpartition("/")[0]
+            to = own_page(path)
             fields = {name: value for name, value in form.items() if name not in ("proof", "key", "step")}
             kept = msgspec.json.encode(Carried(path, fields)).decode()
-            carried = kept if path in REFILLED and len(kept) <= MAX_CARRIED_CHARS else ""
-        return self._html("login.html", {"wrong": wrong, "to": to, "carried": carried}, 401)
+            lost = is_typed(path) and len(kept) > MAX_CARRIED_CHARS
+            carried = kept if is_typed(path) and not lost else ""
+        return self._login_page(401, wrong=wrong, to=to, carried=carried, lost=lost)
+
+    def _login_page(
+        self, status: int, *, wrong: str = "", to: str = "/", carried: str = "", lost: bool = False
+    ) -> Response:
+        return self._html("login.html", {"wrong": wrong, "to": to, "carried": carried, "lost": lost}, status)
 
     def _logged_in(self, request: Request, form: dict[str, str]) -> Response:
         peer = request.client.host if request.client else ""
@@ -275,16 +319,16 @@ class Portal:
             self._visitor(request)
             return Response(status_code=303, headers={**PAGE_HEADERS, "location": "/"})
         if request.method != "POST":
-            return self._html("login.html", {"wrong": "", "to": "/", "carried": ""}, 200)
+            return self._login_page(200)
         check_origin(request.headers)
-        self._attempts.check(peer)
         to, carried = local_path(form.get("to", "/")), form.get("carried", "")
         try:
             visitor, cookie = self._sessions.log_in(form.get("token", ""), request.headers, peer)
         except Unauthorized as error:
-            self._attempts.failed(peer)
             log.warning("a log-in failed, from %s", peer)
-            return self._html("login.html", {"wrong": str(error), "to": to, "carried": carried}, 401)
+            self._attempts.check(peer)
+            self._attempts.failed(peer)
+            return self._login_page(401, wrong=str(error), to=to, carried=carried)
         log.info("logged in: %s (%s) from %s", visitor.who.name, visitor.who.role, visitor.who.origin)
         answer = self._refilled(visitor, request, carried) or self._page(self._visit(visitor, request, form), Go(to))
         answer.headers["set-cookie"] = cookie
@@ -295,11 +339,11 @@ class Portal:
             kept = msgspec.json.decode(carried[:MAX_CARRIED_CHARS], type=Carried) if carried else None
         except msgspec.MsgspecError:
             raise Invalid("carried: this is not a form of ours: fill it in anew") from None
-        if kept is None or kept.path not in REFILLED:
+        if kept is None or not is_typed(kept.path):
             return None
-        visit = replace(self._visit(visitor, request, {}), url=kept.path)
+        visit = replace(self._visit(visitor, request, {}), url=own_page(kept.path))
         try:
-            return self._page(visit, REFILLED[kept.path](visit, kept.fields))
+            return self._page(visit, shown_again(visit, kept.path, kept.fields))
         except ForewarnError as error:
             return self._error(visit, error.status, str(error))
 

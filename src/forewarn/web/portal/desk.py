@@ -28,6 +28,10 @@ class Desk:
             return None
         return msgspec.json.decode(answer.body, type=call.tells)
 
+    def was_done(self, key: str) -> bool:
+        """Whether the visitor's call of this key was answered before: sent again, it is told again."""
+        return bool(key) and self.api.store.receipt(self.who.token_id, key) is not None
+
     def raw(self, path: str, **query: Any) -> bytes:
         """What the call tells, as its bytes."""
         return self._done("GET", path, None, None, query)[1].body

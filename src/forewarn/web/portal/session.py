@@ -1,8 +1,9 @@
 """Who is visiting: the log-in cookie, what proves that a form is ours, and how often a log-in may fail.
 
-The cookie holds the visitor's own token and when the log-in ends. Nothing is kept here: every request is authenticated anew,
-so a revoked token is out at once, and any node takes a log-in made at another. Scripts cannot read it, and no other site's
-page sends it along. A form carries a keyed hash of the cookie that only our own pages show.
+The cookie holds the visitor's own token and when the log-in ends, which the token signs. Nothing is kept here: every request
+is authenticated anew, so a revoked token is out at once, and any node takes a log-in made at another. Scripts cannot read it,
+and no other site's page sends it along. A form carries a keyed hash under the token that only our own pages show: it stays
+good when its owner logs in again.
 """
 
 import base64
@@ -49,9 +50,8 @@ class Sessions:
     def visitor(self, headers: Mapping[str, str], cookies: Mapping[str, str], peer: str) -> Visitor:
         """Whoever the cookie says, authenticated now, or Unauthorized."""
         if self.free:
-            return Visitor(self._access.identify(headers, peer), _proof(self._free_key, "free"), float("inf"))
-        value = cookies.get(self._name(headers), "")
-        expires_s, token = _read(value)
+            return Visitor(self._access.identify(headers, peer), _proof(self._free_key), float("inf"))
+        expires_s, token = _read(cookies.get(self._name(headers), ""))
         if not token:
             raise Unauthorized("log in first")
         if expires_s <= self._now_s():
@@ -60,7 +60,7 @@ class Sessions:
             who = self._access.identify({"authorization": f"Bearer {token}"}, peer)
         except Unauthorized:
             raise Unauthorized(EXPIRED) from None
-        return Visitor(who, _proof(who.secret, value), expires_s)
+        return Visitor(who, _proof(who.secret), expires_s)
 
     def still_in(self, visitor: Visitor) -> bool:
         return self._now_s() < visitor.expires_s and self._access.still_known(visitor.who)
@@ -72,8 +72,9 @@ class Sessions:
             raise Unauthorized("this is not a token: paste the whole of it")
         who = self._access.identify({"authorization": f"Bearer {token}"}, peer)
         expires_s = int(self._now_s()) + LOG_IN_LASTS_S
-        value = f"{expires_s}.{base64.urlsafe_b64encode(token.encode()).decode().rstrip('=')}"
-        return Visitor(who, _proof(who.secret, value), expires_s), self._cookie(headers, value, LOG_IN_LASTS_S)
+        return Visitor(who, _proof(who.secret), expires_s), self._cookie(
+            headers, cookie_value(expires_s, token), LOG_IN_LASTS_S
+        )
 
     def forgotten(self, headers: Mapping[str, str]) -> str:
         """The cookie that ends a log-in."""
@@ -91,16 +92,30 @@ class Sessions:
         return f"{self._name(headers)}={value}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
 
 
+def cookie_value(expires_s: int, token: str) -> str:
+    signed = _signed(token.encode(), f"a log-in until {expires_s}")
+    return f"{expires_s}.{signed}.{base64.urlsafe_b64encode(token.encode()).decode().rstrip('=')}"
+
+
 def _read(value: str) -> tuple[int, str]:
-    expires, _, token = value.partition(".")
+    """When the log-in ends and its token; 0 where that is not what was signed."""
+    expires, _, rest = value.partition(".")
+    token = rest.rpartition(".")[2]
     try:
-        return int(expires[:15]), base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+        expires_s = int(expires[:15])
+        secret = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except (ValueError, binascii.Error):  # ours or nothing
         return 0, ""
+    ours = hmac.compare_digest(cookie_value(expires_s, secret).encode(), value.encode())
+    return expires_s if ours else 0, secret
 
 
-def _proof(key: bytes, value: str) -> str:
-    return hmac.new(key, f"a form of {value}".encode(), hashlib.sha256).hexdigest()
+def _proof(key: bytes) -> str:
+    return _signed(key, "a form of ours")
+
+
+def _signed(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def check_form(visitor: Visitor, given: str) -> None:
@@ -111,7 +126,7 @@ def check_form(visitor: Visitor, given: str) -> None:
 def check_origin(headers: Mapping[str, str]) -> None:
     """A form of another site's page says so itself, in Origin or Sec-Fetch-Site."""
     origin, host = headers.get("origin"), headers.get("host", "")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _place(origin) != host.lower():
         raise Forbidden(
             f"this form comes from {origin[:100]}, and not from {host[:100]}: open the portal itself; a proxy in front of it"
             " must pass Host on unchanged"
@@ -120,8 +135,18 @@ def check_origin(headers: Mapping[str, str]) -> None:
         raise Forbidden("this form comes from another site's page: open the portal itself")
 
 
+def _place(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # no address at all
+        return ""
+
+
 class Attempts:
-    """So many log-ins of one address may fail in a while; the oldest addresses are forgotten first."""
+    """So many log-ins of one address may fail in a while; the oldest addresses are forgotten first.
+
+    The right token is never refused for the failures of others behind the same address.
+    """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s

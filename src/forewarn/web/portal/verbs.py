@@ -21,6 +21,11 @@ class Offer:
     means: str
     grave: bool = False
 
+    @property
+    def asks_first(self) -> bool:
+        """Pressed on a page that moves by itself, it is only done after another page; a failure has to be told in words."""
+        return self.grave and self.verb != "fail"
+
 
 APPROVE = Offer("approve", "Approve", "say go for every machine of it: it starts as soon as nothing else is in its way")
 CANCEL = Offer("cancel", "Cancel", "end it before it starts; guests see it disappear", grave=True)
@@ -37,6 +42,7 @@ ORDERS = {
 PAUSE = Offer("pause", "Pause", "hold what has not started; NotBefore stays")
 RESUME = Offer("resume", "Resume", "go on at once")
 CANCEL_REST = Offer("cancel", "Cancel the rest", "end what has not started; what has runs to its end", grave=True)
+REVOKE = Offer("revoke", "Revoke", "whoever uses it is out at once", grave=True)
 
 
 def of_event(desk: Desk, event: Event, order: Order | None) -> list[Offer]:
