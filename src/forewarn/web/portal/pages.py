@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from forewarn.core.document import NEWEST, VERSIONS
+from forewarn.core.errors import Invalid
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
-from forewarn.web.api.shapes import EventOut, TimelineEntry
+from forewarn.web.api.shapes import CountsOut, EventOut, TimelineEntry
 from forewarn.web.portal import verbs
 from forewarn.web.portal.picture import picture
 from forewarn.web.portal.visit import Shown, Visit
@@ -29,24 +30,44 @@ ENDED_FIRST = (Status.COMPLETED, Status.CANCELLED, Status.ABANDONED)
 
 def now(visit: Visit) -> Shown:
     asked = visit.query.get("status", "")
-    statuses = [asked] if asked in OPEN else list(OPEN_FIRST)
-    page = visit.desk.get("/v1/events", status=statuses, limit=NOW_ROWS, cursor=visit.query.get("cursor"))
-    events = sorted(page.items, key=lambda e: (e.scope, e.update_domain, e.wave))
+    counts = visit.desk.get("/v1/counts")
+    statuses = [status for status in OPEN_FIRST if asked not in OPEN or status == asked]
+    found, cursor = _open_events(visit, statuses, counts)
+    events = sorted(found, key=lambda e: (e.scope, e.update_domain, e.wave))
     drawn = picture(events, visit.now)
     rows = list(zip(events, drawn.strips, strict=True))
     groups = [
         (place, list(found)) for place, found in groupby(rows, key=lambda row: (row[0].scope, row[0].update_domain))
     ]
     filled = {
-        "counts": visit.desk.get("/v1/counts"),
+        "counts": counts,
         "status": asked if asked in OPEN else "",
         "picture": drawn,
         "groups": groups,
         "events": events,
-        "older": older(visit, page.next_cursor),
+        "older": older(visit, cursor),
         "first": first(visit),
     }
     return Shown("now.html", filled)
+
+
+def _open_events(visit: Visit, statuses: Sequence[Status], counts: CountsOut) -> tuple[list[EventOut], str | None]:
+    """A page, one status after the other, and where the next begins: what is planned does not push off what is under way."""
+    begin, _, cursor = visit.query.get("cursor", "").partition(".")
+    if begin and begin not in statuses:
+        raise Invalid("cursor: this is not one of ours: follow the link to the next page, unchanged")
+    found: list[EventOut] = []
+    for status in statuses[statuses.index(Status(begin)) if begin else 0 :]:
+        if not getattr(counts, status.lower()):
+            continue
+        if len(found) == NOW_ROWS:
+            return found, f"{status}."
+        after = cursor if status == begin else ""
+        page = visit.desk.get("/v1/events", status=status, limit=NOW_ROWS - len(found), cursor=after)
+        found += page.items
+        if page.next_cursor is not None:
+            return found, f"{status}.{page.next_cursor}"
+    return found, None
 
 
 def scopes(visit: Visit) -> Shown:
