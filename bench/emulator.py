@@ -24,7 +24,7 @@ from bench.size import Size
 from forewarn.testing.emulator import Emulator
 
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
-PROCESS_LIMIT_S, FIXTURE_LIMIT_S = 1.0, 0.05
+PROCESS_LIMIT_S, FIXTURE_LIMIT_S = 0.5, 0.02
 WITHIN_S = 30.0
 
 

@@ -16,8 +16,9 @@ from tests.handlers.writer import writing
 from bench.report import Verdict, none_of, print_table
 from bench.size import Size
 
-# Patroni's own defaults.
+# Patroni's own defaults; and shorter ones, at toy size.
 TTL_S, LOOP_S = 30, 10
+TOY_TTL_S, TOY_LOOP_S = 5, 1
 WITHIN_S = 120.0
 
 
@@ -35,8 +36,8 @@ def run(folder: Path, size: Size) -> list[Verdict]:
 def _round(folder: Path, size: Size) -> tuple[float, float, int]:
     """Seconds without writes, announced and not; and how many rows an announced Redeploy lost."""
     folder.mkdir()
-    times = {"ttl_s": TTL_S, "loop_s": LOOP_S} if size.judged else {}
-    with alone(), cluster_of(**times) as cluster:
+    ttl_s, loop_s = (TTL_S, LOOP_S) if size.judged else (TOY_TTL_S, TOY_LOOP_S)
+    with alone(), cluster_of(ttl_s=ttl_s, loop_s=loop_s) as cluster:
         with_table(cluster)
         with writing(lambda: Rows(cluster)) as writer:
             redeployed(cluster, folder)

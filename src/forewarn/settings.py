@@ -143,7 +143,11 @@ def _addresses(value: object) -> tuple[str, ...]:
 
 
 def _host_names(value: object) -> tuple[str, ...]:
-    return tuple(each.lower() for each in _some_of(value))
+    found = tuple(each.lower() for each in _some_of(value))
+    for each in found:
+        if "*" in each:
+            raise Invalid(f"{each!r} names no host: write each name in full")
+    return found
 
 
 def _flag(value: object) -> bool:

@@ -40,7 +40,14 @@ def test_every_command_is_there() -> None:
         assert "--help" in text
 
 
-NO_API = ("forewarn serve", "forewarn agent", "forewarn emulate", "forewarn conform", "forewarn demo")
+NO_API = (
+    "forewarn serve",
+    "forewarn agent",
+    "forewarn emulate",
+    "forewarn record",
+    "forewarn conform",
+    "forewarn demo",
+)
 
 
 def test_json_is_everywhere() -> None:

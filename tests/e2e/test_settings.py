@@ -51,6 +51,7 @@ def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_
         ('command = ["a", 1]', "serve.toml: command: write a list of words"),
         ("command_parallel = true", "serve.toml: command_parallel: True is not a whole number from 1 to 1000"),
         ("command_parallel = 0", "0 is not a whole number from 1 to 1000"),
+        ('allowed_hosts = ["*"]', "serve.toml: allowed_hosts: '*' names no host: write each name in full"),
         ("order_timeout = 60", "serve.toml: order_timeout: 60 is not a duration"),
         ("simulated_failures = 3", "serve.toml: simulated_failures: write a table"),
         ('guest = "127.0.0.1:99999"', "is not HOST:PORT"),

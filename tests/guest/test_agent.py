@@ -1,6 +1,7 @@
 """The agent on a moved clock, with real programs as steps: every case the documentation defines."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
@@ -66,6 +67,7 @@ def test_an_event_straight_to_started(tmp_path: Path) -> None:
     """No notice, no time: nothing is begun, it is counted as missed, and health is asked when it is over."""
     toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
     lived = Lived(tmp_path, toml)
+    an_event_before(lived)
     lived.endpoint.announce()
     lived.endpoint.start()
     lived.live(for_s=5)
@@ -77,6 +79,34 @@ def test_an_event_straight_to_started(tmp_path: Path) -> None:
     lived.endpoint.end()
     lived.live(for_s=5)
     assert lived.did == ["health"]
+    assert lived.in_service()
+
+
+def an_event_before(lived: Lived) -> None:
+    """A journal that knows what became of the last event knows that nothing is prepared."""
+    lived.endpoint.announce(E2)
+    lived.live(for_s=5)
+    lived.endpoint.end(E2)
+    lived.live(lived.in_service, for_s=5)
+    (lived.folder / "did").unlink()
+
+
+def test_a_journal_that_is_lost(tmp_path: Path) -> None:
+    """As after a Redeploy onto a new disk: who knows what was prepared; so each step is undone, which does no harm."""
+    lived = Lived(tmp_path, two_steps(tmp_path))
+    lived.endpoint.announce()
+    lived.live(for_s=5)
+    lived.endpoint.start()
+    lived.journal.close()
+    shutil.rmtree(tmp_path / "state")
+    lived.begin("boot-2")
+    lived.live(for_s=5)
+    lived.again("boot-2")
+    lived.live(for_s=5)
+    assert lived.did == ["prepare one", "prepare two"], "it may not be over yet"
+    lived.endpoint.end()
+    lived.live(for_s=5)
+    assert lived.did[2:] == ["recover two", "recover one"]
     assert lived.in_service()
 
 
@@ -111,6 +141,7 @@ def test_the_agent_started_in_the_middle_of_the_notice(tmp_path: Path) -> None:
 def test_the_agent_started_while_the_event_is_started(tmp_path: Path) -> None:
     """Nothing is known of it: as without notice."""
     lived = Lived(tmp_path, two_steps(tmp_path))
+    an_event_before(lived)
     lived.endpoint.announce(EventType="Freeze")
     lived.endpoint.start()
     lived.live(for_s=5)
@@ -166,6 +197,144 @@ def test_a_step_that_ends_well_but_does_not_verify_has_failed(tmp_path: Path) ->
     lived.endpoint.announce()
     lived.live(for_s=5)
     assert "verifying says that it is not prepared" in why(lived)
+
+
+FLAGGED = """
+[[steps]]
+name = "flag"
+required = true
+[steps.command]
+prepare = ["/bin/sh", "-c", "echo prepare flag >> {0}/did; touch {0}/flag"]
+verify = ["/bin/sh", "-c", "{1}"]
+recover = ["rm", "-f", "{0}/flag"]
+"""
+
+
+def flagged(folder: Path, verify: str = "") -> str:
+    return FLAGGED.format(folder, verify or f"test -e {folder}/flag")
+
+
+def ready_at_approval(lived: Lived) -> list[bool]:
+    """Whether the flag was there, by approval."""
+    honest, seen = lived.endpoint.transport.reply, list[bool]()
+
+    def reply(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        if method == "POST":
+            seen.append((lived.folder / "flag").exists())
+        return honest(method, path, headers, body)
+
+    lived.endpoint.transport.reply = reply
+    return seen
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_what_was_undone_meanwhile_is_not_approved(tmp_path: Path, repeatable: bool) -> None:
+    """A later step undid the first: seen before approving, and prepared again; or failed where it must not be repeated."""
+    undo_once = f"if [ ! -e {tmp_path}/undone ]; then rm {tmp_path}/flag; touch {tmp_path}/undone; fi"
+    first = flagged(tmp_path).replace("required = true", f"required = true\nrepeatable = {str(repeatable).lower()}")
+    lived = Lived(tmp_path, first + step(tmp_path, "slow", prepare=undo_once))
+    ready = ready_at_approval(lived)
+    lived.endpoint.announce()
+    lived.live(for_s=30)
+    assert lived.did == ["prepare flag", "prepare slow", "prepare flag"][: 2 + repeatable]
+    assert ready == [True] * repeatable
+    assert lived.kinds.count("lapsed") == 1
+    if not repeatable:
+        assert why(lived).endswith("is not prepared: it was interrupted, or no longer holds, and must not be repeated")
+
+
+def test_what_was_undone_while_the_agent_was_away_is_not_approved(tmp_path: Path) -> None:
+    """The approval that was refused is tried again by the next agent, which trusts no memory."""
+    lived = Lived(tmp_path, flagged(tmp_path))
+    honest = lived.endpoint.transport.reply
+    lived.endpoint.transport.reply = lambda method, *more: (
+        NotReady(503, "busy") if method == "POST" else honest(method, *more)
+    )
+    lived.endpoint.announce()
+    lived.live(lambda: "refused" in lived.kinds, for_s=5)
+    (tmp_path / "flag").unlink()
+    lived.endpoint.transport.reply = honest
+    ready = ready_at_approval(lived)
+    lived.again()
+    lived.live(for_s=30)
+    assert ready == [True]
+    assert lived.did == ["prepare flag"] * 2
+
+
+def test_what_never_stays_prepared_is_given_up(tmp_path: Path) -> None:
+    """Prepared again a few times, for all events that want it, and no approval; undone as ever."""
+    lived = Lived(tmp_path, flagged(tmp_path, f"rm {tmp_path}/flag"))
+    lived.endpoint.announce()
+    lived.endpoint.announce(E2)
+    lived.live(for_s=100)
+    assert lived.did == ["prepare flag"] * 5, "four times for the first event, and once more for the second"
+    for event_id in (E1, E2):
+        assert why(lived, event_id) == ("required step 'flag' is not prepared: it was prepared, and does not stay so")
+    assert lived.endpoint.approved == []
+    lived.endpoint.end()
+    lived.endpoint.end(E2)
+    lived.live(lived.in_service, for_s=30)
+    assert lived.agent.state.step("flag").lapses == 0
+
+
+def test_what_cannot_be_verified_is_not_approved_yet(tmp_path: Path) -> None:
+    """Nobody can tell whether it holds: said, and asked again after a pause; it is not prepared a second time."""
+    program = tmp_path / "verify"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    away = f"mv {program} {tmp_path}/away"
+    lived = Lived(tmp_path, flagged(tmp_path, f"exec {program}") + step(tmp_path, "slow", prepare=away))
+    lived.endpoint.announce()
+    lived.live(for_s=12)
+    assert lived.endpoint.approved == []
+    assert lived.known().refused == "step 'flag' cannot be verified: sh cannot be run"
+    (tmp_path / "away").rename(program)
+    lived.live(for_s=30)
+    assert lived.endpoint.approved == [E1]
+    assert lived.did == ["prepare flag", "prepare slow"]
+
+
+def test_an_event_that_starts_while_it_is_verified_is_not_approved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no longer Scheduled is not approved, whatever was decided before."""
+    from forewarn.guest.handlers import command
+
+    lived = Lived(tmp_path, flagged(tmp_path))
+
+    def verify(spec: command.Spec, run: Run) -> bool:
+        if run.phase == "approve":
+            lived.endpoint.start()
+            run.pause(2.0)
+        return True
+
+    monkeypatch.setattr(command, "verify", verify)
+    lived.endpoint.announce()
+    lived.live(for_s=10)
+    assert lived.known().started
+    assert lived.endpoint.approved == []
+
+
+def test_a_checkpoint_is_made_for_each_event(tmp_path: Path) -> None:
+    """What was saved for the first is old when the second comes: the program is asked again, and once for each."""
+    script, urgent = tmp_path / "save", E2[:-1] + "9"
+    script.write_text(f"cd {tmp_path}; echo >> saved; touch -d 2031-01-01 saved; echo save >> did\n")
+    spec = f'file = "{tmp_path}/saved", stable_for = "0s", command = ["/bin/sh", "{script}"]'
+    toml = f'[[steps]]\nname = "save"\nrequired = true\ncheckpoint = {{ {spec} }}\n'
+    lived = Lived(tmp_path, toml + step(tmp_path, "other"))
+    for number, event_id in enumerate((E1, E2), 1):
+        lived.endpoint.announce(event_id)
+        lived.live(for_s=10)
+        assert lived.did.count("save") == number
+    assert lived.endpoint.approved == [E1, E2]
+    assert lived.did.count("prepare other") == 1
+    # Killed right after the next was begun: what there is was made for another event.
+    lived.endpoint.announce(urgent, in_s=300)
+    lived.journal.append({"kind": "begin", "phase": "prepare", "step": "save", "event": urgent, "share_s": 60})
+    lived.again()
+    lived.live(for_s=10)
+    assert lived.did.count("save") == 3
+    assert urgent in lived.endpoint.approved
 
 
 @pytest.mark.parametrize(

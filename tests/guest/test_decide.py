@@ -15,6 +15,7 @@ from forewarn.guest.decide import (
     View,
     Wait,
     decide,
+    lapsed,
     limit_s,
     why_not_approved,
 )
@@ -162,5 +163,27 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
             state.apply({"kind": "in-service"} if data.draw(st.booleans()) else {**RED, "tell": []})
         elif isinstance(action, Approve):
             assert why_not_approved(plan, ME, state, state.events[action.event.id]) == ""
-            assert all(step.name in holds for step in steps if step.required)
-            state.apply({"kind": "approved", "ids": [action.event.id]})
+            required = [step for step in steps if step.required]
+            assert all(step.name in holds for step in required)
+            assert list(action.required) == required
+            if data.draw(st.booleans()) and required:  # somebody has undone it meanwhile
+                state.apply(lapsed(state, required[0], action.event))
+                holds.discard(required[0].name)
+                assert why_not_approved(plan, ME, state, state.events[action.event.id])
+            else:
+                state.apply({"kind": "approved", "ids": [action.event.id]})
+
+
+def test_a_step_of_its_own_for_each_event() -> None:
+    """A checkpoint made for one event is none for the next; any other step is prepared once for both."""
+    plan = Plan(approve="never", steps=(Step("a", "command", None), Step("b", "checkpoint", None)))
+    view = view_of(event_in(900), event_in(950, E2))
+    state, action = first_choice(plan, view)
+    prepared = []
+    while isinstance(action, Prepare):
+        prepared.append((action.step.name, action.event.id))
+        about = {"step": action.step.name, "event": action.event.id, "phase": "prepare"}
+        state.apply({"kind": "begin", "share_s": 1, **about})
+        state.apply({"kind": "end", "ok": True, "took_s": 1, **about})
+        action = decide(plan, ME, state, view)  # type: ignore[assignment]
+    assert prepared == [("a", E1), ("b", E1), ("b", E2)]

@@ -67,6 +67,24 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
             connect("registrar", 80, Deadline(5))
 
 
+def test_a_silent_address_does_not_take_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is never answered: the next address has its part of the deadline."""
+    with listening(lambda talking: talking.sendall(talking.recv(100))) as port, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        both = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", each)) for each in (silent.getsockname()[1], port)]
+        with contextlib.ExitStack() as full:
+            for _ in range(3):  # more than it takes: who comes next is not answered
+                waiting = full.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(both[0][4])
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+            assert ask("registrar:80", "hello", Deadline(4)) == "hello\n"
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both[:1])
+            with pytest.raises(socket.timeout):
+                connect("registrar", 80, Deadline(0.3))
+
+
 def test_a_deadline_that_is_over(tmp_path: Path) -> None:
     """Nothing is begun after it."""
     with pytest.raises(socket.timeout):

@@ -178,3 +178,11 @@ def test_the_children_of_a_process() -> None:
         child.kill()
         until(lambda: (child.pid, 0) not in children(os.getpid()) and not alive(child.pid))
         assert child.pid not in [pid for pid, _ in children(os.getpid())]
+
+
+def test_health_that_hangs_is_asked_anew(tmp_path: Path) -> None:
+    """One look has `[health]`'s own time-out, not the whole of the step's time."""
+    hangs_once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; sleep 60; }}"
+    began_s = time.monotonic()
+    run_of(share_s=30, health=["/bin/sh", "-c", hangs_once], health_timeout_s=0.3).until_healthy()
+    assert time.monotonic() - began_s < 20

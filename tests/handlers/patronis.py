@@ -39,7 +39,7 @@ bootstrap:
     retry_timeout: {retry_s}
     postgresql:
       use_pg_rewind: true
-      parameters: {{wal_keep_size: 64MB, shared_buffers: 16MB, max_connections: 20}}
+      parameters: {{wal_keep_size: 64MB, shared_buffers: 16MB, max_connections: 20, wal_retrieve_retry_interval: 500ms}}
   initdb: [{{auth-local: trust}}, {{auth-host: trust}}, {{encoding: UTF8}}, no-sync]
 postgresql:
   listen: {address}:{sql}

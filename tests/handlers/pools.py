@@ -215,13 +215,15 @@ class Relay:
     """Stands between the agent and a proxy's runtime socket, and misbehaves when told to.
 
     pass: everything goes through; hang: nothing is answered; trickle: a byte now and then; lie: `set` is answered as if it
-    had been done. `hang_at` hangs at the first command after one that has this text in it.
+    had been done; garble, nothing: so are the answers. `hang_at` hangs at the first command after one that has this text in it;
+    `scur` is what a count of sessions reads instead, and "": web-0 has no line.
     """
 
     def __init__(self, proxy: str) -> None:
         self.address = f"{proxy}.relay"
         self.mode = "pass"
         self.hang_at = ""
+        self.scur: str | None = None
         self.hung = threading.Event()
         self._proxy, self._over = proxy, threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -243,12 +245,29 @@ class Relay:
             elif self.mode == "trickle":
                 while not self._over.wait(0.1):
                     talking.sendall(b"#")
+            elif self.mode in ("garble", "nothing"):
+                talking.sendall(b"# scur,srv_admin_state srv_admin_state\n1 1\n" if self.mode == "garble" else b"")
             elif self.mode == "lie" and line.startswith("set "):
                 talking.sendall(b"\n")
             else:
-                talking.sendall(ask(self._proxy, line, Deadline(5)).encode())
+                answer = ask(self._proxy, line, Deadline(5))
+                talking.sendall((self._miscounted(answer) if line.startswith("show stat") else answer).encode())
             if self.hang_at and self.hang_at in line:
                 self.mode, self.hang_at = "hang", ""
+
+    def _miscounted(self, answer: str) -> str:
+        if self.scur is None:
+            return answer
+        titles, *rows = answer.splitlines()
+        at = titles.split(",").index("scur")
+        cells = [row.split(",") for row in rows if "web-0" not in row or self.scur]
+        return "\n".join(
+            [titles, *(",".join([*row[:at], self.scur or "0", *row[at + 1 :]]) for row in cells if row[1:])]
+        )
+
+    def heal(self) -> None:
+        """Whatever it did, no more; who hangs is let go."""
+        self.mode = "pass"
 
     def close(self) -> None:
         self._over.set()

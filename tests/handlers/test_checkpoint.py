@@ -36,6 +36,7 @@ touch {agent}/down; while [ -e {agent}/down ]; do sleep 0.1; done
 @contextmanager
 def counting(folder: Path, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
     folder.mkdir(exist_ok=True)
+    (folder / "count").unlink(missing_ok=True)
     process = subprocess.Popen([sys.executable, COUNTER, str(folder), *options])
     try:
         until(lambda: (folder / "count").exists())
@@ -219,6 +220,76 @@ def test_a_program_that_still_runs_is_not_restored(tmp_path: Path) -> None:
         checkpoint.recover(spec, run)
         checkpoint.recover(spec, run_of())
         assert not (tmp_path / "restored").exists()
+
+
+def test_a_program_that_was_started_afresh_is_told(tmp_path: Path) -> None:
+    """Started by somebody else without the checkpoint: nothing is restored over it, and that is said until it has ended."""
+    start = [sys.executable, COUNTER, str(tmp_path), "--from", "{checkpoint}"]
+    spec = spec_of(tmp_path, restore=["/bin/sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *start])
+    with counting(tmp_path):
+        run = run_of()
+        checkpoint.prepare(spec, run)
+    at = saved(tmp_path)
+    with (
+        counting(tmp_path) as afresh,
+        pytest.raises(StepFailed, match=f"process {afresh.pid} was started without the ch"),
+    ):
+        checkpoint.recover(spec, run)
+    checkpoint.recover(spec, run)
+    try:
+        until(lambda: count(tmp_path) > at)
+        first = running(str(tmp_path / "pid"), "counter.py")
+        checkpoint.recover(spec, run)
+        # Killed while it restored, an agent leaves this behind: what runs is what was restored.
+        checkpoint.recover(spec, run_of(**{**run.kept, "restored": "begun"}))
+        assert running(str(tmp_path / "pid"), "counter.py") == first
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_program_that_is_gone_without_a_checkpoint_is_told(tmp_path: Path) -> None:
+    """The machine went down unprepared: nothing can be restored, and nobody may take that for being back."""
+    spec = spec_of(tmp_path, restore=["touch", str(tmp_path / "restored")])
+    with counting(tmp_path, "--never"):
+        run = run_of(1)
+        with pytest.raises(OutOfTime, match="there is no checkpoint"):
+            checkpoint.prepare(spec, run)
+        checkpoint.recover(spec, run_of(**run.kept))  # it still runs: nothing is lost
+    with pytest.raises(StepFailed, match=r"no checkpoint was made, and the program that .*/pid names is gone"):
+        checkpoint.recover(spec, run_of(**run.kept))
+    with counting(tmp_path):  # started by hand
+        checkpoint.recover(spec, run_of(**run.kept))
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_restore_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """What runs after it failed was not restored."""
+    spec = spec_of(tmp_path, restore=["false"])
+    with counting(tmp_path):
+        run = run_of()
+        checkpoint.prepare(spec, run)
+    with pytest.raises(StepFailed, match="false ended with 1"):
+        checkpoint.recover(spec, run)
+    with counting(tmp_path), pytest.raises(StepFailed, match="was started without the checkpoint"):
+        checkpoint.recover(spec, run)
+
+
+def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
+    """Its checksum would be that of neither the old nor the new: no checkpoint."""
+    file = tmp_path / "state"
+
+    def write() -> None:
+        file.write_text("written again\n")
+
+    run = Run(
+        step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
+        glance=write,
+    )  # fmt: skip
+    words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
+    spec = checkpoint.parse({"file": str(file), "stable_for": "0", "command": words}, "here")
+    with pytest.raises(StepFailed, match=r"there is no checkpoint: .*/state changes while it is read"):
+        checkpoint.prepare(spec, run)
+    assert checkpoint.verify(spec, run) is False
 
 
 def test_a_program_that_does_not_come_up_is_told(tmp_path: Path) -> None:

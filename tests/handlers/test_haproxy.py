@@ -2,10 +2,11 @@
 
 import logging
 import re
+import shutil
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
     preparing.join(10)
     assert web.seen(proxy) == ("maint", False, 0)
     assert haproxy.verify(spec, run) is True
-    assert run.kept == {"left": 0, "before": {f"web/web-0 at {proxy}": "ready"}}
+    assert run.kept == {"before": {f"web/web-0 at {proxy}": "ready"}, "unused": [], "left": {}}
     haproxy.recover(spec, run)
     assert web.seen(proxy).usable
     assert {get(web.front()) for _ in range(4)} == {"web-0", "web-1"}
@@ -76,17 +77,19 @@ def test_what_was_out_before_stays_out(web: Pool, before: str) -> None:
 
 
 def test_every_proxy_must_say_so(web: Pool) -> None:
-    """One that is down is waited for, then fails the step and is named; the others are told all the same."""
+    """One that is down fails the step and is named; the others are told all the same, out and in again."""
     one, two = web.haproxy("one"), web.haproxy("two")
-    spec, run = spec_of(one, two), run_of()
+    spec, run = spec_of(two, one), run_of()
     web.stop("two")
+    short = run_of(share_s=1.5)
     with pytest.raises(OutOfTime, match=f"^the proxy {two} does not answer: Connection refused$"):
-        haproxy.prepare(spec, run_of(share_s=2.0, before={f"web/web-0 at {one}": "ready"}))
+        haproxy.prepare(spec, short)
+    run.keep(**short.kept)
     assert web.seen(one).admin == "maint"
     with pytest.raises(StepFailed, match="does not answer"):
         haproxy.verify(spec, run)
     with pytest.raises(StepFailed, match=f"^the proxy {two} does not answer"):
-        haproxy.recover(spec, run_of(before={f"web/web-0 at {one}": "ready"}))
+        haproxy.recover(spec, run_of(share_s=1.5, **run.kept))
     assert web.seen(one).usable
     assert haproxy.check(spec) == [f"the proxy {two} does not answer: Connection refused"]
     preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
@@ -133,12 +136,67 @@ def test_sessions_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         haproxy.prepare(spec_of(proxy, drain_for="1s"), patient)
     assert "1 session(s) are left behind after 1 s" in caplog.text
-    assert patient.kept["left"] == 1
+    assert patient.kept["left"] == {f"web/web-0 at {proxy}": 1}
     assert web.seen(proxy) == ("maint", False, 1)
     assert haproxy.verify(spec_of(proxy), patient) is True
+    for left in ({}, {f"web/web-0 at {proxy}.other": 1}):
+        assert haproxy.verify(spec_of(proxy), run_of(left=left)) is False, "they were left behind elsewhere, not here"
     held.answers()
     haproxy.recover(spec_of(proxy), patient)
     assert web.seen(proxy).usable
+
+
+def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    """Where `drain_for` is longer than the time there is, sessions are left behind while it can still leave the pool."""
+    proxy = web.haproxy()
+    held = Held(web.front(), web.services["web-0"])
+    run = run_of(share_s=3.0)
+    with caplog.at_level(logging.WARNING):
+        haproxy.prepare(spec_of(proxy, drain_for="90s"), run)
+    assert "1 session(s) are left behind after 2 s" in caplog.text
+    assert web.seen(proxy).admin == "maint"
+    assert haproxy.verify(spec_of(proxy), run) is True
+    held.answers()
+
+
+@pytest.mark.parametrize("phase", [haproxy.prepare, haproxy.recover])
+@pytest.mark.parametrize("fault", ["hang", "garble", "nothing"])
+def test_a_hiccup_is_not_the_end(web: Pool, phase: Callable[[Spec, Run], None], fault: str) -> None:
+    """A proxy that does not answer, or not sensibly, is asked again while there is time."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        spec, run = spec_of(between.address), run_of()
+        if phase is haproxy.recover:
+            haproxy.prepare(spec, run)
+        between.mode = fault
+        threading.Timer(1.0, between.heal).start()
+        phase(spec, run)
+        assert web.seen(proxy).admin == ("maint" if phase is haproxy.prepare else "ready")
+
+
+def test_a_proxy_that_hangs_does_not_keep_the_others(web: Pool) -> None:
+    """It is asked once for all its servers, and after those that answer."""
+    one = web.haproxy()
+    with relay(one) as between:
+        between.mode = "hang"
+        servers = ["web/web-0", "web/web-1"]
+        spec = haproxy.parse({"proxies": [between.address, one], "servers": servers, "keep": 0}, "here")
+        began_s = time.monotonic()
+        with pytest.raises(OutOfTime, match=f"^the proxy {between.address} does not answer: timed out$"):
+            haproxy.prepare(spec, run_of(share_s=9.0))
+        assert time.monotonic() - began_s < 11
+    assert {web.seen(one, name).admin for name in ("web-0", "web-1")} == {"maint"}
+
+
+def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:
+    """With the weight 0, or down: it is back when it is as it was."""
+    proxy = web.haproxy()
+    ask(proxy, "set server web/web-0 weight 0", Deadline(5))
+    spec, run = spec_of(proxy), run_of()
+    haproxy.prepare(spec, run)
+    assert web.seen(proxy).admin == "maint"
+    haproxy.recover(spec, run)
+    assert web.seen(proxy).admin == "ready"
 
 
 @pytest.mark.parametrize("mode", ["hang", "trickle"])
@@ -153,6 +211,17 @@ def test_a_proxy_that_hangs_or_trickles_is_left_in_time(web: Pool, mode: str) ->
                 phase(spec_of(between.address), run_of(share_s=0.5, before={}))
             assert time.monotonic() - began_s < 2.0
     assert web.seen(proxy).usable
+
+
+@pytest.mark.parametrize("scur", ["", "many"])
+def test_sessions_that_cannot_be_read_are_not_none(web: Pool, scur: str) -> None:
+    """A server that `show stat` lacks, or a count that is none, is not a server without sessions."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        between.scur = scur
+        with pytest.raises(StepFailed, match=f"^the proxy {between.address} does not answer sensibly$"):
+            haproxy.prepare(spec_of(between.address), run_of(share_s=0.6))
+    assert web.seen(proxy).admin == "ready"
 
 
 def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
@@ -329,6 +398,47 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
             agent.until_back()
             assert platform.approvals == []
         assert web.seen(proxy).usable
+
+
+def test_a_proxy_restarted_meanwhile_means_no_approval(web: Pool, tmp_path: Path) -> None:
+    """It has forgotten what it was told while a slow step was prepared: the machine is taken out again, then approved."""
+    proxy = web.haproxy()
+    slow = f"while [ ! -e {tmp_path}/go ]; do touch {tmp_path}/waiting; sleep 0.1; done"
+    second = f"""[[steps]]\nname = "slow"\ncommand = {{ prepare = ["/bin/sh", "-c", "{slow}"] }}\n"""
+    with living(tmp_path, step(proxy) + second, lambda: web.seen(proxy).admin == "maint") as (platform, agent):
+        platform.announce()
+        agent.until((tmp_path / "waiting").exists)
+        web.stop()
+        Path(proxy).unlink()
+        web.haproxy()
+        assert web.seen(proxy).usable
+        (tmp_path / "go").touch()
+        agent.until(lambda: bool(platform.approvals))
+        assert platform.approvals == [True]
+        assert "lapsed" in agent.kinds
+        platform.end()
+        agent.until_back()
+    assert web.seen(proxy).usable
+
+
+def test_a_journal_that_is_lost_is_said(web: Pool, tmp_path: Path) -> None:
+    """Approved, the journal gone with the disk, the event Started and over: out of the pool is not back in service."""
+    proxy = web.haproxy()
+    with living(tmp_path, step(proxy), lambda: True) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: bool(platform.approvals))
+        agent.kill()
+        shutil.rmtree(tmp_path / "state")
+        (tmp_path / "boot").write_text("boot-2")
+        platform.start()
+        agent.up()
+        agent.until(lambda: "started" in agent.kinds)
+        platform.end()
+        agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+        assert "is not ready, and not by this agent" in agent.log
+        assert web.seen(proxy).admin == "maint"
+        web.tell(proxy, "ready")
+        agent.until_back()
 
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:

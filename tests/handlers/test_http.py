@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import socket
-import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from forewarn.guest.handlers.http import Spec
 from forewarn.guest.handlers.http_registrar import Look
 from forewarn.guest.steps import Run
 from tests.guest.talking import event, http_endpoint, say
-from tests.handlers.living import living, until
+from tests.handlers.living import living
 
 ROOT = Path(__file__).parents[2]
 MEMBER = "/api/pools/web/members/web-0"
@@ -37,6 +36,10 @@ class Registrar:
         self.mode = "pass"
         self.drains_for = 0
         self.lock_after = ""
+        # A status for the next change alone; whether a GET says 404 until then; what befalls the next requests, one each.
+        self.refuses = ""
+        self.forgets = False
+        self.hiccups: list[str] = []
         self.asked: list[tuple[str, str, str, str]] = []
         self.queries: list[str] = []
 
@@ -44,7 +47,16 @@ class Registrar:
         path, _, query = handler.path.partition("?")
         self.queries.append(query)
         self.asked.append((handler.command, path, body.decode(), handler.headers.get("X-Key", "")))
-        if self.mode == "hang" or (self.mode == "hang at GET" and handler.command == "GET"):
+        hiccup = self.hiccups.pop(0) if self.hiccups else ""
+        if hiccup == "close":
+            handler.close_connection = True
+        elif hiccup:
+            say(handler, int(hiccup))
+        elif self.forgets and handler.command == "GET":
+            say(handler, 404)
+        elif self.refuses and handler.command != "GET":
+            say(handler, int(self.refuses))
+        elif self.mode == "hang" or (self.mode == "hang at GET" and handler.command == "GET"):
             while self.mode.startswith("hang"):
                 time.sleep(0.02)
             handler.close_connection = True
@@ -58,6 +70,7 @@ class Registrar:
         elif handler.command == "GET":
             self._show(handler)
         else:
+            self.forgets = False
             if self.mode != "lie":
                 self.state = json.loads(body)["state"]
             say(handler, 204)
@@ -186,30 +199,53 @@ def test_a_registrar_that_hangs_or_trickles_is_left_in_time(registrar: Registrar
     assert registrar.changes == []
 
 
-@pytest.mark.parametrize("status", ["302", "403", "500"])
-def test_a_registrar_that_refuses(registrar: Registrar, status: str) -> None:
-    """No status but 2xx is a change made; and 5xx tells nothing, neither in nor out."""
-    spec = spec_of(registrar.url)
-    registrar.mode = status
-    with pytest.raises(StepFailed, match=f"{registrar.url}{MEMBER} was answered {status}$"):
-        http.prepare(spec, run_of(share_s=1.0))
-    if status == "500":
-        with pytest.raises(StepFailed, match=r"^GET "):
-            http.verify(spec, run_of())
-        assert "was answered 500" in http.check(spec)[0]
+@pytest.mark.parametrize("status", ["302", "401", "403", "407", "408", "429", "500"])
+def test_an_answer_that_is_about_the_asking(registrar: Registrar, status: str) -> None:
+    """It tells neither in nor out: nothing is taken for prepared, and nothing that is out is taken for in."""
+    spec, said = spec_of(registrar.url), f"^GET {registrar.url}{MEMBER} was answered {status}$"
+    registrar.mode, registrar.state = status, "drained"
+    assert re.match(said, http.check(spec)[0])
+    for phase in (http.prepare, http.verify, http.recover):
+        with pytest.raises(StepFailed, match=said):
+            phase(spec, run_of(share_s=0.5))
+    with pytest.raises(StepFailed, match=said):
+        http.recover(spec, run_of(share_s=0.5, before="in"))
+    assert registrar.changes == []
 
 
-def test_a_registrar_that_does_not_answer_just_now(registrar: Registrar) -> None:
-    """It is waited for: a failed step is never tried again."""
-    registrar.mode = "503"
+@pytest.mark.parametrize("status", ["302", "403", "409"])
+def test_a_change_that_is_refused(registrar: Registrar, status: str) -> None:
+    """No status but 2xx is a change made, and one that says no is not asked again."""
+    registrar.refuses = status
+    with pytest.raises(StepFailed, match=f"^PUT {registrar.url}{MEMBER} was answered {status}$"):
+        http.prepare(spec_of(registrar.url), run_of())
+    assert len(registrar.changes) == 1
+
+
+def test_a_member_that_is_not_there_is_not_in(registrar: Registrar) -> None:
+    """404 where a value should tell: it is not touched on the way out, and asked for on the way back."""
     spec, run = spec_of(registrar.url), run_of()
-    preparing = threading.Thread(target=http.prepare, args=(spec, run))
-    preparing.start()
-    until(lambda: bool(registrar.asked))
-    assert preparing.is_alive()
+    registrar.mode = "404"
+    with pytest.raises(OutOfTime, match=f"^{registrar.url}{MEMBER} answers 404, not 200$"):
+        http.prepare(spec, run_of(share_s=0.5))
+    assert http.check(spec) == [f"{registrar.url}{MEMBER} answers 404, not 200: that tells neither in nor out"]
+    assert registrar.changes == []
     registrar.mode = "pass"
-    preparing.join(20)
-    assert http.verify(spec, run) is True
+    http.prepare(spec, run)
+    registrar.forgets = True
+    http.recover(spec, run)
+    assert registrar.changes == ["PUT drained", "PUT up"]
+
+
+@pytest.mark.parametrize("hiccup", ["503", "429", "close"])
+def test_a_hiccup_is_not_the_end(registrar: Registrar, hiccup: str) -> None:
+    """One answer that fails, at the first look, at the change and at the look after it: asked again while there is time."""
+    spec, run = spec_of(registrar.url), run_of()
+    for phase, state in ((http.prepare, "drained"), (http.recover, "up")):
+        registrar.hiccups = [hiccup, "", hiccup, "", hiccup]
+        phase(spec, run)
+        assert registrar.hiccups == []
+        assert registrar.state == state
 
 
 def test_nobody_there() -> None:
@@ -219,7 +255,7 @@ def test_nobody_there() -> None:
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         spec = spec_of(url)
         with pytest.raises(StepFailed, match=f"^GET {url}{MEMBER}: no connection to {url}: Connection refused$"):
-            http.prepare(spec, run_of(share_s=1.0))
+            http.prepare(spec, run_of(share_s=0.5))
         assert "hunter2" not in http.check(spec)[0]
 
 
@@ -239,17 +275,18 @@ def test_a_name_that_nobody_knows() -> None:
         ({"contains": "web-0"}, True),
         ({"contains": "web-1"}, False),
         ({"pointer": "/member/state", "equals": "up"}, True),
-        ({"pointer": "/member/nothing", "equals": "up"}, False),
-        ({"pointer": "/member/state/0", "equals": "u"}, False),
+        ({"pointer": "/member/nothing", "equals": "up"}, None),
+        ({"pointer": "/member/state/0", "equals": "u"}, None),
+        ({"status": 404, "contains": "web-0"}, None),
         ({"pointer": "/list/1/a~1b", "equals": 1}, True),
         ({"pointer": "/list/1/a~1b", "equals": True}, False),
-        ({"pointer": "/list/9", "equals": 1}, False),
+        ({"pointer": "/list/9", "equals": 1}, None),
         ({"pointer": "/true", "equals": True}, True),
         ({"pointer": "", "equals": "x"}, False),
     ],
 )
-def test_what_a_look_sees(look: dict[str, object], holds: bool) -> None:
-    """Its status, a piece of its text, a value in its JSON."""
+def test_what_a_look_sees(look: dict[str, object], holds: bool | None) -> None:
+    """Its status, a piece of its text, a value in its JSON; a value that is not there tells neither."""
     whole = {"member": {"name": "web-0", "state": "up"}, "list": [0, {"a/b": 1}], "true": True}
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
@@ -258,7 +295,9 @@ def test_what_a_look_sees(look: dict[str, object], holds: bool) -> None:
     with http_endpoint(reply) as url:
         asked = http.parse(table_of(url, verify={"url": url, **look}), "here").verify
         assert isinstance(asked, Look)
-        assert (asked.complaint({}, 5) == "") is holds
+        good, seen = asked.see({}, 5)
+        assert good is holds
+        assert bool(seen) is (not holds)
 
 
 @pytest.mark.parametrize("text", ["no colon hunter2", "X-Key:", "X Key: hunter2", "X-Key: hunter2\x00", "a: b\n" * 51])

@@ -1,5 +1,6 @@
 """`nginx` against a real nginx: its include file, its generations of workers, its answers; and when it misbehaves."""
 
+import errno
 import logging
 import os
 import re
@@ -18,7 +19,7 @@ from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import nginx
 from forewarn.guest.handlers.nginx import Spec
-from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream
+from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
 from forewarn.guest.steps import Run
 from tests.guest.talking import event
 from tests.handlers.living import living, until
@@ -122,6 +123,17 @@ def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture
     held.answers()
 
 
+def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    """Where `drain_for` is longer than the time there is, connections are left behind in time to be ready."""
+    held = Held(web.folder / "nginx.front", web.services["web-0"])
+    run = run_of(share_s=5.0)
+    with caplog.at_level(logging.WARNING):
+        nginx.prepare(spec_of(web, drain_for="90s"), run)
+    assert "are left behind after" in caplog.text
+    assert nginx.verify(spec_of(web), run) is True
+    held.answers()
+
+
 def test_a_reload_that_lies_is_not_believed(web: Pool) -> None:
     """The command says done and nothing was reloaded: the workers are the old ones, so it is not in force."""
     run = run_of(share_s=0.7)
@@ -217,6 +229,21 @@ def test_which_lines_are_marked(before: str, after: str) -> None:
     assert Upstream(after).marked(("a",)).text == after
 
 
+def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: it is as it was, and nothing lies about beside it."""
+    file = tmp_path / "web.conf"
+    file.write_text("server a;\n")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StepFailed, match=r"web.conf cannot be written: No space left on device$"):
+        write(str(file), Upstream("server a down;\n"))
+    assert file.read_text() == "server a;\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["web.conf"]
+
+
 def test_a_file_that_is_not_fit(web: Pool) -> None:
     """Not there, too large, without such a line: told by check, and nothing is done."""
     other = spec_of(web, servers=["10.0.0.9:80"])
@@ -297,6 +324,45 @@ def test_killed_when_the_file_is_back_and_nginx_not_reloaded(web: Pool, tmp_path
         agent.up()
         agent.until(lambda: "recover" in [record.get("phase") for record in agent.records if record["kind"] == "end"])
         agent.until_back()
+    assert who(web) == {"web-0", "web-1"}
+
+
+RELOAD = """#!/bin/sh
+case "$(cat {0}/mode)" in
+  lie) exit 0 ;;
+  refuse) exit 1 ;;
+  hang) exec sleep 60 ;;
+esac
+exec {1} -s reload
+"""
+
+
+@pytest.mark.parametrize("fault", ["down", "hang", "lie", "refuse"])
+def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
+    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    before, script, mode = web.include.read_bytes(), tmp_path / "reload", tmp_path / "mode"
+    script.write_text(RELOAD.format(tmp_path, " ".join(web.nginx_command)))
+    script.chmod(0o700)
+    mode.write_text(fault)
+    if fault == "down":
+        for pid in web.nginx_pids():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not web.nginx_pids())
+        (web.folder / "nginx.front").unlink()
+    toml = step(web, reload=[str(script)]).replace('timeout = "10s"', 'timeout = "3s"')
+    with living(tmp_path, toml, lambda: False) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: agent.ended("prepare") == [False])
+        platform.end()
+        agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+        mode.write_text("well")
+        if fault == "down":
+            web.nginx()
+        agent.kill()
+        agent.up()  # at once, and not after a pause
+        agent.until_back()
+        assert platform.approvals == []
+    assert web.include.read_bytes() == before
     assert who(web) == {"web-0", "web-1"}
 
 

@@ -140,6 +140,31 @@ def test_one_that_patroni_does_not_want_is_passed_over() -> None:
             patroni.prepare(spec_of(made), run_of())
 
 
+def test_one_that_does_not_take_over_is_passed_over() -> None:
+    """Whatever Patroni answered: while this member leads on, the next is asked for."""
+    with made_up() as made:
+        made.on_switch = lambda who: (503, "Switchover failed") if who == "pg1" else made.obey(who)
+        patroni.prepare(spec_of(made), run_of(8))
+        assert made.asked == ["pg1", "pg2"]
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a:port", "http://a\0b:1", "x", ""])
+def test_a_member_whose_address_is_none(url: str) -> None:
+    """It does not answer, and that is no fault of ours."""
+    with made_up() as made:
+        made.leader = "pg1"
+        made.urls["pg1"] = url
+        assert patroni.verify(spec_of(made), run_of(5)) in (None, False)
+
+
+def test_an_answer_without_end_is_none() -> None:
+    """However deep it goes."""
+    with made_up() as made:
+        spec = spec_of(made)
+        made.before_answer = lambda _, handler: say(handler, 200, b"[" * 200_000)
+        assert patroni.verify(spec, run_of(5)) is None
+
+
 @pytest.mark.parametrize(
     ("lie", "told"),
     [

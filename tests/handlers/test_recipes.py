@@ -2,15 +2,21 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_serve import until
+from tests.handlers.loopback import clean
+from tests.handlers.patronis import AS_POSTGRES, BINARIES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/handlers/recipes.md").read_text("utf-8")
@@ -40,20 +46,25 @@ SINFO = """
 *%E) cat reason ;;
 """
 SCONTROL = """
-*state=drain*) echo draining > state; echo forewarn > reason ;;
+*state=drain*) if [ -e running ]; then echo draining; else echo drained; fi > state; echo forewarn > reason ;;
 *state=resume*) echo idle > state; echo none > reason ;;
 requeue*) rm running; echo drained > state ;;
 """
 PSQL = """
-*false*) touch closed ;;
-*true*) rm -f closed ;;
+*CONNECTIONS\\ false*) touch closed ;;
+*CONNECTIONS\\ true*) rm -f closed ;;
+*RESET*) rm marked ;;
+*SET*) touch marked ;;
 *terminate*) rm -f idle ;;
+*db_role_setting*) if [ -e marked ]; then echo 1; else echo 0; fi ;;
 *count*) if [ -e busy ]; then rm busy; echo 1; else echo 0; fi ;;
-*datallowconn*) if [ -e closed ] && [ ! -e idle ]; then echo t; else echo f; fi ;;
+*NOT\\ datallowconn*) if [ -e closed ] && [ ! -e idle ]; then echo t; else echo f; fi ;;
+*datallowconn*) if [ -e closed ]; then echo f; else echo t; fi ;;
 """
 WORKCTL = """
-pause*) touch paused ;;
-reassign*) [ -e paused ] && echo 0 > held ;;
+paused*) cat paused 2>/dev/null ;;
+pause*) echo "$5" > paused ;;
+reassign*) echo 0 > held ;;
 held*) cat held ;;
 resume*) rm -f paused ;;
 """
@@ -129,6 +140,12 @@ def refused(done: "subprocess.CompletedProcess[str]", told: str) -> None:
     assert done.returncode == 1
 
 
+def stuck(done: "subprocess.CompletedProcess[str]") -> None:
+    """Whoever should know did not answer: that is said, and nothing counts as back."""
+    assert "NOT UNDONE" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+
+
 def test_every_recipe_is_tried_here() -> None:
     """Those of the page are those below."""
     assert [heading.partition(":")[0] for heading in RECIPES] == [
@@ -170,13 +187,54 @@ def test_kubernetes_when_pods_do_not_go(house: House, lie: bool) -> None:
     assert not house.there("cordoned")
 
 
+def test_kubernetes_when_the_api_does_not_answer(house: House) -> None:
+    """Asked before, it is not approved; asked after, the node is not taken for somebody else's and comes back when it answers."""
+    house.stand_in("kubectl", KUBECTL)
+    house.has("fails", "annotations")
+    stuck(house.rehearse(KUBERNETES))
+    assert house.there("cordoned")
+    house.has("fails", "")
+    good(house.rehearse(KUBERNETES))
+    assert not house.there("cordoned")
+    house.has("cordoned")
+    house.has("fails", "unschedulable")
+    refused(house.rehearse(KUBERNETES), "'drain the node' is not prepared")
+    assert not house.there("annotated")
+    assert house.there("cordoned")  # somebody else's
+
+
 SLURM = "Slurm: drain and requeue"
 
 
-def test_slurm(house: House) -> None:
-    """Drained for our reason, what ran is requeued, then resumed."""
-    for name, cases in (("sinfo", SINFO), ("scontrol", SCONTROL), ("squeue", "*) cat running 2>/dev/null ;;")):
+@pytest.fixture
+def slurm(house: House) -> House:
+    for name, cases in (("sinfo", SINFO), ("scontrol", SCONTROL), ("squeue", "*) cat running 2>/dev/null; true ;;")):
         house.stand_in(name, cases)
+    return house
+
+
+def test_slurm_when_the_controller_does_not_answer(slurm: House) -> None:
+    """Asked before, nobody's reason is overwritten; asked after, the node is not taken for somebody else's."""
+    slurm.has("state", "drained\n")
+    slurm.has("reason", "broken fan\n")
+    slurm.has("fails", "sinfo")
+    stuck(slurm.rehearse(SLURM))
+    assert (slurm.folder / "reason").read_text() == "broken fan\n"
+    slurm.has("state", "mixed\n")
+    slurm.has("running", "17\n")
+    slurm.has("fails", "squeue")
+    refused(slurm.rehearse(SLURM), "'drain the Slurm node' is not prepared")
+    slurm.has("fails", "%E")
+    stuck(slurm.rehearse(SLURM))
+    assert (slurm.folder / "state").read_text() == "drained\n"
+    slurm.has("fails", "")
+    good(slurm.rehearse(SLURM))
+    assert (slurm.folder / "state").read_text() == "idle\n"
+
+
+def test_slurm(slurm: House) -> None:
+    """Drained for our reason, what ran is requeued, then resumed."""
+    house = slurm
     house.has("state", "mixed\n")
     house.has("reason", "none\n")
     house.has("running", "17\n")
@@ -223,13 +281,87 @@ def test_transactions_in_flight(house: House) -> None:
     house.has("busy")
     house.has("idle")
     good(house.rehearse(TRANSACTIONS))
-    asked = [re.sub(r".*-qAtc ", "", call) for call in house.calls]
-    assert asked[0] == "ALTER DATABASE shop ALLOW_CONNECTIONS false"
-    assert asked[-1] == "ALTER DATABASE shop ALLOW_CONNECTIONS true"
-    assert "CHECKPOINT" in asked
+    asked = [re.sub(r".*-qAtc ", "", call) for call in house.calls if "SELECT" not in call and "WHERE" not in call]
+    assert asked == [
+        "ALTER DATABASE shop SET forewarn.closed = 'yes'",
+        "ALTER DATABASE shop ALLOW_CONNECTIONS false",
+        "CHECKPOINT",
+        "ALTER DATABASE shop ALLOW_CONNECTIONS true",
+        "ALTER DATABASE shop RESET forewarn.closed",
+    ]
     house.has("fails", "CHECKPOINT")
     refused(house.rehearse(TRANSACTIONS), "'let transactions end' is not prepared: sh ended with 1")
     assert not house.there("closed")
+
+
+def test_a_database_that_was_closed_before_stays_closed(house: House) -> None:
+    """What somebody else closed has no mark of ours; nor is an answer that does not come taken for one."""
+    house.stand_in("psql", PSQL)
+    house.has("closed")
+    good(house.rehearse(TRANSACTIONS))
+    assert house.there("closed")
+    (house.folder / "closed").unlink()
+    house.has("fails", "pg_db_role_setting")
+    stuck(house.rehearse(TRANSACTIONS))
+    house.has("fails", "")
+    good(house.rehearse(TRANSACTIONS))
+    assert not house.there("closed")
+    assert not house.there("marked")
+
+
+def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
+    """What it asks of PostgreSQL is what PostgreSQL understands: closed and marked, then open and without a trace."""
+    (step,) = tomllib.loads(RECIPES[TRANSACTIONS])["steps"]
+    with database() as environment:
+        ask = ["psql", "--dbname", "postgres", "-qAtc"]
+        subprocess.run([*ask, "CREATE DATABASE shop"], env=environment, check=True, timeout=60)
+
+        def shop() -> str:
+            words = (
+                "SELECT datallowconn, (SELECT count(*) FROM pg_db_role_setting) FROM pg_database WHERE datname = 'shop'"
+            )
+            said = subprocess.run(
+                [*ask, words], env=environment, check=True, capture_output=True, text=True, timeout=60
+            )
+            return said.stdout.strip()
+
+        def does(phase: str) -> int:
+            return subprocess.run(step["command"][phase], env=environment, check=False, timeout=60).returncode
+
+        assert does("verify") != 0
+        assert does("prepare") == 0
+        assert shop() == "f|1"
+        assert does("prepare") == 0  # again does no harm
+        assert does("verify") == 0
+        assert does("recover") == 0
+        assert shop() == "t|0"
+        subprocess.run([*ask, "ALTER DATABASE shop ALLOW_CONNECTIONS false"], env=environment, check=True, timeout=60)
+        assert [does("prepare"), does("verify"), does("recover")] == [0, 0, 0]
+        assert shop() == "f|0"
+
+
+@contextmanager
+def database() -> Iterator[dict[str, str]]:
+    """A real server in a folder of its own; the variables by which psql finds it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        inner = folder / "data"
+        inner.mkdir()
+        shutil.chown(inner, "postgres", "postgres")
+        initdb = [*AS_POSTGRES, str(BINARIES[-1] / "initdb"), "-D", str(inner), "-A", "trust", "--no-sync"]
+        subprocess.run(initdb, cwd="/", env=clean(), check=True, stdout=subprocess.DEVNULL, timeout=60)
+        words = [*AS_POSTGRES, str(BINARIES[-1] / "postgres"), "-D", str(inner), "-k", str(inner), "-h", "", "-F"]
+        with (folder / "log").open("ab") as log:
+            server = subprocess.Popen(words, cwd="/", env=clean(), stdout=log, stderr=log)
+        environment = {**clean(), "PGHOST": str(inner), "PGUSER": "postgres"}
+        try:
+            up = ["psql", "--dbname", "postgres", "-qAtc", "SELECT 1"]
+            until(lambda: subprocess.run(up, env=environment, capture_output=True, check=False).returncode == 0, 30)
+            yield environment
+        finally:
+            server.send_signal(signal.SIGQUIT)
+            server.wait()
 
 
 REASSIGN = "Reassigning work"
@@ -240,8 +372,27 @@ def test_reassigning_work(house: House) -> None:
     house.stand_in("workctl", WORKCTL)
     house.has("held", "3\n")
     good(house.rehearse(REASSIGN))
-    assert [call.split()[1] for call in house.calls if "held" not in call] == ["pause", "reassign", "resume"]
+    verbs = [call.split()[1] for call in house.calls]
+    assert [verb for verb in verbs if verb not in ("held", "paused")] == ["pause", "reassign", "resume"]
     house.stand_in("workctl", WORKCTL.replace("echo 0 > held", "true"))
     house.has("held", "3\n")
     refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared: it ended well, but verifying says")
+    assert not house.there("paused")
+
+
+def test_reassigning_work_asks_whether_it_is_paused(house: House) -> None:
+    """Holding nothing is not enough; paused by somebody else it stays so; and no answer is not taken for one."""
+    house.has("held", "0\n")
+    house.stand_in("workctl", WORKCTL.replace('echo "$5" > paused', "true"))
+    refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared")
+    house.stand_in("workctl", WORKCTL)
+    house.has("paused", "by hand\n")
+    good(house.rehearse(REASSIGN))
+    assert (house.folder / "paused").read_text() == "by hand\n"
+    (house.folder / "paused").unlink()
+    house.stand_in("workctl", WORKCTL.replace("resume*)", "resume*) [ ! -e silent ] || exit 1;"))
+    house.has("silent")
+    stuck(house.rehearse(REASSIGN))
+    (house.folder / "silent").unlink()
+    good(house.rehearse(REASSIGN))
     assert not house.there("paused")

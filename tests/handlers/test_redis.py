@@ -190,6 +190,15 @@ def test_through_sentinel(tmp_path: Path) -> None:
         assert redis.verify(spec, run_of()) is None  # one of three is no majority
 
 
+def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> None:
+    """It is a master without replicas, and the Sentinels name another: it is made to follow that, and nobody is told again."""
+    with watched(tmp_path) as (first, second, sentinels):
+        sentinels[0].say("SENTINEL", "FAILOVER", "shop")
+        until(lambda: second.role == "master", 30)
+        redis.prepare(page_step(1, first, sentinels), run_of(told=run_of().event["EventId"]))
+        assert (first.role, second.role) == ("slave", "master")
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [

@@ -73,7 +73,7 @@ def made_up(answer: Callable[[list[str]], bytes]) -> Iterator[MadeUp]:
 
 
 def bulk(text: str) -> bytes:
-    return f"${len(text)}\r\n{text}\r\n".encode()
+    return f"${len(text.encode())}\r\n{text}\r\n".encode()
 
 
 def master(run_id: str, replica: str = "") -> bytes:
@@ -113,6 +113,26 @@ def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
         assert redis.verify(spec_of(me.address), run_of()) is True
         other.answer = lambda _: b"*1\r\n"
         assert redis.verify(spec_of(me.address), run_of(1)) is None
+
+
+def test_a_master_that_somebody_made_is_left_alone() -> None:
+    """Not restarted since, it was made so on purpose: following the other would wipe it. Restarted, it is made to follow."""
+    with made_up(lambda _: master("b")) as other, made_up(lambda _: replica("a", other.address)) as me:
+        run = run_of()
+        redis.prepare(spec_of(me.address), run)
+        me.answer = lambda words: master("a") if words[0] == "INFO" else b"+OK\r\n"
+        with pytest.raises(
+            StepFailed, match=f"{me.address} was made master by hand while {other.address} is master too"
+        ):
+            redis.recover(spec_of(me.address), run_of(**run.kept))
+        assert me.asked("REPLICAOF") == 0
+        other.answer = lambda _: replica("b", me.address)
+        redis.recover(spec_of(me.address), run_of(**run.kept))  # and now the other follows
+        other.answer = lambda _: master("b")
+        me.answer = lambda words: master("c") if words[0] == "INFO" else b"+OK\r\n"
+        with pytest.raises(OutOfTime, match=f"it follows {other.address} and has no link to it yet"):
+            redis.recover(spec_of(me.address), run_of(1, **run.kept))
+        assert me.asked("REPLICAOF") > 0
 
 
 def test_a_server_that_is_down_hangs_or_trickles() -> None:

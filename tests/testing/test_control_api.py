@@ -1,12 +1,15 @@
 """The emulator's control API: what a test in any language needs, over HTTP alone."""
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from forewarn.testing.control_api import MAX_WAITING
 from forewarn.testing.emulator import Emulator
+from forewarn.testing.recording import MAX_REQUESTS
 from forewarn.web.api.calls import CALLS
 from tests.testing.guests import Reply, approve, ask
 
@@ -69,6 +72,11 @@ def test_what_is_not_met_says_so(emulator: Emulator) -> None:
         ({"what": "poll", "often": 3}, 422, "often"),
         ({"what": "seen"}, 404, "there is no event"),
         ({"what": "approval", "event": "NONE"}, 404, "there is no event NONE"),
+        (
+            {"what": "poll", "machine": "vm-1", "within_s": 0},
+            404,
+            "there is no machine 'vm-1': there are emulated/vm-0",
+        ),
     ],
 )
 def test_wrong_expectations_are_refused(emulator: Emulator, said: object, status: int, words: str) -> None:
@@ -98,11 +106,15 @@ def test_the_log_over_http(emulator: Emulator) -> None:
     for query, numbers in (
         ("method=POST", [4]),
         ("since=3", [4]),
-        ("machine=vm-1", []),
         ("machine=vm-0", [1, 2, 3, 4]),
     ):
         found = call(emulator, "GET", f"/v1/emulator/requests?{query}").json["items"]
         assert [item["number"] for item in found] == numbers
+    assert call(emulator, "GET", "/v1/emulator/requests?machine=vm-1").status == 404
+    for _ in range(MAX_REQUESTS):
+        emulator.log.asked(scope="", machine="", method="", target="", headers=(), body=b"")
+    page = call(emulator, "GET", "/v1/emulator/requests?limit=2").json
+    assert (page["gone"], [item["number"] for item in page["items"]]) == (4, [4, 6]), "the approval is kept"
 
 
 def test_faults_over_http(emulator: Emulator) -> None:
@@ -139,3 +151,47 @@ def test_pages_of_others_are_refused(emulator: Emulator) -> None:
     for headers in ({"Origin": "http://example.org"}, {"Host": "example.org"}):
         reply = ask(emulator.operator_url, "GET", "/v1/emulator/requests", headers=headers)
         assert reply.status == 403
+
+
+def test_nobody_approves_is_told_at_once(emulator: Emulator) -> None:
+    """Each expectation has the time it has in Python: no-approval looks, and does not wait."""
+    event = emulator.schedule("Reboot", "vm-0")
+    emulator.expectations.no_approval = lambda event_id, *, by=None, within_s=-1.0: waited.append(within_s)  # type: ignore[method-assign]
+    waited: list[float] = []
+    assert expect(emulator, what="no-approval", event=event.id)["passed"]
+    assert expect(emulator, what="no-approval", event=event.id, within_s=0.5)["passed"]
+    assert waited == [0.0, 0.5]
+
+
+def test_no_more_approvals(emulator: Emulator) -> None:
+    """What was counted is counted again on request, as the fixture does at the end of a test."""
+    event = emulator.schedule("Reboot", "vm-0")
+    approve(emulator.endpoint, event.id)
+    assert expect(emulator, what="approval", event=event.id)["passed"]
+    assert expect(emulator, what="no-more")["passed"]
+    approve(emulator.endpoint, event.id)
+    assert "by the end it was approved twice" in expect(emulator, what="no-more")["message"]
+
+
+def test_many_who_wait_leave_room_for_others(emulator: Emulator) -> None:
+    """However many expectations wait, the clock can be moved; one too many is refused, and the others are met."""
+    replies: list[Reply] = []
+    body = {"what": "poll", "within_s": 60, "since": 0}
+    waiting = [
+        threading.Thread(target=lambda: replies.append(call(emulator, "POST", "/v1/emulator/expect", body)))
+        for _ in range(MAX_WAITING + 30)
+    ]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting[:30]:
+        thread.join(0.01)
+    assert call(emulator, "POST", "/v1/clock/advance", {"seconds": 60}).status == 200
+    deadline_s = time.monotonic() + 30
+    while len(replies) < 30 and time.monotonic() < deadline_s:
+        waiting[0].join(0.01)
+    assert [reply.status for reply in replies] == [409] * 30
+    assert f"{MAX_WAITING} expectations are waited for already" in replies[0].json["error"]["message"]
+    ask(emulator.endpoint)
+    for thread in waiting:
+        thread.join(30)
+    assert [reply.json["passed"] for reply in replies[30:]] == [True] * MAX_WAITING

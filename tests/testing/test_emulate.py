@@ -15,6 +15,7 @@ from forewarn.cli.app import run
 from tests.testing.guests import ask
 
 WITHIN_S = 30
+JSON = {"Content-Type": "application/json"}
 FLEET = """
 [[scopes]]
 name = "shop"
@@ -80,7 +81,8 @@ def test_options_reach_the_emulator(tmp_path: Path) -> None:
         endpoint, operator = urls(lines)
         assert ask(endpoint, source="127.0.0.2").status == 410
         assert ask(endpoint, source="127.0.0.1").headers["date"] == "Tue, 01 Jan 2030 00:00:00 GMT"
-        assert ask(operator, path="/v1/clock").json == {"now": "2030-01-01T00:00:00Z", "kind": "manual"}
+        told = ask(operator, path="/v1/clock").json
+        assert (told["now"], told["kind"]) == ("2030-01-01T00:00:00Z", "manual")
         assert ask(endpoint, source="127.0.0.3").status == 404
 
 
@@ -107,6 +109,7 @@ def test_a_fleet_file(tmp_path: Path) -> None:
         (("--machines", "2", "--fleet", "x.toml"), "--machines: a fleet file says which machines there are"),
         (("--fleet", "no-such.toml"), "no-such.toml: cannot be read"),
         (("--faults", "no-such.toml"), "no-such.toml: cannot be read"),
+        (("--scenario", "no-such"), "there is no scenario 'no-such'"),
         (("--clock", "sundial"), "clock: "),
         (("--machines", "0"), "machines: 0"),
         (("--port", "70000"), "port: 70000"),
@@ -160,7 +163,8 @@ def test_off_loopback_operators_need_a_token(
     with emulating(*elsewhere) as (_, lines):
         endpoint, operator = urls(lines)
         assert ask(endpoint).status == 200
-        assert ask(operator, path="/v1/machines").status == 401
+        refused = ask(operator, path="/v1/machines")
+        assert (refused.status, "FOREWARN_TOKEN" in refused.json["error"]["message"]) == (401, True)
         allowed = ask(operator, path="/v1/machines", headers={"Authorization": f"Bearer {TOKEN}"})
         assert (allowed.status, [m["name"] for m in allowed.json["items"]]) == (200, ["vm-0"])
 
@@ -178,3 +182,33 @@ def test_the_address_that_clients_have_built_in() -> None:
         capture_output=True, text=True, timeout=WITHIN_S, check=False,
     )  # fmt: skip
     assert '{"DocumentIncarnation":1,"Events":[]}' in done.stdout, done.stderr
+
+
+def test_off_loopback_guests_may_use_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container's network it is called by a name; on loopback that is somebody else's, and pages are refused anywhere."""
+    named = {"Metadata": "true", "Host": "emulator:8169"}
+    monkeypatch.setenv("FOREWARN_TOKEN", TOKEN)
+    with emulating("--guest", "0.0.0.0:0") as (_, lines):
+        endpoint = lines[0].split()[1].removeprefix("guest=")
+        assert ask(endpoint, headers=named).status == 200
+        assert ask(endpoint, headers={**named, "Origin": "http://emulator:8169"}).status == 400
+        assert ask(endpoint, headers={**named, "Host": "a:b:c"}).status == 400
+    with emulating() as (_, lines):
+        assert ask(urls(lines)[0], headers=named).status == 400
+
+
+def test_a_scenario_goes_on_when_nobody_reads() -> None:
+    """As after `| head -1`: guests are served, the steps happen, and SIGTERM still ends it with 0."""
+    options = ("--clock", "manual", "--scenario", "user-reboot")
+    with emulating(*options) as (process, lines):
+        endpoint, operator = urls(lines)
+        assert process.stdout is not None
+        process.stdout.close()
+        ask(endpoint)
+        for _ in range(4):
+            advance = ask(operator, "POST", "/v1/clock/advance", {"seconds": 3_600}, headers=JSON)
+            assert advance.status == 200, advance.raw
+        ended = ask(operator, path="/v1/events?status=Completed").json["items"]
+        assert [event["type"] for event in ended] == ["Reboot"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN_S) == 0

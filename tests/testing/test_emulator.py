@@ -12,7 +12,8 @@ from forewarn.clock import ManualClock
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.server import Service, running
 from forewarn.settings import load
-from forewarn.testing.emulator import OPERATOR, START, Emulator, fleet_of
+from forewarn.testing.emulated import fleet_of
+from forewarn.testing.emulator import OPERATOR, START, Emulator
 from forewarn.testing.recording import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
 
@@ -171,6 +172,16 @@ def test_a_fleet_of_ones_own(tmp_path: Path) -> None:
         emulator.wait_seen(event, by="blog/web", within_s=0)
         with pytest.raises(AssertionError):
             emulator.wait_seen(event, by="shop/web", within_s=0)
+
+
+def test_a_fleet_file_by_its_name(tmp_path: Path) -> None:
+    """A text is a path; beside a fleet no number of machines is taken."""
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[scopes]]\nname = "s"\nkind = "availability-set"\n[[machines]]\nscope = "s"\nname = "web"\n')
+    with Emulator(fleet=str(file)) as emulator:
+        assert emulator.machine_names() == ["s/web"]
+    with pytest.raises(InvalidSettings, match="machines: a fleet says which machines there are"):
+        Emulator(3, fleet=file)
 
 
 def test_the_same_answers_as_the_service(tmp_path: Path) -> None:
@@ -387,7 +398,6 @@ def test_the_log_can_be_asked(emulator: Emulator) -> None:
     assert [r.number for r in emulator.requests(method="POST")] == [2]
     assert [r.number for r in emulator.requests(event=event)] == [1, 2]
     assert [r.number for r in emulator.requests(since=1)] == [2, 3]
-    assert emulator.requests(machine="vm-9") == []
 
 
 def test_what_a_guest_says_is_shown_as_text() -> None:
@@ -437,4 +447,4 @@ def test_the_log_is_bounded(emulator: Emulator) -> None:
         log.asked(scope="", machine="", method="GET", target="/", headers=(), body=b"")
     assert [log.requests()[0].number, log.requests()[-1].number] == [6, MAX_REQUESTS + 5]
     assert len(log.timeline()) == MAX_TIMELINE + 1
-    assert log.timeline()[0] == f"… {MAX_REQUESTS - MAX_TIMELINE} earlier entries"
+    assert log.timeline()[0] == f"… {MAX_REQUESTS + 5 - MAX_TIMELINE} earlier entries"

@@ -3,12 +3,18 @@
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from forewarn.testing.emulator import Emulator
-from forewarn.testing.expectations import ExpectationFailed
-from tests.testing.guests import approve, ask
+from forewarn.core.errors import NotFound
+from forewarn.testing.emulator import START, Emulator
+from forewarn.testing.expectations import ExpectationFailed, Expectations
+from forewarn.testing.recording import MAX_REQUESTS, WAITED_S, RequestLog
+from tests.testing.guests import METADATA, approve, ask
+
+WAITING = {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=30"}
+ORDER = ("event published", "#2 vm-0 GET", "#3 vm-0 POST", "event approved", "event started")
 
 
 @pytest.fixture
@@ -118,3 +124,95 @@ def test_a_failure_shows_the_timeline(emulator: Emulator) -> None:
     assert re.search(r" s +\+15m  event started " + short, text), text
     assert text.index("event published") < text.index("#1 vm-0") < text.index("event started")
     assert isinstance(failure.value, AssertionError)
+
+
+def test_wrong_names_are_told(emulator: Emulator) -> None:
+    """An expectation that nothing happens would be met by whatever was never there: it is refused instead."""
+    event = emulator.schedule("Reboot", "vm-0")
+    for call in (emulator.wait_seen, emulator.expect_approval, emulator.expect_no_approval):
+        with pytest.raises(NotFound, match="there is no event"):
+            call(event.maintenance_id, within_s=0)
+        with pytest.raises(NotFound, match="there is no machine 'vm-O': there are emulated/vm-0, emulated/vm-1"):
+            call(event, by="vm-O", within_s=0)
+    with pytest.raises(NotFound, match="there is no machine 'other/vm-0'"):
+        emulator.requests(machine="other/vm-0")
+    with pytest.raises(NotFound, match="there is no event NONE"):
+        emulator.requests(event="NONE")
+    with pytest.raises(NotFound, match="there is no machine 'vm-2'"):
+        emulator.expect_poll(by="vm-2", within_s=0)
+
+
+def test_an_id_may_be_written_small(emulator: Emulator) -> None:
+    """It is the same event, and its approval is not overlooked."""
+    event = emulator.schedule("Reboot", "vm-0")
+    approve(emulator.endpoint, event.id)
+    with pytest.raises(ExpectationFailed):
+        emulator.expect_no_approval(event.id.lower())
+    emulator.expect_approval(event.id.lower(), by="emulated/vm-0", within_s=0)
+    assert len(emulator.requests(event=event.id.lower(), machine="emulated/vm-0")) == 1
+
+
+def test_what_was_counted_is_counted_again_at_the_end(emulator: Emulator) -> None:
+    """An approval too many is noticed even when it comes after the expectation; the last count is what holds."""
+    event = emulator.schedule("Reboot", "vm-0")
+    approve(emulator.endpoint, event.id)
+    emulator.expect_approval(event, within_s=0, times=1)
+    emulator.expect_no_more()
+    approve(emulator.endpoint, event.id)
+    with pytest.raises(ExpectationFailed, match=r"once, and did so; by the end it was approved twice"):
+        emulator.expect_no_more()
+    emulator.expect_approval(event, within_s=0, times=2)
+    emulator.expect_no_more()
+
+
+def test_polls_do_not_push_approvals_out_of_the_log() -> None:
+    """However long the run, an approval is found; what is no longer kept is counted."""
+    log = RequestLog(lambda: START)
+    expectations = Expectations(log)
+    polled(log, approves=("E",))
+    for _ in range(MAX_REQUESTS + 4):
+        polled(log)
+    assert [log.gone, log.approvals_gone, len(log.requests())] == [5, 0, MAX_REQUESTS]
+    assert [r.number for r in log.requests()][:2] == [1, 7]
+    assert log.trace().startswith("… 5 earlier requests are no longer kept\n")
+    with pytest.raises(ExpectationFailed, match="request 1 did"):
+        expectations.no_approval("E")
+
+
+def test_a_log_full_of_approvals_tells_no_number() -> None:
+    """Where the log is not whole, nothing is said of it: neither none nor so many."""
+    log = RequestLog(lambda: START)
+    expectations = Expectations(log)
+    polled(log, approves=("E",))
+    expectations.approval("E", within_s=0)
+    for _ in range(MAX_REQUESTS):
+        polled(log, approves=("F",))
+    assert log.approvals_gone == 1
+    for negative in (partial(expectations.no_approval, "E"), expectations.no_more):
+        with pytest.raises(ExpectationFailed, match="how often event E was approved cannot be told"):
+            negative()
+
+
+def polled(log: RequestLog, approves: tuple[str, ...] = ()) -> None:
+    number = log.asked(scope="", machine="", method="", target="", headers=(), body=b"", approves=approves).number
+    if approves:
+        log.answered(number, status=200)
+
+
+def test_causes_stand_before_effects(emulator: Emulator) -> None:
+    """A long poll stands where it was answered, after what it tells of; an approval before what it led to."""
+    ask(emulator.endpoint)
+    guest = threading.Thread(target=ask, args=[emulator.endpoint], kwargs={"headers": WAITING})
+    guest.start()
+    emulator.log.wait(lambda requests: requests if len(requests) == 2 else None, 30)
+    emulator.log.wait(lambda _: None, 2 * WAITED_S)  # nothing comes: so long that it is shown
+    emulator.advance(60)
+    event = emulator.schedule("Reboot", "vm-0")
+    guest.join(30)
+    approve(emulator.endpoint, event.id)
+    assert emulator.status(event) == "Started"
+    lines = emulator.timeline().splitlines()
+    places = [next(i for i, line in enumerate(lines) if words in line) for words in ORDER]
+    assert places == sorted(places), lines
+    assert re.search(r"\+1m  #2 .* \(asked at \d+\.\d{3} s\)$", lines[places[1]]), lines
+    assert "asked at" not in lines[places[2]]

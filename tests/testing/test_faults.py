@@ -5,14 +5,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator import START, Emulator
 from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
 
@@ -118,8 +119,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 # -- which requests
 
 
-def struck(playbook: Playbook, count: int, machine: str = "vm-0", method: str = "GET") -> list[int]:
-    chosen = [playbook.choose(machine=machine, method=method, since_s=0) for _ in range(count)]
+def playbook_of(*tables: Mapping[str, object], seed: int = 0) -> Playbook:
+    return Playbook(parse_faults(tables), began=START, seed=seed)
+
+
+def struck(playbook: Playbook, count: int, machine: str = "s/vm-0", method: str = "GET") -> list[int]:
+    chosen = [playbook.choose(machine=machine, method=method, now=START) for _ in range(count)]
     return [number for number, fault in enumerate(chosen, 1) if fault is not None]
 
 
@@ -128,49 +133,66 @@ def struck(playbook: Playbook, count: int, machine: str = "vm-0", method: str = 
 )
 def test_by_number(requests: object, numbers: list[int]) -> None:
     """Counted from one."""
-    assert struck(Playbook(parse_faults([{"fault": "cut", "requests": requests}])), 6) == numbers
+    assert struck(playbook_of({"fault": "cut", "requests": requests}), 6) == numbers
 
 
 def test_numbers_count_what_is_meant() -> None:
     """A fault of one machine's approvals counts these alone; the first in the file wins, and the others count on."""
-    playbook = Playbook(
-        parse_faults(
-            [
-                {"fault": "reset", "requests": 1, "machine": "vm-1", "method": "POST"},
-                {"fault": "cut", "requests": "1-2", "method": "POST"},
-            ]
-        )
+    playbook = playbook_of(
+        {"fault": "reset", "requests": 1, "machine": "vm-1", "method": "POST"},
+        {"fault": "cut", "requests": "1-2", "method": "POST"},
     )
-    assert struck(playbook, 2, "vm-0", "GET") == []
-    first = playbook.choose(machine="vm-1", method="POST", since_s=0)
-    second = playbook.choose(machine="vm-1", method="POST", since_s=0)
-    third = playbook.choose(machine="vm-1", method="POST", since_s=0)
+    assert struck(playbook, 2, "s/vm-0", "GET") == []
+    first = playbook.choose(machine="s/vm-1", method="POST", now=START)
+    second = playbook.choose(machine="s/vm-1", method="POST", now=START)
+    third = playbook.choose(machine="s/vm-1", method="POST", now=START)
     assert [str(first), str(second), third] == ["reset", "cut", None]
 
 
 def test_by_time() -> None:
     """From `after` on the service clock, as long as `for`."""
-    playbook = Playbook(parse_faults([{"fault": "cut", "after": "10m", "for": "70s"}]))
-    times = (0, 599, 600, 669, 670)
-    chosen = [playbook.choose(machine="vm-0", method="GET", since_s=at) is not None for at in times]
+    playbook = playbook_of({"fault": "cut", "after": "10m", "for": "70s"})
+    times = [START + timedelta(seconds=since_s) for since_s in (0, 599, 600, 669, 670)]
+    chosen = [playbook.choose(machine="s/vm-0", method="GET", now=now) is not None for now in times]
     assert chosen == [False, False, True, True, False]
 
 
 def test_by_dice() -> None:
     """The same seed strikes the same requests of a machine, however those of others come in between."""
-    faults = parse_faults([{"fault": "cut", "probability": 0.5}])
-    alone = struck(Playbook(faults, seed=3), 100)
-    mixed = Playbook(faults, seed=3)
+    half = {"fault": "cut", "probability": 0.5}
+    alone = struck(playbook_of(half, seed=3), 100)
+    mixed = playbook_of(half, seed=3)
     among = []
     for number in range(1, 101):
         for _ in range(number % 3):
-            mixed.choose(machine="vm-1", method="GET", since_s=0)
-        if mixed.choose(machine="vm-0", method="GET", since_s=0) is not None:
+            mixed.choose(machine="s/vm-1", method="GET", now=START)
+        if mixed.choose(machine="s/vm-0", method="GET", now=START) is not None:
             among.append(number)
     assert alone == among
     assert 25 < len(alone) < 75
-    assert alone != struck(Playbook(faults, seed=4), 100)
-    assert struck(Playbook(parse_faults([{"fault": "cut", "probability": 0}])), 20) == []
+    assert alone != struck(playbook_of(half, seed=4), 100)
+    assert struck(playbook_of({"fault": "cut", "probability": 0}), 20) == []
+
+
+def test_by_machine() -> None:
+    """By its name, in whatever scope, or by scope and name."""
+    by_name, in_full = ({"fault": "cut", "machine": machine} for machine in ("vm-0", "s/vm-0"))
+    for playbook, machines in ((playbook_of(by_name), ["s/vm-0", "t/vm-0"]), (playbook_of(in_full), ["s/vm-0"])):
+        assert [m for m in ("s/vm-0", "t/vm-0", "s/vm-1") if struck(playbook, 1, m)] == machines
+    with emulated({"fault": "status", "status": 410, "machine": "emulated/vm-1"}, machines=2) as emulator:
+        assert [ask(emulator.endpoint, source=f"127.0.0.{n}").status for n in (1, 2)] == [200, 410]
+
+
+def test_machines_that_are_not_there_are_refused() -> None:
+    """Such a fault would never strike; those in force stay."""
+    strange: dict[str, object] = {"fault": "cut", "machine": "vm-O"}
+    message = r"faults: fault 2: machine: there is no 'vm-O': there are emulated/vm-0"
+    with pytest.raises(InvalidSettings, match=message), emulated({"fault": "cut"}, strange):
+        pass
+    with emulated({"fault": "status", "status": 410}) as emulator:
+        with pytest.raises(InvalidSettings, match=message):
+            emulator.set_faults([{"fault": "cut"}, strange])
+        assert ask(emulator.endpoint).status == 410
 
 
 # -- on the wire
@@ -230,6 +252,15 @@ def test_bad_json() -> None:
         with pytest.raises(AssertionError):
             emulator.wait_seen(event, within_s=0)
         assert (approve(emulator.endpoint, event.id).raw, emulator.status(event)) == (b"", "Started")
+
+
+def test_an_answer_without_a_body_is_no_bad_json() -> None:
+    """Nothing was changed, so nothing was lost: approving again is a second approval."""
+    with emulated({"fault": "bad-json", "method": "POST"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        for times in (1, 2):
+            assert (approve(emulator.endpoint, event.id).status, emulator.requests()[-1].lost) == (200, False)
+            emulator.expect_approval(event, within_s=0, times=times)
 
 
 def test_a_newer_document() -> None:

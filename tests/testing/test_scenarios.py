@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scena
 from forewarn.testing.scenarios.playing import Play, emulator_for, play_alone, play_on, story_ids
 from forewarn.testing.stories import START, play
 from forewarn.testing.storytext import parse_story
+from tests.testing.guests import ask
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
@@ -244,7 +245,7 @@ def test_more_machines_than_the_scenario_names() -> None:
         ("127.0.0.2",),
         ("127.0.0.3",),
     ]
-    with pytest.raises(Invalid, match="from 1 to 100"):
+    with pytest.raises(Invalid, match="from 1 to 250"):
         found.with_machines(0)
 
 
@@ -270,6 +271,8 @@ WRONG = {
     FLEET + "----\nok\n": "line 5: there is no command above",
     FLEET + "enable emulated\n----\nok\n----\n": "line 8: a second `----`",
     FLEET + "advance 1s\n\n" * 1_001: "more than 1000 steps",
+    FLEET[:-1]
+    + "".join(f"machine emulated/m{n}\n" for n in range(250)): "line 1: 251 machines: a scenario has at most 250",
     "#" * 1_048_577: "longer than 1048576",
 }
 
@@ -345,6 +348,58 @@ def test_the_command_line_lists_shows_and_plays(tmp_path: Path) -> None:
     assert runner.invoke(app, ["scenario", "run", "user-reboot", "--clock", "system"]).exit_code != 0
     seeded = [runner.invoke(app, ["scenario", "run", "user-reboot", "--seed", seed]).stdout for seed in ("1", "1", "2")]
     assert seeded[0] == seeded[1] != seeded[2]
+
+
+CHECKED = {
+    "schedule Terminate emulated/vm-0\n": ("mine.txt: line 5: schedule Terminate", "+ error refused: "),
+    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": ("- error refused: no", "+ error refused: emulated"),
+    "events\n----\nE1 Started\n": ("mine.txt: line 5: events\n- E1 Started\n+ no events\n",),
+    "events\n----\nno events\n\nevents\n": (),
+}
+
+
+@pytest.mark.parametrize("text", CHECKED, ids=range(len(CHECKED)))
+def test_what_the_file_says_is_checked(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A difference, or an error where nothing is said, is told with its line, and ends with 1."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text(FLEET + text, "utf-8")
+    done = CliRunner().invoke(app, ["scenario", "run", "mine.txt", "--check"])
+    assert done.exit_code == (1 if CHECKED[text] else 0), done.stdout
+    assert bool(done.stdout) == bool(CHECKED[text])
+    assert all(words in done.stdout for words in CHECKED[text]), done.stdout
+
+
+def test_checking_takes_the_file_as_it_stands() -> None:
+    """The shipped ones agree with theirs; what would make it another is refused."""
+    runner = CliRunner()
+    assert runner.invoke(app, ["scenario", "run", "user-reboot", "--check"]).exit_code == 0
+    refused = runner.invoke(app, ["scenario", "run", "user-reboot", "--check", "--machines", "2"])
+    assert "the file is played as it stands" in str(refused.exception)
+
+
+def test_a_step_happens_even_if_it_cannot_be_told() -> None:
+    """Whoever listens may have gone: the scenario plays to its end."""
+
+    def say(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    found = scenario("user-reboot")
+    with emulator_for(found, seed=1) as emulator:
+        playing = play_on(emulator.service, found, say=say)
+        ask(emulator.endpoint)
+        for _ in range(100):
+            with suppress(BrokenPipeError):
+                emulator.advance(minutes=1)
+        assert playing.over.is_set()
+        (event,) = emulator.service.store.events(EventQuery()).events
+        assert event.status == "Completed"
+
+
+def test_a_file_needs_no_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is none of ours may be a file beside the caller."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine").write_text(FLEET, "utf-8")
+    assert scenario("mine").name == "mine"
 
 
 def test_a_scenario_that_cannot_be_read_says_why(tmp_path: Path) -> None:

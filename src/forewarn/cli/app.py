@@ -21,6 +21,7 @@ from forewarn.cli import (
     machines,
     maintenances,
     orders,
+    recording,
     scenarios,
     scopes,
     statuses,
@@ -132,6 +133,7 @@ def serve(
 
 
 app.command("emulate")(emulating.emulate)
+app.command("record")(recording.record)
 # What follows the first word of the agent's command is the agent's.
 app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
 

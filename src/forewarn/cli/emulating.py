@@ -1,5 +1,7 @@
 """`forewarn emulate`: the emulator as a program, for guests and tests in any language."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,10 +9,11 @@ import typer
 
 from forewarn.cli.scenarios import found
 from forewarn.cli.words import plain
+from forewarn.core.document import NEWEST
 from forewarn.core.errors import InvalidSettings
 
 PORT = 8169
-ASK = "/metadata/scheduledevents?api-version=2020-07-01"
+ASK = "/metadata/scheduledevents?api-version="
 
 
 def emulate(
@@ -47,6 +50,13 @@ def emulate(
             show_default=False,
         ),
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of `forewarn record`, served again from the first request on; every caller is its machine.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="`debug`, `info`, `warning` or `error`.")] = "warning",
 ) -> None:
     """Pretend maintenance for tests: the service in memory, without tokens, on this machine alone, until SIGTERM.
@@ -57,6 +67,9 @@ def emulate(
         raise InvalidSettings("--machines: a fleet file says which machines there are: leave one of the two out")
     if scenario is not None and fleet is not None:
         raise InvalidSettings("--scenario: it says which machines there are: leave out --fleet, or use --machines")
+    for name, given in (("--machines", machines), ("--fleet", fleet), ("--scenario", scenario)):
+        if replay is not None and given is not None:
+            raise InvalidSettings(f"--replay: a recording says all that happens, to one machine: leave out {name}")
     import signal
 
     from forewarn import logs
@@ -66,7 +79,7 @@ def emulate(
     options: dict[str, Any] = {"clock": clock, "seed": seed, "port": port, "guest": guest, "operator": operator}
     options |= {"faults": faults, "log_level": log_level}
     if scenario is None:
-        played, emulator = None, Emulator(1 if machines is None else machines, fleet=fleet, **options)
+        played, emulator = None, Emulator(machines, fleet=fleet, replay=replay, **options)
     else:
         from forewarn.testing.scenarios.playing import emulator_for, play_on
 
@@ -79,11 +92,25 @@ def emulate(
         print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")
         for name, value in emulator.environment.items():
             print(f"export {name}={value}")
-        print(f"curl -H Metadata:true '{emulator.endpoint}{ASK}'")
+        replayed = emulator.replay
+        version = replayed.recording.head.api_version if replayed is not None else NEWEST
+        print(f"curl -H Metadata:true '{emulator.endpoint}{ASK}{version}'")
         machine = emulator.machine_names()[0]
-        print(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes", flush=True)
+        if replayed is None:
+            _say(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes")
+        else:
+            replayed.say = _say
+            _say(f"# replays {replay} for {machine}; it begins when a machine first asks")
         if faults is not None and seed is None:
-            print(f"# the same dice for {faults}: --seed {emulator.seed}", flush=True)
+            _say(f"# the same dice for {faults}: --seed {emulator.seed}")
         if played is not None:
-            play_on(emulator.service, played, say=lambda line: print(plain(line), flush=True))
+            play_on(emulator.service, played, say=_say)
         stopping.wait()
+
+
+def _say(line: str) -> None:
+    """Guests and the clock go on when nobody reads any more, as after `| head -1`."""
+    try:
+        print(plain(line), flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -45,13 +45,24 @@ def run(
         int | None, typer.Option(help="At least so many machines; the others are not concerned.", show_default=False)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the ids of events.", show_default=False)] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Tell only where what is seen is not what the file says; then end with 1.")
+    ] = False,
 ) -> None:
     """Play a scenario with nobody attending, telling each step; `emulate --scenario` plays it for your own agent."""
     from forewarn.testing.emulator import seeded_ids
-    from forewarn.testing.scenarios.playing import play_alone
+    from forewarn.testing.scenarios.playing import differences, play_alone
 
     out = Out()
     played = found(name, machines)
+    if check:
+        if (clock, machines, seed) != ("manual", None, None):
+            raise usage("--check: the file is played as it stands: leave out --clock, --machines and --seed")
+        with _usage():
+            wrong = differences(played)
+        for each in wrong:
+            out.say(each)
+        raise typer.Exit(1 if wrong else 0)
     out.say(played.title)
     with _usage():
         play_alone(played, clock=clock, new_id=seeded_ids(seed) if seed is not None else None, say=out.say)

@@ -21,6 +21,7 @@ from forewarn.guest.decide import (
     View,
     Wait,
     decide,
+    lapsed,
     limit_s,
     tellers_of,
 )
@@ -31,7 +32,7 @@ from forewarn.guest.journal import Journal, Memory
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
 from forewarn.guest.state import State, StepState, folded
-from forewarn.guest.steps import Run, await_orphan
+from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan
 
 GLANCE_TIMEOUT_S = 2.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
@@ -60,7 +61,8 @@ class Agent:
         self.plan, self.client, self.journal = plan, client, journal
         self.time = time or Time()
         self.dry = dry
-        self.state: State = folded(journal.records)
+        records = journal.records
+        self.state: State = folded(records)
         if self.state.damaged:
             log.error("%d record(s) of the journal make no sense and are passed over", self.state.damaged)
         self.me: Optional[Me] = None
@@ -70,7 +72,7 @@ class Agent:
         self._retries: Dict[str, Tuple[int, float]] = {}
         self._asked_me_s = self._unseen_since_s = self.time.monotonic()
         self._delay_s = 0.0
-        self._remember({"kind": "start", "boot": boot})
+        self._remember({"kind": "start", "boot": boot, **({} if records else {"new": True})})
 
     # -- the loop
 
@@ -174,7 +176,7 @@ class Agent:
                 if handler.verify(step.spec, run) is True:
                     return
                 if not step.repeatable:
-                    raise StepFailed("it was interrupted, or lost with a reboot, and must not be repeated")
+                    raise StepFailed("it was interrupted, or no longer holds, and must not be repeated")
             handler.prepare(step.spec, run)
             if handler.verify(step.spec, run) is False:
                 raise StepFailed("it ended well, but verifying says that it is not prepared")
@@ -184,7 +186,9 @@ class Agent:
     def _recover(self, action: Recover) -> None:
         step, remembered = action.step, self.state.step(action.step.name)
         interrupted, child = remembered.under_way == "recover", remembered.child
-        verified = remembered.verified if interrupted else self._verified(action)
+        verified = remembered.verified
+        if not interrupted:
+            verified, _ = self._verified(step, "recover", action.event, step.timeout_s)
         self._begin(step, "recover", action.event, step.timeout_s, verified=verified)
 
         def work(run: Run) -> None:
@@ -202,17 +206,17 @@ class Agent:
         if not ok:
             log.error("THE MACHINE IS NOT BACK IN SERVICE: step %r cannot be undone; trying again", step.name)
 
-    def _verified(self, action: Recover) -> Optional[bool]:
-        """What is about to be undone: does it hold? None: nobody can tell."""
-        step, child = action.step, self.state.step(action.step.name).child
+    def _verified(self, step: Step, phase: str, event: Optional[Event], share_s: float) -> Tuple[Optional[bool], str]:
+        """Does it hold? None: nobody can tell; and what went wrong, if something did."""
+        child = self.state.step(step.name).child
         said: List[Optional[bool]] = []
 
         def work(run: Run) -> None:
             await_orphan(child, run, self.time)
             said.append(HANDLERS[step.handler].verify(step.spec, run))
 
-        self._worked(work, self._run(step.name, "recover", action.event, step.timeout_s, limited=False))
-        return said[0] if said else None
+        reason = self._worked(work, self._run(step.name, phase, event, share_s, limited=phase == "approve"))
+        return (said[0] if said else None), reason
 
     def _begin(self, step: Step, phase: str, event: Optional[Event], share_s: float, **more: Optional[bool]) -> None:
         self.doing = f"{phase} {step.name!r}"
@@ -270,18 +274,21 @@ class Agent:
         return ""
 
     def _run(self, step: str, phase: str, event: Optional[Event], share_s: float, *, limited: bool) -> Run:
+        health = self.plan.health
         return Run(
             step=step,
             phase=phase,
             event=event_json(event) if event is not None else {},
             share_s=share_s,
             time=self.time,
-            limit_s=(lambda: self._limit_s(event)) if limited else (lambda: None),
+            # An approval may use its own event's reserve; it is no reason to be late for another.
+            limit_s=(lambda: self._limit_s(event if phase == "prepare" else None)) if limited else (lambda: None),
             glance=self._glance,
             note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
             kept=self.state.steps.get(step, StepState()).kept,
             note_kept=lambda kept: self._remember({"kind": "kept", "step": step, "kept": kept}),
-            health=self.plan.health.command if self.plan.health is not None else (),
+            health=health.command if health is not None else (),
+            health_timeout_s=health.timeout_s if health is not None else HEALTH_TIMEOUT_S,
         )
 
     def _limit_s(self, event: Optional[Event]) -> Optional[float]:
@@ -300,21 +307,44 @@ class Agent:
     def _approve(self, action: Approve) -> None:
         event = action.event
         known = self.state.events[event.id]
+        if not self._all_hold(action):
+            return
         self._remember({"kind": "approving", "ids": [event.id]})
-        what = f"approve {event.id}"
         try:
             if not self.dry:
                 self.client.approve(event)
         except (Refused, EndpointError) as error:
-            log.warning("approving %s failed: %s", event.id, error)
-            self._remember({"kind": "refused", "ids": [event.id], "reason": str(error)})
-            self._settle(what, False)
+            self._not_approved(event, f"the endpoint refused it: {error}")
             return
         left_s = round(action.left_s, 3) if action.left_s is not None else None
         log.info("approved %s %s%s", event.type, event.id, " (dry run: not really)" if self.dry else "")
         tell = tellers_of(self.plan, event, known.do)
         self._remember({"kind": "approved", "ids": [event.id], "left_s": left_s, "tell": tell})
-        self._settle(what, True)
+        self._settle(f"approve {event.id}", True)
+
+    def _all_hold(self, action: Approve) -> bool:
+        """Each required step is asked once more: its verifying may be long ago, and somebody may have undone it since."""
+        event, document = action.event, self.document
+        for step in action.required:
+            self.doing = f"verify {step.name!r}"
+            share_s = min(step.timeout_s, self.view().left_s(event) or step.timeout_s)
+            holds, reason = self._verified(step, "approve", event, share_s)
+            self.doing = ""
+            if reason:
+                self._not_approved(event, f"step {step.name!r} cannot be verified: {reason}")
+                return False
+            if holds is False:
+                record = lapsed(self.state, step, event)
+                log.warning("%s is not approved: step %r: %s", event.id, step.name, record["reason"])
+                self._remember(record)
+                return False
+        # Meanwhile it may have started, moved, or gone: then it is decided anew.
+        return self.document is document or not (self.document and self.document.differs(document))
+
+    def _not_approved(self, event: Event, reason: str) -> None:
+        log.warning("%s is not approved, and will be tried again: %s", event.id, reason)
+        self._remember({"kind": "refused", "ids": [event.id], "reason": reason})
+        self._settle(f"approve {event.id}", False)
 
     def _check_health(self, action: CheckHealth) -> None:
         health = self.plan.health

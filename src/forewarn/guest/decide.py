@@ -8,8 +8,8 @@ The rules, in the order they are looked at:
    the time to NotBefore less the reserve. An optional step begins only if its whole time-out fits before those of the
    required steps to come; required steps share what there is. An event that has Started gets nothing begun, and no step
    begins that would not end before a more urgent event may take the machine down.
-4. An event is approved when every step it wants has ended and every required one of them is prepared and verified; then
-   the next event's turn comes.
+4. An event is approved when every step it wants has ended and every required one of them is prepared and verified, and
+   verifies once more at that very moment; one that does not is prepared again. Then the next event's turn comes.
 5. What no open event wants any more is undone, in reverse. Then health must be green. Then the machine is in service.
 
 Invariant: Approve is never returned for an event while `why_not_approved` has a reason.
@@ -32,6 +32,8 @@ MIN_SHARE_S = 1.0
 # With less time than this, steps come before messages.
 URGENT_S = 60.0
 MAX_TELLING = 3
+# So often a step that was undone behind our back is prepared again.
+MAX_LAPSES = 3
 REBOOTING = ("Reboot", "Redeploy")
 
 
@@ -59,6 +61,8 @@ class Recover:
 class Approve:
     event: Event
     left_s: Optional[float]
+    # Verified long ago, perhaps: each must still hold, or it is not approved.
+    required: Tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,8 @@ def _missing(plan: Plan, state: State, known: EventState) -> Iterator[Step]:
     """The steps this event wants that are neither prepared nor settled for it."""
     for step in plan.wanted(known.event):
         remembered = state.step(step.name)
-        if remembered.under_way == "prepare" or not (remembered.held or known.event.id in remembered.outcomes):
+        settled = known.event.id in remembered.outcomes or (remembered.held and not step.each_event)
+        if remembered.under_way == "prepare" or not settled:
             yield step
 
 
@@ -331,7 +336,15 @@ def _approval(plan: Plan, me: Me, state: State, known: EventState, view: View) -
     event = view.document.event(known.event.id)
     if event is None or event.status != SCHEDULED or not me.is_in(event):
         return None
-    return Approve(event, view.left_s(event))
+    wanted = plan.wanted(known.event) if known.do == "prepare" else ()
+    return Approve(event, view.left_s(event), tuple(step for step in wanted if step.required))
+
+
+def lapsed(state: State, step: Step, event: Event) -> Dict[str, Any]:
+    """A required step that no longer holds is prepared again, in the time there is; but not for ever."""
+    again = state.step(step.name).lapses < MAX_LAPSES
+    reason = "it was prepared, and " + ("no longer is" if again else "does not stay so")
+    return {"kind": "lapsed", "step": step.name, "event": event.id, "again": again, "reason": reason}
 
 
 def why_not_approved(plan: Plan, me: Me, state: State, known: EventState) -> str:

@@ -11,6 +11,7 @@ GuestError
   ConfigError              the configuration file: exit code 2
   JournalInUse             another agent has the journal
   StepFailed               a step's own failure, with a reason fit for the journal
+    Unanswered             whoever it asked does not answer: it may yet
     OutOfTime              it did not end within its share of the budget
 
 JournalError               the journal cannot be written: the agent ends, exit code 1
@@ -79,6 +80,10 @@ class JournalInUse(GuestError):
 
 class StepFailed(GuestError):
     """A step did not do what it should; the text goes into journal and status and must hold no secret."""
+
+
+class Unanswered(StepFailed):
+    """Whoever a step asked did not answer, or not sensibly: it may yet."""
 
 
 class OutOfTime(StepFailed):

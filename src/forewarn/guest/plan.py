@@ -11,6 +11,8 @@ APPROVE_WHEN = ("when-ready", "first-in-resources", "never")
 DO = ("approve", "prepare", "prepare-only", "ignore")
 # Handlers that are told of changes instead of being prepared and undone.
 TELLERS = ("log", "notify")
+# Handlers whose work is good for one event only: prepared once for each, also while it is prepared for another.
+EACH_EVENT = ("checkpoint",)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Step:
     @property
     def tells(self) -> bool:
         return self.handler in TELLERS
+
+    @property
+    def each_event(self) -> bool:
+        return self.handler in EACH_EVENT
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class StepState:
     under_way: str = ""
     # The machine has been rebooted since it was prepared, or its undoing has begun: who knows whether it still holds.
     doubtful: bool = False
+    # How often it was found undone by somebody else.
+    lapses: int = 0
     # Whether it verified when its undoing began, in this boot.
     verified: Optional[bool] = None
     share_s: float = 0.0
@@ -99,6 +101,8 @@ class State:
 
     def __init__(self) -> None:
         self.boot = ""
+        # The journal began with nothing, and no event has ended since: an agent whose journal is lost may have prepared.
+        self.new = False
         self.events: Dict[str, EventState] = {}
         self.steps: Dict[str, StepState] = {}
         self.news: List[News] = []
@@ -135,6 +139,7 @@ class State:
 
 def _start(state: State, record: Record) -> None:
     boot = str(record.get("boot", ""))
+    state.new = state.new or bool(record.get("new"))
     if state.boot and boot and boot != state.boot:
         for step in state.steps.values():
             step.child, step.verified = (0, 0), None
@@ -212,8 +217,19 @@ def _end(state: State, record: Record) -> None:
         state.steps[record["step"]] = StepState()
 
 
-def _skip(state: State, record: Record) -> None:
+def _lapsed(state: State, record: Record) -> None:
+    """Wanted again by each event; or failed for each."""
     step = state.step(record["step"])
+    step.held, step.doubtful, step.lapses = False, True, step.lapses + 1
+    failed = {event_id: (False, str(record["reason"])) for event_id in (*step.outcomes, record["event"])}
+    step.outcomes = {} if record["again"] else failed
+
+
+def _skip(state: State, record: Record) -> None:
+    """Not begun is not dirty; unless a journal that is lost may have known better."""
+    step = state.step(record["step"])
+    known = state.events.get(record["event"])
+    step.dirty = step.dirty or (state.new and known is not None and known.missed)
     step.outcomes[record["event"]] = (False, str(record["reason"]))
     step.skipped.add(record["event"])
     if step.under_way == "prepare":
@@ -257,7 +273,7 @@ def _health(state: State, record: Record) -> None:
 
 
 def _in_service(state: State, record: Record) -> None:
-    state.out_of_service, state.last_health = False, ""
+    state.out_of_service, state.last_health, state.new = False, "", False
     state.tally.recoveries += 1
     for known in state.coming_back():
         state.tell(record, known.event, "back in service")
@@ -293,7 +309,7 @@ def _nothing(state: State, record: Record) -> None:
 
 
 KINDS: Mapping[str, Callable[[State, Record], None]] = {
-    "start": _start,  # the agent began: which boot this is
+    "start": _start,  # the agent began: which boot this is, and whether it found no journal
     "seen": _seen,  # an event that means us, for the first time
     "changed": _changed,  # its NotBefore, its Resources, its type
     "still": _still,  # an event that is still Scheduled after a reboot that was not its own
@@ -302,6 +318,7 @@ KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "child": _child,  # the program that does it, before it may go
     "kept": _kept,  # what undoing it will need to know
     "end": _end,  # and what came of it
+    "lapsed": _lapsed,  # a step that was prepared does not hold any more, seen before approving
     "skip": _skip,  # a step that will not be begun for this event, and why
     "approving": _nothing,  # about to say go
     "approved": _approved,

@@ -39,7 +39,7 @@ def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
     left_s, budget_s = view.left_s(event), budget_left_s(known, view)
     why = why_not_approved(agent.plan, agent.me or Me(""), agent.state, known)
     if not why:
-        why = f"the endpoint refused it: {known.refused}" if known.refused else "it is about to be"
+        why = known.refused or "it is about to be"
     return {
         "id": event.id,
         "type": event.type,

@@ -29,6 +29,9 @@ POLL_S = 0.05
 LOOK_NEEDS_S = 0.5
 # Between two looks at the machine's health.
 HEALTH_EVERY_S = 0.5
+HEALTH_TIMEOUT_S = 60.0
+# A quarter of the time for draining, within these, is kept for what comes after it.
+FINISH_S = (1.0, 5.0)
 MAX_RESOURCES_BYTES = 32 * 1024
 # The event is a file, not a pipe: a pipe that is full and that nobody reads would hold up the agent.
 _GATE = 'read -r go || exit 125; exec <"/dev/fd/$1"; shift; exec "$@"'
@@ -54,6 +57,7 @@ class Run:
         kept: Optional[Mapping[str, Any]] = None,
         note_kept: Callable[[Mapping[str, Any]], None] = lambda _kept: None,
         health: Sequence[str] = (),
+        health_timeout_s: float = HEALTH_TIMEOUT_S,
     ) -> None:
         self.step, self.phase, self.event = step, phase, event
         self.change = ""
@@ -64,7 +68,7 @@ class Run:
         self._note_child = note_child
         self.kept: Dict[str, Any] = dict(kept or {})
         self._note_kept = note_kept
-        self._health = health
+        self._health, self._health_timeout_s = health, health_timeout_s
 
     def wall_s(self) -> float:
         """By the calendar, as files have it."""
@@ -104,12 +108,19 @@ class Run:
         if why:
             raise OutOfTime(why)
 
-    def command(self, argv: Sequence[str], *, checked: bool = True, more: Optional[Mapping[str, str]] = None) -> int:
+    def command(
+        self,
+        argv: Sequence[str],
+        *,
+        checked: bool = True,
+        more: Optional[Mapping[str, str]] = None,
+        within_s: float = float("inf"),
+    ) -> int:
         """Run it to its end with the event on stdin and in variables, and `more` of these; its exit code.
 
-        Raises StepFailed, or OutOfTime after ending it.
+        Raises StepFailed, or OutOfTime after ending it: at the end of the time, and after `within_s`.
         """
-        code = self._awaited(self._spawn(argv, more or {}), argv)
+        code = self._awaited(self._spawn(argv, more or {}), argv, self._time.monotonic() + within_s)
         if code in (126, 127):
             raise StepFailed(f"{_named(argv)} cannot be run")
         if checked and code != 0:
@@ -118,11 +129,11 @@ class Run:
             )
         return code
 
-    def _awaited(self, child: subprocess.Popen[bytes], argv: Sequence[str]) -> int:
+    def _awaited(self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float) -> int:
         """Its exit code; meanwhile the endpoint is looked at now and then."""
         with _ending(child) as ended_within:
             while True:
-                left_s = self.left_s()
+                left_s = min(self.left_s(), until_s - self._time.monotonic())
                 if left_s <= 0:
                     end_group(child.pid, self._time, reap=child)
                     raise OutOfTime(f"{_named(argv)} did not end in time and was ended")
@@ -141,7 +152,14 @@ class Run:
         health = self._health
         if health:
             said = f"the machine is not healthy, as {_named(health)} says"
-            self.must(lambda: (self.command(health, checked=False) == 0, said), HEALTH_EVERY_S)
+            self.must(lambda: (self._is_healthy(health), said), HEALTH_EVERY_S)
+
+    def _is_healthy(self, health: Sequence[str]) -> bool:
+        """Who hangs is not well, and asked anew."""
+        try:
+            return self.command(health, checked=False, within_s=self._health_timeout_s) == 0
+        except OutOfTime:
+            return False
 
     def check(self, argv: Sequence[str]) -> None:
         """Run it; anything but 0 is a failure."""
@@ -188,6 +206,11 @@ class Run:
             "FOREWARN_DURATION_S": str(event.get("DurationInSeconds", -1)),
             "FOREWARN_TIME_LEFT_S": str(max(0, int(self.left_s()))),
         }
+
+
+def drain_end_s(left_s: float, drain_for_s: float) -> float:
+    """How much time is left when draining, begun with so much, is to be given up: with enough to finish and to verify."""
+    return max(left_s - drain_for_s, min(max(FINISH_S[0], left_s / 4), FINISH_S[1]))
 
 
 def _unnamed_file() -> IO[bytes]:

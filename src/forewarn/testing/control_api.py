@@ -3,13 +3,15 @@
 They stand in the API's table beside the others, so they are in the emulator's OpenAPI document; a service has none of them.
 """
 
+import threading
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from forewarn.core.errors import Refused
 from forewarn.core.model import Role
-from forewarn.testing.expectations import WITHIN_S, ExpectationFailed
+from forewarn.testing.expectations import ExpectationFailed
 from forewarn.testing.recording import Asked
 from forewarn.web.api import shapes
 from forewarn.web.api.asked import (
@@ -22,7 +24,6 @@ from forewarn.web.api.asked import (
     said_cursor,
     split_page,
     told_ok,
-    told_page,
 )
 from forewarn.web.api.calls import Call
 from forewarn.web.api.shapes import Said, Told
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from forewarn.testing.emulator import Emulator
 
 MAX_WITHIN_S = 300
+# Each waits in a thread of the API's, which has forty: the others are for whoever moves the clock.
+MAX_WAITING = 16
 EVERYBODY = frozenset(Role)
 
 
@@ -45,13 +48,14 @@ class RequestsQuery(Paged):
 class ExpectIn(Said):
     """What is expected: an event is seen, approved or not approved, a machine polls. `machine` left out is anybody.
 
+    `no-more`: every event is still approved as many times as was last expected. `within_s` left out is 10, for no-approval 0.
     `times` is for approval and poll, `status` for seen. A poll counts after request number `since`, or from now.
     """
 
-    what: Literal["seen", "approval", "no-approval", "poll"]
+    what: Literal["seen", "approval", "no-approval", "no-more", "poll"]
     event: Annotated[str, msgspec.Meta(max_length=64)] = ""
     machine: Annotated[str, msgspec.Meta(max_length=129)] = ""
-    within_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WITHIN_S)] = WITHIN_S
+    within_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WITHIN_S)] | None = None
     times: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     status: Literal["", "Scheduled", "Started"] = ""
     since: Number | None = None
@@ -91,6 +95,12 @@ class RequestOut(Told):
     left: bool
 
 
+class RequestsOut(shapes.Page[RequestOut]):
+    """One page of the log; `gone` counts the requests that are no longer kept, oldest first, approvals last."""
+
+    gone: int = 0
+
+
 class Verdict(Told):
     """Whether it came as expected, in a sentence, and what happened so far."""
 
@@ -106,6 +116,8 @@ class FaultsOut(Told):
 
 
 def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
+    waiting = threading.BoundedSemaphore(MAX_WAITING)
+
     def requests(api: Api, ask: Ask) -> Answer:
         del api
         query = ask.query
@@ -114,16 +126,25 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             machine=query.machine or None, method=query.method, since=max(query.since, after[0] if after else 0)
         )
         page, last = split_page(found[: query.limit + 1], query.limit)
-        return told_page(map(_request_out, page), cursor_of(last.number) if last else None)
+        cursor = cursor_of(last.number) if last else None
+        return told_ok(
+            RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
+        )
 
     def expect(api: Api, ask: Ask) -> Answer:
         del api
+        if not waiting.acquire(blocking=False):
+            raise Refused(
+                f"{MAX_WAITING} expectations are waited for already: wait for their answers, or ask one by one"
+            )
         try:
             _expect(emulator, ask.body)
             emulator.service.ticker.settle()  # what was approved has started: the next call finds it so
             verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
         except ExpectationFailed as failed:
             verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
+        finally:
+            waiting.release()
         return told_ok(verdict)
 
     def faults(api: Api, ask: Ask) -> Answer:
@@ -134,7 +155,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
     return (
         Call(
             method="GET", path="/v1/emulator/requests", do=requests, roles=EVERYBODY, query=RequestsQuery,
-            tells=shapes.Page[RequestOut], summary="What guests asked and were answered, oldest first.",
+            tells=RequestsOut, summary="What guests asked and were answered, oldest first.",
         ),
         Call(
             method="POST", path="/v1/emulator/expect", do=expect, roles=EVERYBODY, takes=ExpectIn, tells=Verdict,
@@ -148,17 +169,18 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
 
 
 def _expect(emulator: "Emulator", said: ExpectIn) -> None:
-    expectations, by = emulator.expectations, said.machine or None
+    event, by = said.event, said.machine or None
+    within = {} if said.within_s is None else {"within_s": said.within_s}
     if said.what == "poll":
-        expectations.poll(by=by, times=said.times, within_s=said.within_s, since=said.since)
-        return
-    event, _ = emulator.service.control.event(said.event.upper())  # one that never was is a mistake of the test's
-    if said.what == "seen":
-        expectations.seen(event.id, by=by, status=said.status, within_s=said.within_s)
+        emulator.expect_poll(by=by, times=said.times, since=said.since, **within)
+    elif said.what == "seen":
+        emulator.wait_seen(event, by=by, status=said.status, **within)
     elif said.what == "approval":
-        expectations.approval(event.id, by=by, times=said.times, within_s=said.within_s)
+        emulator.expect_approval(event, by=by, times=said.times, **within)
+    elif said.what == "no-approval":
+        emulator.expect_no_approval(event, by=by, **within)
     else:
-        expectations.no_approval(event.id, by=by, within_s=said.within_s)
+        emulator.expect_no_more()
 
 
 def _request_out(asked: Asked) -> RequestOut:

@@ -16,19 +16,16 @@ from typing import Any
 from uuid import UUID
 
 from forewarn.clock import Clock, ManualClock, clock_for
-from forewarn.core.errors import Invalid, InvalidSettings, Refused
+from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
-    Machine,
     OnFailure,
     Order,
     OrderState,
     Request,
-    Scope,
-    ScopeKind,
     Source,
     Targets,
 )
@@ -37,15 +34,18 @@ from forewarn.server import MIN_TOKEN_CHARS, Service, environment_token, new_id,
 from forewarn.settings import Settings, load, on_loopback
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.control_api import emulator_calls
+from forewarn.testing.emulated import SCOPE, fleet_of
 from forewarn.testing.expectations import WITHIN_S, Expectations
-from forewarn.testing.faults import Fault, Playbook, parse_faults, read_faults
+from forewarn.testing.faults import Fault, Playbook, listed, parse_faults, read_faults
 from forewarn.testing.listening import RecordedConnection
 from forewarn.testing.recording import Asked, RequestLog
+from forewarn.testing.recordings import read_recording
+from forewarn.testing.replaying import Replay, ReplayedConnection
+from forewarn.web.answers import ANY_HOST
 from forewarn.web.api.access import ENVIRONMENT_TOKEN
 from forewarn.web.api.calls import CALLS
+from forewarn.web.guest import NewConnection
 
-SCOPE = "emulated"
-UPDATE_DOMAINS = 5
 MAX_MACHINES = 250
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "emulator")
@@ -88,24 +88,28 @@ class Emulator:
     `clock` is `manual`, `system` or a rate like `60x`. `seed` fixes the ids, the dice of the faults, and on the manual clock
     the start, 2030-01-01. `port` is the guests', the operators' is the next; 0 takes any two. `guest` and
     `operator` are other addresses for them, HOST:PORT; off loopback operators need FOREWARN_TOKEN. `enabled=False` waits for the
-    first poll, as the service does. Other settings as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default
-    both are off.
+    first poll, as the service does. `replay` is a recording: its machine is whoever calls, and sees that alone. Other settings
+    as in a configuration file: `disable_after="24h"`, `rate_limit=5`; by default both are off.
     """
 
     def __init__(
         self,
-        machines: int = 1,
+        machines: int | None = None,
         *,
-        fleet: Path | Fleet | None = None,
+        fleet: Path | str | Fleet | None = None,
         clock: str = "manual",
         seed: int | None = None,
         port: int = 0,
         guest: str = "",
         operator: str = "",
         faults: Faults | None = None,
+        replay: Path | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
+        if machines is not None and fleet is not None:
+            raise InvalidSettings("machines: a fleet says which machines there are: leave one of the two out")
+        machines = 1 if machines is None else machines
         if not 1 <= machines <= MAX_MACHINES:
             raise InvalidSettings(
                 f"machines: {machines} are too few or too many: use 1 to {MAX_MACHINES}, or a fleet file"
@@ -114,8 +118,15 @@ class Emulator:
             raise InvalidSettings(f"port: {port} and the next must be ports: use 1 to 65534, or 0 for any two")
         if wrong := sorted(settings.keys() & set(OWN_SETTINGS)):
             raise InvalidSettings(f"{wrong[0]}: an emulator has its own: leave it out")
+        recording = read_recording(replay) if replay is not None else None
+        if recording is not None:
+            if fleet is not None or machines != 1:
+                raise InvalidSettings(
+                    "replay: a recording is what one machine saw: leave out other machines and fleets"
+                )
+            fleet = fleet_of(1, recording.head.machine)
         self._machines = machines
-        self._fleet = fleet
+        self._fleet = Path(fleet) if isinstance(fleet, str) else fleet
         self._guest = guest or f"127.0.0.1:{port}"
         self._operator = operator or f"127.0.0.1:{port + 1 if port else 0}"
         self._enabled = enabled
@@ -123,9 +134,10 @@ class Emulator:
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
         self.clock = _clock(clock, seeded=seed is not None)
+        self.replay = Replay(recording, self.clock) if recording is not None else None
         self.log = RequestLog(self.clock.now)
         self.expectations = Expectations(self.log)
-        self.set_faults(faults or ())
+        self._playbook = self._playbook_of(faults or ())
         self._open = ExitStack()
 
     # -- coming and going
@@ -159,7 +171,12 @@ class Emulator:
         self._open.callback(self.service.close)
         self.service.control.listen(self.log.heard)
         self._apply_fleet()
-        connection = partial(RecordedConnection, self.log, self._choose_fault)
+        self._playbook.refuse_strangers(self.machine_names())
+        connection: NewConnection = partial(RecordedConnection, self.log, self._choose_fault)
+        if self.replay is not None:
+            self.replay.nudge = self.service.ticker.nudge
+            self.service.ticker.add_chore(self.replay)
+            connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
         )
@@ -227,6 +244,8 @@ class Emulator:
             emergency=emergency,
             on_failure=_one_of(OnFailure, on_failure, "on_failure"),
         )
+        if self.replay is not None:
+            raise Refused("an emulator that replays shows the recording alone: schedule on one without `replay`")
         control = self.service.control
         maintenance_id = control.submit(request, OPERATOR)
         self.service.ticker.settle()  # what starts at once has started when this returns
@@ -284,7 +303,8 @@ class Emulator:
         self, *, machine: str | None = None, method: str = "", event: Scheduled | str | None = None, since: int = 0
     ) -> list[Asked]:
         """The log, oldest first: of a machine, of a method, approving or showing an event, after request number `since`."""
-        wanted = _id(event) if event is not None else ""
+        wanted = self._known_event(event) if event is not None else ""
+        self._known_machine(machine)
         return [
             r
             for r in self.log.requests()
@@ -296,23 +316,32 @@ class Emulator:
         self, event: Scheduled | str, by: str | None = None, *, status: str = "", within_s: float = WITHIN_S
     ) -> Asked:
         __tracebackhide__ = True
-        return self.expectations.seen(_id(event), by=by, status=status, within_s=within_s)
+        return self.expectations.seen(
+            self._known_event(event), by=self._known_machine(by), status=status, within_s=within_s
+        )
 
     def expect_approval(
         self, event: Scheduled | str, within_s: float = WITHIN_S, times: int = 1, *, by: str | None = None
     ) -> list[Asked]:
         __tracebackhide__ = True
-        return self.expectations.approval(_id(event), by=by, times=times, within_s=within_s)
+        return self.expectations.approval(
+            self._known_event(event), by=self._known_machine(by), times=times, within_s=within_s
+        )
 
     def expect_no_approval(self, event: Scheduled | str, within_s: float = 0.0, *, by: str | None = None) -> None:
         __tracebackhide__ = True
-        self.expectations.no_approval(_id(event), by=by, within_s=within_s)
+        self.expectations.no_approval(self._known_event(event), by=self._known_machine(by), within_s=within_s)
+
+    def expect_no_more(self) -> None:
+        """No event was approved again since `expect_approval`; the fixture asks at the end of a test."""
+        __tracebackhide__ = True
+        self.expectations.no_more()
 
     def expect_poll(
         self, by: str | None = None, *, within_s: float = WITHIN_S, times: int = 1, since: int | None = None
     ) -> list[Asked]:
         __tracebackhide__ = True
-        return self.expectations.poll(by=by, times=times, within_s=within_s, since=since)
+        return self.expectations.poll(by=self._known_machine(by), times=times, within_s=within_s, since=since)
 
     def timeline(self) -> str:
         return "\n".join(self.log.timeline())
@@ -325,19 +354,39 @@ class Emulator:
 
     def set_faults(self, faults: Faults) -> None:
         """From now on these: a file, or tables as in one. Numbers and times count anew."""
+        playbook = self._playbook_of(faults)
+        playbook.refuse_strangers(self.machine_names())
+        self._playbook = playbook
+
+    def _playbook_of(self, faults: Faults) -> Playbook:
         parsed = read_faults(Path(faults)) if isinstance(faults, str | Path) else parse_faults(faults)
-        self._faults_since = self.clock.now()
-        self._playbook = Playbook(parsed, seed=self.seed)
+        return Playbook(parsed, began=self.clock.now(), seed=self.seed)
 
     @property
     def faults(self) -> tuple[Fault, ...]:
         return self._playbook.faults
 
     def _choose_fault(self, machine: str, method: str) -> Fault | None:
-        since_s = (self.clock.now() - self._faults_since).total_seconds()
-        return self._playbook.choose(machine=machine, method=method, since_s=since_s)
+        chosen = self._playbook.choose(machine=machine, method=method, now=self.clock.now())
+        return chosen or (self.replay.fault if self.replay is not None else None)
 
     # -- names and moments
+
+    def _known_event(self, event: Scheduled | str) -> str:
+        """Its id; one that never was is a mistake of the test's, and no expectation on it would ever fail."""
+        event_id = _id(event).upper()
+        if self.replay is None:
+            self.service.control.event(event_id)
+        elif event_id not in self.replay.event_ids:
+            raise NotFound(f"event {event_id} is not in the recording")
+        return event_id
+
+    def _known_machine(self, name: str | None) -> str | None:
+        """`vm-0`, `scope/vm-0`, or None for anybody; one that is not there is a mistake as well."""
+        names = self.machine_names() if name is not None else []
+        if name is not None and not any(name in (each, each.partition("/")[2]) for each in names):
+            raise NotFound(f"there is no machine {name!r}: {listed(names)}")
+        return name
 
     def _key(self, name: str) -> tuple[str, str]:
         scope, slash, rest = name.partition("/")
@@ -351,31 +400,19 @@ class Emulator:
 
 
 def _reached(settings: Settings) -> Settings:
-    """On loopback without a token; elsewhere, in a container's network, with one, and in the clear: the work is pretended."""
+    """On loopback without a token; elsewhere, in a container's network, with one, and in the clear: the work is pretended.
+
+    There guests call it by whatever name that network gives it.
+    """
     free = on_loopback(settings.operator)
     if not free and not environment_token():
         raise InvalidSettings(
             f"operator: {settings.operator} is not on loopback, and others could give orders there: set {ENVIRONMENT_TOKEN} to a"
             f" token of at least {MIN_TOKEN_CHARS} characters, and give it to those who may"
         )
-    return replace(settings, behind_tls_proxy=False, token_free=free)
-
-
-def fleet_of(machines: int) -> Fleet:
-    """One scope, in which every type of event is possible: a placement group knows Terminate too."""
-    placed = [
-        Machine(
-            scope=SCOPE,
-            name=f"vm-{number}",
-            update_domain=number % UPDATE_DOMAINS,
-            fault_domain=number % UPDATE_DOMAINS,
-            host=f"host-{number}",
-            addresses=(f"127.0.0.{number + 1}",),
-        )
-        for number in range(machines)
-    ]
-    scope = Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)
-    return Fleet({SCOPE: scope}, {machine.key: machine for machine in placed})
+    by_name = not all(on_loopback(listener.partition("@")[0]) for listener in settings.guest)
+    hosts = (ANY_HOST,) if by_name else settings.allowed_hosts
+    return replace(settings, behind_tls_proxy=False, token_free=free, allowed_hosts=hosts)
 
 
 def seeded_ids(seed: int) -> Callable[[], str]:

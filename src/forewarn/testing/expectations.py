@@ -19,8 +19,11 @@ class ExpectationFailed(AssertionError):
 
 
 class Expectations:
+    """On a log. How often an event was approved, once expected, holds until the end: `no_more` looks again."""
+
     def __init__(self, log: RequestLog) -> None:
         self._log = log
+        self._counted: dict[tuple[str, str | None], int] = {}
 
     def seen(self, event_id: str, *, by: str | None = None, status: str = "", within_s: float = WITHIN_S) -> Asked:
         """A document with the event in it has reached the machine, or anybody; with `status`, in that status."""
@@ -37,7 +40,7 @@ class Expectations:
     def approval(
         self, event_id: str, *, by: str | None = None, times: int = 1, within_s: float = WITHIN_S
     ) -> list[Asked]:
-        """Approved so many times, no more; an answer that was lost may be asked for again."""
+        """Approved so many times, no more so far; an answer that was lost may be asked for again."""
 
         def enough(requests: list[Asked]) -> list[Asked] | None:
             found = _approvals(requests, event_id, by)
@@ -51,7 +54,25 @@ class Expectations:
                 f"{by or 'anybody'} was expected to approve event {event_id} {_times(times)} within {within_s:g} s: it was"
                 f" approved {_times(len(found))}"
             )
+        self._whole(event_id)
+        self._counted[event_id, by] = times
         return found
+
+    def no_more(self) -> None:
+        """Every event is still approved as many times as was last expected."""
+        requests = self._log.requests()
+        for (event_id, by), times in self._counted.items():
+            self._whole(event_id)
+            found = len(_approvals(requests, event_id, by))
+            if found != times:
+                raise self._failed(
+                    f"{by or 'anybody'} was expected to approve event {event_id} {_times(times)}, and did so; by the end it"
+                    f" was approved {_times(found)}"
+                )
+
+    def forget(self) -> None:
+        """What was counted so far need not hold."""
+        self._counted.clear()
 
     def no_approval(self, event_id: str, *, by: str | None = None, within_s: float = 0.0) -> None:
         """Nobody asked to start it, not even in vain, until the time is up."""
@@ -61,6 +82,7 @@ class Expectations:
 
         if (asked := self._log.wait(found, within_s)) is not None:
             raise self._failed(f"event {event_id} was not to be approved, and request {asked.number} did")
+        self._whole(event_id)
 
     def poll(
         self, *, by: str | None = None, times: int = 1, within_s: float = WITHIN_S, since: int | None = None
@@ -76,6 +98,14 @@ class Expectations:
         if found is None:
             raise self._failed(f"{by or 'anybody'} was expected to poll {_times(times)} within {within_s:g} s")
         return found
+
+    def _whole(self, event_id: str) -> None:
+        """Where approvals are no longer kept, nothing is said of how many there were."""
+        if self._log.approvals_gone:
+            raise self._failed(
+                f"how often event {event_id} was approved cannot be told: the log is full of approvals, and the first"
+                f" {self._log.approvals_gone} are no longer kept"
+            )
 
     def _failed(self, message: str) -> ExpectationFailed:
         return ExpectationFailed(message, self._log.timeline())

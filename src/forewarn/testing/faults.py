@@ -7,8 +7,9 @@ request that was done. Only requests for the document and approvals are meant, n
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,6 +37,7 @@ STATUSES = {
 WHEN = ("requests", "machine", "method", "after", "for", "probability")
 METHODS = ("GET", "HEAD", "POST")
 MAX_FAULTS = 100
+MAX_LISTED = 8
 MAX_FILE_BYTES = 64 * 1024
 _NUMBERS = re.compile(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?")
 _MILLISECONDS = re.compile(r"([0-9]{1,6})ms")
@@ -61,23 +63,36 @@ class Fault:
         return str(self.status) if self.kind == "status" else self.kind
 
     def is_for(self, machine: str, method: str) -> bool:
-        return self.machine in ("", machine) and self.method in ("", method)
+        """`machine` is `scope/name`; the fault's may be the name alone."""
+        meant = self.machine in ("", machine, machine.partition("/")[2])
+        return meant and self.method in ("", method)
 
     def in_time(self, since_s: float) -> bool:
         return since_s >= self.after_s and (self.for_s is None or since_s < self.after_s + self.for_s)
 
 
 class Playbook:
-    """The faults and how often each was considered. Of several that apply to a request the first is taken."""
+    """The faults, since when, and how often each was considered. Of several that apply to a request the first is taken."""
 
-    def __init__(self, faults: Iterable[Fault] = (), *, seed: int = 0) -> None:
+    def __init__(self, faults: Iterable[Fault] = (), *, began: datetime, seed: int = 0) -> None:
         self.faults = tuple(faults)
+        self._began = began
         self._seed = seed
         self._considered: Counter[int] = Counter()
         self._drawn: Counter[tuple[int, str]] = Counter()
 
-    def choose(self, *, machine: str, method: str, since_s: float) -> Fault | None:
-        """`since_s` is the service clock since the playbook began."""
+    def refuse_strangers(self, machines: Collection[str]) -> None:
+        """`machines` are all there are, each `scope/name`: a fault of another would never strike, and nobody would notice."""
+        known = {*machines, *(machine.partition("/")[2] for machine in machines)}
+        for number, fault in enumerate(self.faults, 1):
+            if fault.machine and fault.machine not in known:
+                raise InvalidSettings(
+                    f"faults: fault {number}: machine: there is no {fault.machine!r}: {listed(machines)}"
+                )
+
+    def choose(self, *, machine: str, method: str, now: datetime) -> Fault | None:
+        """What befalls the next request of the machine (`scope/name`), if anything; `now` is the service clock."""
+        since_s = (now - self._began).total_seconds()
         chosen = None
         for index, fault in enumerate(self.faults):
             if not fault.is_for(machine, method):
@@ -96,6 +111,12 @@ class Playbook:
         self._drawn[index, machine] += 1
         dice = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
         return dice.random() < fault.probability
+
+
+def listed(machines: Collection[str]) -> str:
+    """Some of them, for whoever named one that is not there."""
+    shown = sorted(machines)
+    return f"there are {', '.join(shown[:MAX_LISTED])}" + (" …" if len(shown) > MAX_LISTED else "")
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:

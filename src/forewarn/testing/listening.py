@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from forewarn.core.document import parse_start_requests, rfc1123
 from forewarn.core.errors import Invalid
 from forewarn.testing.faults import STATUSES, Fault
-from forewarn.testing.recording import LOSING, RequestLog
+from forewarn.testing.recording import RequestLog
 from forewarn.web import answers
 from forewarn.web.answers import SCHEDULED_EVENTS, Request
 from forewarn.web.guest import Connection
@@ -20,6 +20,7 @@ from forewarn.web.guests import Guests
 from forewarn.web.loop import Timer
 
 END_OF_HEAD = b"\r\n\r\n"
+LOSING = ("stall", "cut", "reset")
 RETRY_AFTER = (b"Retry-After: 1",)
 UNKNOWN_EVENT = {
     "EventId": "00000000-0000-4000-8000-00000000FFFF",
@@ -34,7 +35,7 @@ Choose = Callable[[str, str], Fault | None]
 
 
 class RecordedConnection(Connection):
-    """`choose` is told machine and method and says what goes wrong, if anything."""
+    """`choose` is told machine (`scope/name`) and method and says what goes wrong, if anything."""
 
     _number: int | None = None  # of the request under way
     _fault: Fault | None = None
@@ -64,13 +65,18 @@ class RecordedConnection(Connection):
             approves=_approved(request),
         )
         meant = asked.path == SCHEDULED_EVENTS
-        self._number, self._fault = asked.number, self._choose(machine, request.method) if meant else None
+        who = f"{asked.scope}/{machine}"
+        self._number, self._fault = asked.number, self._choose(who, request.method) if meant else None
         if self._fault is not None and self._fault.kind == "status":
             status = self._fault.status
             extra = RETRY_AFTER if status in (429, 503) else ()
             self.answer(answers.error(status, STATUSES[status], *extra), request)
         else:
-            super().begin(request, None)
+            self.pass_on(request)
+
+    def pass_on(self, request: Request) -> None:
+        """To the service, which answers it."""
+        super().begin(request, None)
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         fault, kind = self._fault, self._fault.kind if self._fault is not None else ""
@@ -125,7 +131,7 @@ class RecordedConnection(Connection):
             caller = self.identify()
             scope, machine = (caller.scope, caller.name) if caller is not None else ("", "")
             number = self._log.asked(scope=scope, machine=machine, method="", target="", headers=(), body=b"").number
-        lost = fault is not None and fault.kind in LOSING
+        lost = fault is not None and _loses(fault.kind, data)
         incarnation, events = (None, ()) if lost else _document(data)
         # A stalled answer has no status; the guest may still hang up, and that is written down too.
         stalled = fault is not None and fault.kind == "stall"
@@ -135,6 +141,7 @@ class RecordedConnection(Connection):
             fault=str(fault or ""),
             incarnation=incarnation,
             events=events,
+            lost=lost,
         )
         if not stalled:
             self._number = self._fault = None
@@ -154,11 +161,21 @@ def _document(data: bytes) -> tuple[int | None, tuple[tuple[str, str], ...]]:
     """The incarnation and the events in an answer; none where it is no document."""
     try:
         told = json.loads(data.partition(END_OF_HEAD)[2])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, ()
-    if not isinstance(told, dict) or "DocumentIncarnation" not in told:
+    listed = told.get("Events") if isinstance(told, dict) else None
+    if not isinstance(listed, list) or not isinstance(told.get("DocumentIncarnation"), int):
         return None, ()
-    return told["DocumentIncarnation"], tuple((e["EventId"], e["EventStatus"]) for e in told["Events"])
+    # A recorded document need not be as ours are.
+    events = [(e.get("EventId"), e.get("EventStatus")) for e in listed if isinstance(e, dict)]
+    return told["DocumentIncarnation"], tuple(
+        (i.upper(), s) for i, s in events if isinstance(i, str) and isinstance(s, str)
+    )
+
+
+def _loses(kind: str, data: bytes) -> bool:
+    """Whether the guest does not have the answer, or not a readable one, whatever was done."""
+    return kind in LOSING or (kind == "bad-json" and bad_json(data) != data)
 
 
 def cut(data: bytes) -> bytes:

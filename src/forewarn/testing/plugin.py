@@ -49,6 +49,7 @@ def scheduled_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("FOREWARN_TOKEN", raising=False)  # it needs none, and another server's is not its business
         yield emulator
+        emulator.expect_no_more()
 
 
 def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -80,8 +81,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """A test that failed shows what guests and service did; an expectation that failed has said so itself."""
     report = (yield).get_result()
     emulator = getattr(item, "funcargs", {}).get(FIXTURE)
-    if call.when == "call" and report.failed and emulator is not None and not hasattr(_raised(call), "timeline"):
-        report.sections.append((FIXTURE, emulator.timeline()))
+    if call.when == "call" and report.failed and emulator is not None:
+        emulator.expectations.forget()  # one failure says enough
+        if not hasattr(_raised(call), "timeline"):
+            report.sections.append((FIXTURE, emulator.timeline()))
 
 
 def _raised(call: pytest.CallInfo[None]) -> BaseException | None:

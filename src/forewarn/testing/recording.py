@@ -1,7 +1,7 @@
 """What the guests of an emulator asked and were answered, and what the service did meanwhile, in order and with both clocks.
 
 Written by the listener's thread and whoever changes the service, read and waited on by everybody else. Bounded: of a long run
-the latest is kept.
+the latest is kept, and approvals before anything else, for expectations are about them.
 """
 
 import threading
@@ -20,8 +20,7 @@ MAX_NOTES = 10_000
 MAX_BODY_BYTES = 4_096
 MAX_TIMELINE = 100
 SHOWN_ID_CHARS = 8
-# After these the guest does not have the answer, whatever was done.
-LOSING = frozenset({"stall", "cut", "bad-json", "reset"})
+WAITED_S = 0.1
 
 T = TypeVar("T")
 
@@ -32,6 +31,7 @@ class Asked:
 
     `at` is the service clock, `at_s` real seconds since the emulator began. `events` are the ids and statuses in the document
     that the guest got, `approves` the ids in its StartRequests, whatever became of them. `left`: the guest hung up first.
+    `lost`: the guest does not have the answer, or not a readable one.
     """
 
     number: int
@@ -48,8 +48,10 @@ class Asked:
     fault: str = ""
     incarnation: int | None = None
     events: tuple[tuple[str, str], ...] = ()
+    answered_at: datetime | None = None
     answered_s: float | None = None
     left: bool = False
+    lost: bool = False
 
     @property
     def path(self) -> str:
@@ -59,11 +61,6 @@ class Asked:
     def polls(self) -> bool:
         """Whether it asks for the document."""
         return self.method == "GET" and self.path == "/metadata/scheduledevents"
-
-    @property
-    def lost(self) -> bool:
-        """Whether the guest does not have the answer, or not a readable one."""
-        return self.fault in LOSING or self.left
 
     def is_of(self, machine: str | None) -> bool:
         """`vm-0`, `scope/vm-0`, or anybody."""
@@ -104,8 +101,10 @@ class RequestLog:
         self._began, self._began_s = now(), monotonic()
         self._news = threading.Condition()
         self._requests: dict[int, Asked] = {}
+        self._others: deque[int] = deque()  # the numbers of those that approve nothing
         self._notes: deque[Noted] = deque(maxlen=MAX_NOTES)
         self._count = 0
+        self._approvals_gone = 0
 
     # -- writing
 
@@ -128,20 +127,31 @@ class RequestLog:
                 approves=approves,
             )
             self._requests[asked.number] = asked
+            if not approves:
+                self._others.append(asked.number)
             if len(self._requests) > MAX_REQUESTS:
-                del self._requests[next(iter(self._requests))]
+                self._make_room()
             self._news.notify_all()
         return asked
 
+    def _make_room(self) -> None:
+        if self._others:
+            del self._requests[self._others.popleft()]
+        else:
+            del self._requests[next(iter(self._requests))]
+            self._approvals_gone += 1
+
     def answered(
         self, number: int, *, status: int | None, fault: str = "", incarnation: int | None = None,
-        events: tuple[tuple[str, str], ...] = (), left: bool = False,
+        events: tuple[tuple[str, str], ...] = (), left: bool = False, lost: bool = False,
     ) -> None:  # fmt: skip
         with self._news:
             asked = self._requests.get(number)
             if asked is not None:
                 self._requests[number] = replace(
                     asked, status=status, fault=fault, incarnation=incarnation, events=events, left=left,
+                    lost=lost or left,
+                    answered_at=self._now() if status is not None else None,
                     answered_s=self._elapsed_s() if status is not None else None,
                 )  # fmt: skip
                 self._news.notify_all()
@@ -161,6 +171,18 @@ class RequestLog:
         with self._news:
             return self._count
 
+    @property
+    def gone(self) -> int:
+        """How many requests are no longer kept."""
+        with self._news:
+            return self._count - len(self._requests)
+
+    @property
+    def approvals_gone(self) -> int:
+        """How many of those approved something: then nobody can say how often it was approved."""
+        with self._news:
+            return self._approvals_gone
+
     def requests(self) -> list[Asked]:
         """In the order they came."""
         with self._news:
@@ -176,23 +198,36 @@ class RequestLog:
             return result
 
     def timeline(self) -> list[str]:
-        """The latest of what guests and the service did, one line each, with the real time and the service's."""
+        """The latest of what guests and the service did, one line each, with the real time and the service's.
+
+        A poll stands where it was answered, after what it tells of; anything else where it was asked, before what it led to.
+        """
         with self._news:
-            entries: list[Asked | Noted] = [*self._requests.values(), *self._notes]
-        entries.sort(key=lambda each: each.at_s)
-        lines = [f"{e.at_s:9.3f} s  {self._since(e.at):>8}  {e}" for e in entries[-MAX_TIMELINE:]]
-        left_out = len(entries) - len(lines)
+            entries = [*map(_placed, self._requests.values()), *((n.at_s, n.at, str(n)) for n in self._notes)]
+            gone = self._count - len(self._requests)
+        entries.sort(key=lambda entry: entry[0])
+        lines = [f"{at_s:9.3f} s  {self._since(at):>8}  {text}" for at_s, at, text in entries[-MAX_TIMELINE:]]
+        left_out = len(entries) - len(lines) + gone
         return [f"… {left_out} earlier entries", *lines] if left_out else lines
 
     def trace(self) -> str:
         """Every request in a line with the service's time: the same seed and the same guests give the same bytes."""
-        return "".join(f"{self._since(each.at)} {each}\n" for each in self.requests())
+        gone = f"… {self.gone} earlier requests are no longer kept\n" if self.gone else ""
+        return gone + "".join(f"{self._since(each.at)} {each}\n" for each in self.requests())
 
     def _elapsed_s(self) -> float:
         return monotonic() - self._began_s
 
     def _since(self, moment: datetime) -> str:
         return f"+{duration_text(int((moment - self._began).total_seconds()))}"
+
+
+def _placed(asked: Asked) -> tuple[float, datetime, str]:
+    """Where it stands in the timeline, in real time and the service's; whoever waited long is shown to have."""
+    if not asked.polls or asked.answered_s is None or asked.answered_at is None:
+        return asked.at_s, asked.at, str(asked)
+    waited = f" (asked at {asked.at_s:.3f} s)" if asked.answered_s - asked.at_s >= WAITED_S else ""
+    return asked.answered_s, asked.answered_at, f"{asked}{waited}"
 
 
 def _short(event_id: str) -> str:

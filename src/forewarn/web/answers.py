@@ -23,6 +23,7 @@ MAX_WAIT_DIGITS = 9
 _DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 _WAIT = re.compile(r"wait=0*([1-9][0-9]*)")
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?")
+ANY_HOST = "*"  # for emulators: a configuration cannot say it
 _TAG = re.compile(r'(?:W/)?("[^"]*")|([^"]+)')
 VERSION_INDEX = {name: index for index, name in enumerate(VERSIONS)}
 
@@ -156,7 +157,7 @@ def _own_host(host: str, allowed_hosts: Collection[str]) -> bool:
     if found is None:
         return False
     name, six = found["name"] or "", found["six"] or ""
-    if name.lower() == "localhost" or name.lower() in allowed_hosts:
+    if name.lower() == "localhost" or name.lower() in allowed_hosts or ANY_HOST in allowed_hosts:
         return True
     try:
         return bool(ipaddress.IPv6Address(six) if six else ipaddress.IPv4Address(name))

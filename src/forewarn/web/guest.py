@@ -22,6 +22,7 @@ LINGER_S = 2.0
 
 REASONS = {
     200: b"OK",
+    304: b"Not Modified",
     400: b"Bad Request",
     404: b"Not Found",
     405: b"Method Not Allowed",
@@ -284,7 +285,7 @@ class Connection:
 
     def answer(self, answer: Answer, request: Request) -> None:
         keep = self.keeps(request)
-        head = [b"HTTP/1.1 %d %b" % (answer.status, REASONS.get(answer.status, b"Not Modified"))]
+        head = [b"HTTP/1.1 %d %b" % (answer.status, REASONS.get(answer.status, b""))]
         if answer.status != 304:
             head += [b"Content-Type: " + answer.content_type] if answer.body else []
             head.append(b"Content-Length: %d" % len(answer.body))

@@ -6,6 +6,7 @@ from tests.testing.agents.toy import Toy
 
 
 class Headless(Toy):
+    after_failure_s = 0.3
     headers: Mapping[str, str] = {}
 
 

@@ -4,6 +4,7 @@ from tests.testing.agents.toy import Toy
 
 
 class Latest(Toy):
+    after_failure_s = 0.3
     version = "latest"
 
 

@@ -1,4 +1,4 @@
-"""Wrong: it asks every eight seconds, and does not hear SIGTERM."""
+"""Wrong: it asks every six seconds, and does not hear SIGTERM."""
 
 import signal
 
@@ -6,7 +6,7 @@ from tests.testing.agents.toy import Toy
 
 
 class Sluggish(Toy):
-    pause_s = 8.0
+    pause_s = 6.0
 
 
 if __name__ == "__main__":

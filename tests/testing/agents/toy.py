@@ -1,16 +1,18 @@
-"""A small agent that does everything right. The wrong ones beside it differ from it in one place each."""
+"""A small agent that does everything right. The wrong ones beside it differ from it in one place each.
 
-import http.client
+It is started some hundred times: it imports no more than it needs.
+"""
+
 import json
 import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 Json = dict[str, Any]
-FAILURES = (OSError, http.client.HTTPException, ValueError)
+FAILURES = (OSError, ValueError)
 
 
 class Toy:
@@ -21,7 +23,7 @@ class Toy:
     headers: Mapping[str, str] = {"Metadata": "true"}
 
     def __init__(self) -> None:
-        self.where = urlsplit(os.environ["FOREWARN_ENDPOINT"])
+        self.host, _, self.port = os.environ["FOREWARN_ENDPOINT"].removeprefix("http://").rpartition(":")
         self.me = os.environ["CONFORM_MACHINE"]
         self.memory = Path(os.environ["STATE_DIRECTORY"]) / "memory.json"
         self.prepared: list[str] = []
@@ -80,19 +82,25 @@ class Toy:
     def remember(self) -> None:
         self.memory.write_text(json.dumps([self.prepared, self.approved]), "utf-8")
 
-    def ask(self, method: str, body: str | None = None) -> Json:
-        connection = http.client.HTTPConnection(self.where.hostname or "", self.where.port, timeout=self.patience_s)
-        try:
-            connection.request(
-                method, f"/metadata/scheduledevents?api-version={self.version}", body, dict(self.headers)
-            )
-            response = connection.getresponse()
-            whole = response.read()
-            if response.status != 200:
-                raise ValueError(response.status)
-            return json.loads(whole) if method == "GET" else {}
-        finally:
-            connection.close()
+    def ask(self, method: str, body: str = "") -> Json:
+        lines = [
+            f"{method} /metadata/scheduledevents?api-version={self.version} HTTP/1.1",
+            f"Host: {self.host}",
+            "Connection: close",
+            f"Content-Length: {len(body)}",
+            *(f"{name}: {value}" for name, value in self.headers.items()),
+        ]
+        with socket.create_connection((self.host, int(self.port)), timeout=self.patience_s) as connection:
+            connection.sendall("\r\n".join([*lines, "", body]).encode())
+            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        head, _, whole = answer.partition(b"\r\n\r\n")
+        first, *others = head.decode().split("\r\n")
+        status = int(first.split()[1]) if first else 0
+        if status != 200:
+            raise ValueError(status)
+        if f"Content-Length: {len(whole)}" not in others:
+            raise ValueError("half an answer")
+        return json.loads(whole) if method == "GET" else {}
 
 
 def append(path: str, line: str) -> None:

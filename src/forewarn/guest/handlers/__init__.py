@@ -7,6 +7,9 @@
     recover(spec, run)      undo it, or raise StepFailed; harmless when there is nothing to undo
     UNDOES_AGAIN = True     where undoing has several parts: an interrupted one is repeated, and finds what is left to do
 
+`verify` is also asked right before approving (`run.phase` is "approve" then), and must be quick. What is good for one event only
+is in `plan.EACH_EVENT`: it is prepared for each.
+
 A handler that is told of changes (`plan.TELLERS`) has `tell(spec, run)` as well and does nothing in the others.
 """
 

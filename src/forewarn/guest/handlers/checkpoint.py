@@ -15,11 +15,13 @@ from forewarn.guest.handlers import process
 from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.saved import checksum_of, mark_of, to_disk
 from forewarn.guest.reading import keys_of, seconds, values, words
-from forewarn.guest.steps import POLL_S, Run
+from forewarn.guest.steps import POLL_S, Run, start_ticks
 
 UNDOES_AGAIN = True
 PLACE = "{checkpoint}"
 VARIABLE = "FOREWARN_CHECKPOINT"
+# How far a restore has come.
+BEGUN, DONE = "begun", "done"
 # A file's time is the kernel's, which ticks a little behind the clock.
 TICK_NS = 20_000_000
 
@@ -58,7 +60,9 @@ def check(spec: Spec) -> List[str]:
 def prepare(spec: Spec, run: Run) -> None:
     event_id = run.event.get("EventId")
     if run.kept.get("asked") != event_id or not _newer(spec, run):
-        run.keep(asked=event_id, asked_ns=int(run.wall_s() * 1e9), was=mark_of(spec.file), sha256="", restored=False)
+        asked_ns = int(run.wall_s() * 1e9)
+        was, program = mark_of(spec.file), _program(spec)
+        run.keep(asked=event_id, asked_ns=asked_ns, was=was, program=program, sha256="", restored="")
         _ask(spec, run)
     why = run.until(lambda: (_newer(spec, run), f"{spec.file} was not written"), POLL_S) or _stable(spec, run)
     if why:
@@ -75,26 +79,56 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
     """By the file's size and time where they are as they were; else by its content. Nobody asked: nobody can tell."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
+    if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):
+        return False  # it was made for another event
     mark = mark_of(spec.file)
     return bool(mark) and (mark == run.kept.get("mark") or checksum_of(spec.file, run) == run.kept["sha256"])
 
 
 def recover(spec: Spec, run: Run) -> None:
-    checksum = run.kept.get("sha256")
-    if not checksum or not spec.restore or _runs(spec):
+    if "asked" not in run.kept or not spec.restore or _as_before(spec, run):
         return
-    if not run.kept.get("restored"):
-        if not mark_of(spec.file) or checksum_of(spec.file, run) != checksum:
-            raise StepFailed(
-                f"the checkpoint {spec.file} is damaged: it is not what was saved, and is not restored; "
-                "put the right file back, or take this step out of agent.toml"
-            )
-        _told(spec, spec.restore, run)
-        run.keep(restored=True)
-    why = run.until(lambda: (not spec.pid_file or _runs(spec), "its process is not there"), POLL_S)
+    if run.kept.get("restored") != DONE:
+        _restore(spec, run, run.kept.get("sha256", ""))
+    why = run.until(lambda: (not spec.pid_file or bool(_program(spec)), "its process is not there"), POLL_S)
     if why:
-        run.keep(restored=False)
+        run.keep(restored="")
         raise OutOfTime(f"{spec.file} was restored, but {why}")
+
+
+def _as_before(spec: Spec, run: Run) -> bool:
+    """Whether there is nothing to restore: the program never ended, or was restored already, or nothing was saved and it runs.
+
+    StepFailed when what runs is not what was saved, and when nothing was saved and nothing runs.
+    """
+    now, before, saved = _program(spec), run.kept.get("program", []), run.kept.get("sha256")
+    if not saved:
+        if before and not now:
+            raise StepFailed(
+                f"no checkpoint was made, and the program that {spec.pid_file} names is gone: start it by hand"
+            )
+        return True
+    if now and now != before and not run.kept.get("restored"):
+        raise StepFailed(
+            f"process {now[0]} was started without the checkpoint {spec.file}, which is not restored while it runs: "
+            "end it, or take this step out of agent.toml"
+        )
+    return bool(now)
+
+
+def _restore(spec: Spec, run: Run, checksum: str) -> None:
+    if not mark_of(spec.file) or checksum_of(spec.file, run) != checksum:
+        raise StepFailed(
+            f"the checkpoint {spec.file} is damaged: it is not what was saved, and is not restored; "
+            "put the right file back, or take this step out of agent.toml"
+        )
+    run.keep(restored=BEGUN)  # should the agent die, what runs then is what was restored
+    try:
+        _told(spec, spec.restore, run)
+    except StepFailed:
+        run.keep(restored="")
+        raise
+    run.keep(restored=DONE)
 
 
 def _ask(spec: Spec, run: Run) -> None:
@@ -111,8 +145,10 @@ def _told(spec: Spec, argv: Tuple[str, ...], run: Run) -> None:
     run.command([word.replace(PLACE, spec.file) for word in argv], more={VARIABLE: spec.file})
 
 
-def _runs(spec: Spec) -> bool:
-    return bool(spec.pid_file) and bool(process.running(spec.pid_file, spec.match))
+def _program(spec: Spec) -> List[int]:
+    """Which process: its pid, and when it began; [] when there is none, or nobody can tell."""
+    pid = process.running(spec.pid_file, spec.match) if spec.pid_file else 0
+    return [pid, start_ticks(pid)] if pid else []
 
 
 def _newer(spec: Spec, run: Run) -> bool:

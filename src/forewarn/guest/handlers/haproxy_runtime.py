@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from typing import Dict, List, Mapping, NamedTuple
 
-from forewarn.guest.errors import StepFailed
+from forewarn.guest.errors import StepFailed, Unanswered
 from forewarn.guest.sockets import Deadline, ask
 
 # Of srv_admin_state: forced by command; the others are inherited, configured or the resolver's.
@@ -42,40 +42,50 @@ class Place(NamedTuple):
         return f"{self.backend}/{self.name} at {self.proxy}"
 
     def look(self, deadline: Deadline) -> Seen:
-        found = servers(self.proxy, self.backend, deadline)
+        return self.among(servers(self.proxy, self.backend, deadline))
+
+    def among(self, found: Mapping[str, Seen]) -> Seen:
         if self.name not in found:
             there = ", ".join(sorted(found))[:_MAX_TOLD] or "none"
             raise StepFailed(f"{self}: there is no such server; the backend has {there}")
         return found[self.name]
 
-    def change(self, state: str, deadline: Deadline) -> None:
+    def change(self, state: str, deadline: Deadline) -> Seen:
         """Tell the proxy, and see that it is so."""
         said = asked(self.proxy, f"set server {self.backend}/{self.name} state {state}", deadline)
-        if self.look(deadline).admin != state:
+        seen = self.look(deadline)
+        if seen.admin != state:
             raise StepFailed(f"{self} was told {state} and is not" + (f": {said[:_MAX_TOLD]}" if said else ""))
+        return seen
 
 
 def servers(proxy: str, backend: str, deadline: Deadline) -> Dict[str, Seen]:
-    """Every server of the backend by name; StepFailed when the proxy does not say."""
-    states = _table(proxy, backend, asked(proxy, f"show servers state {backend}", deadline), "srv_admin_state", " ")
-    loads = _table(proxy, backend, asked(proxy, f"show stat {backend} 4 -1", deadline), "scur", ",")
-    sessions = {row["svname"]: _number(row["scur"]) + _number(row["qcur"]) for row in loads}
-    return {row["srv_name"]: _seen(row, sessions.get(row["srv_name"], 0)) for row in states}
+    """Every server of the backend by name; StepFailed when the proxy does not say, also of one of them."""
+    states, loads = (
+        asked(proxy, f"show {what}", deadline) for what in (f"servers state {backend}", f"stat {backend} 4 -1")
+    )
+    try:
+        rows = _table(proxy, backend, states, "srv_admin_state", " ")
+        stats = _table(proxy, backend, loads, "scur", ",")
+        sessions = {row["svname"]: int(row["scur"]) + int(row["qcur"]) for row in stats}
+        return {row["srv_name"]: _seen(row, sessions[row["srv_name"]]) for row in rows}
+    except (csv.Error, KeyError, ValueError):
+        raise Unanswered(f"the proxy {proxy} does not answer sensibly") from None
 
 
 def asked(proxy: str, line: str, deadline: Deadline) -> str:
     try:
         return ask(proxy, line, deadline).strip()
     except OSError as error:
-        raise StepFailed(
+        raise Unanswered(
             f"the proxy {proxy} does not answer: {error.strerror or error or 'no answer in time'}"
         ) from None
 
 
 def _seen(row: Mapping[str, str], sessions: int) -> Seen:
-    flags = _number(row["srv_admin_state"])
+    flags = int(row["srv_admin_state"])
     admin = "maint" if flags & _FORCED_MAINT else "drain" if flags & _FORCED_DRAIN else "ready"
-    usable = not flags & ~_REMEMBERED and row["srv_op_state"] in _UP and _number(row["srv_uweight"]) > 0
+    usable = not flags & ~_REMEMBERED and row["srv_op_state"] in _UP and int(row["srv_uweight"]) > 0
     return Seen(admin, usable, sessions)
 
 
@@ -85,10 +95,7 @@ def _table(proxy: str, backend: str, answer: str, column: str, separator: str) -
     titles = next((n for n, line in enumerate(lines) if line.startswith("# ")), None)
     rows = [] if titles is None else list(csv.reader([lines[titles][2:], *lines[titles + 1 :]], delimiter=separator))
     if not rows or column not in rows[0]:
-        said = lines[0][:_MAX_TOLD] if lines else "nothing"
-        raise StepFailed(f"the proxy {proxy} says of the backend {backend}: {said}")
+        if not lines:
+            raise Unanswered(f"the proxy {proxy} says nothing of the backend {backend}")
+        raise StepFailed(f"the proxy {proxy} says of the backend {backend}: {lines[0][:_MAX_TOLD]}")
     return [dict(zip(rows[0], row)) for row in rows[1:] if len(row) >= len(rows[0]) - 1]
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0

@@ -5,7 +5,7 @@ What the changing request was answered is not enough: `verify` must hold. What w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.http_registrar import Change, Look, change, headers_of, look, named
@@ -17,7 +17,7 @@ UNDOES_AGAIN = True
 # One request; less when the step has less.
 ASK_S = 10.0
 POLL_S = 0.2
-# Between two tries at a registrar that does not answer.
+# Between two tries at a registrar that does not answer, or not now.
 RETRY_S = 1.0
 IN, OUT = "in", "out"
 
@@ -48,69 +48,86 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 def check(spec: Spec) -> List[str]:
     """The registrar is asked where it is no trouble to anybody: by the GET."""
     try:
-        spec.verify.complaint(_headers(spec), ASK_S)
+        good, seen = spec.verify.see(_headers(spec), ASK_S)
     except StepFailed as error:
         return [str(error)]
-    return []
+    return [f"{named(spec.verify.url)} {seen}: that tells neither in nor out"] if good is None else []
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    out = _first_seen(spec, run)
-    run.keep(before=run.kept.get("before") or (OUT if out else IN))
-    if not out:
-        spec.prepare.make(_headers(spec), run.time_for(ASK_S))
-        _until(spec, spec.verify, run)
-
-
-def _first_seen(spec: Spec, run: Run) -> bool:
-    """Whether it is out. A registrar that does not answer just now is waited for: a failed step is never tried again."""
-    out: List[bool] = []
-
-    def look_() -> Tuple[bool, str]:
-        try:
-            out.append(verify(spec, run))
-        except StepFailed as error:
-            return False, str(error)
-        return True, ""
-
-    run.must(look_, RETRY_S)
-    return out[0]
+    """What is not known to be in or out is not touched: it could not be put back."""
+    if "before" not in run.kept:
+        out = _known(spec, run)
+        run.keep(before=OUT if out else IN)
+    _achieve(spec, spec.prepare, lambda: _see(spec, spec.verify, run), run)
 
 
 def verify(spec: Spec, run: Run) -> bool:
-    return not _complaint(spec, spec.verify, run)
+    return spec.verify.see(_headers(spec), run.time_for(ASK_S))[0] is True
 
 
 def recover(spec: Spec, run: Run) -> None:
     run.until_healthy()
     before = run.kept.get("before")
-    if before == OUT or _is_in(spec, run):
-        return
-    if before != IN:
+    if before == IN:
+        _achieve(spec, spec.recover, lambda: _is_in(spec, run), run)
+    elif before != OUT and _known(spec, run):
         raise StepFailed(
             f"{named(spec.verify.url)} says that it is out, and not by this agent: put it in if it should be"
         )
-    spec.recover.make(_headers(spec), run.time_for(ASK_S))
-    if spec.recovered is not None:
-        _until(spec, spec.recovered, run)
-    else:
-        run.must(lambda: (_is_in(spec, run), f"{named(spec.verify.url)} still says that it is out"), POLL_S)
 
 
-def _is_in(spec: Spec, run: Run) -> bool:
-    return not _complaint(spec, spec.recovered, run) if spec.recovered is not None else not verify(spec, run)
+def _known(spec: Spec, run: Run) -> bool:
+    """Whether it is out; asked until that is told."""
+    said: List[bool] = []
 
-
-def _until(spec: Spec, wanted: Look, run: Run) -> None:
     def look_() -> Tuple[bool, str]:
-        seen = _complaint(spec, wanted, run)
-        return not seen, f"the request was answered well, but {named(wanted.url)} {seen}"
+        try:
+            good, seen = _see(spec, spec.verify, run)
+        except StepFailed as error:
+            return False, str(error)
+        said.extend([] if good is None else [good])
+        return bool(said), seen
 
-    run.must(look_, POLL_S)
+    run.must(look_, RETRY_S)
+    return said[0]
 
 
-def _complaint(spec: Spec, wanted: Look, run: Run) -> str:
-    return wanted.complaint(_headers(spec), run.time_for(ASK_S))
+def _is_in(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
+    """As `recovered` shows it; without that, `verify` tells otherwise: an answer that tells neither is not being in."""
+    if spec.recovered is not None:
+        return _see(spec, spec.recovered, run)
+    good, seen = _see(spec, spec.verify, run)
+    return good is False, seen or f"{named(spec.verify.url)} still says that it is out"
+
+
+def _achieve(spec: Spec, asked: Change, look_: Callable[[], Tuple[Optional[bool], str]], run: Run) -> None:
+    """Look until it is so; where it is not it is asked for, until that was answered well. No answer means: not yet."""
+    accepted = False
+
+    def not_yet(why: str) -> Tuple[bool, str]:
+        if run.left_s() > 2 * RETRY_S:
+            run.pause(RETRY_S)
+        return False, why
+
+    def act() -> Tuple[bool, str]:
+        nonlocal accepted
+        try:
+            good, seen = look_()
+        except StepFailed as error:
+            return not_yet(str(error))
+        if good or accepted:
+            return bool(good), f"the request was answered well, but {seen}"
+        why = asked.make(_headers(spec), run.time_for(ASK_S))
+        accepted = not why
+        return act() if accepted else not_yet(why)
+
+    run.must(act, POLL_S)
+
+
+def _see(spec: Spec, wanted: Look, run: Run) -> Tuple[Optional[bool], str]:
+    good, seen = wanted.see(_headers(spec), run.time_for(ASK_S))
+    return good, f"{named(wanted.url)} {seen}" if seen else ""
 
 
 def _headers(spec: Spec) -> Dict[str, str]:

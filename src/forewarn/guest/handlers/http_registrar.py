@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
@@ -17,6 +17,10 @@ from forewarn.guest.transport import Answer, Transport
 
 METHODS = ("PUT", "POST", "DELETE", "PATCH")
 MAX_HEADERS = 50
+# What a GET may be answered where not as said: it is there, or it is not. Others, as 401, 302 and 503, are about the asking.
+_TELLING = (*range(200, 300), 404, 410)
+# "Not now" to a request that changes something, as is any 5xx.
+_LATER = (408, 429)
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)[ \t]*:[ \t]*([!-~]|[!-~][ -~]*[!-~])[ \t]*")
 
 
@@ -27,10 +31,18 @@ class Change(NamedTuple):
     url: str
     body: str = ""
 
-    def make(self, headers: Dict[str, str], timeout_s: float) -> None:
-        status = _request(self.method, self.url, headers, self.body, timeout_s).status
-        if not 200 <= status < 300:
-            raise StepFailed(f"{self.method} {named(self.url)} was answered {status}")
+    def make(self, headers: Dict[str, str], timeout_s: float) -> str:
+        """ "" when it was answered well; else why nobody knows whether it was done. StepFailed when it was refused."""
+        try:
+            status = _request(self.method, self.url, headers, self.body, timeout_s).status
+        except EndpointError as error:
+            return f"{self.method} {named(self.url)}: {error}"
+        if 200 <= status < 300:
+            return ""
+        said = f"{self.method} {named(self.url)} was answered {status}"
+        if status >= 500 or status in _LATER:
+            return said
+        raise StepFailed(said)
 
 
 class Look(NamedTuple):
@@ -43,18 +55,27 @@ class Look(NamedTuple):
     equals: Any = None
     contains: str = ""
 
-    def complaint(self, headers: Dict[str, str], timeout_s: float) -> str:
-        """ "" when the answer is as it must be; else how it is. StepFailed when there is none that tells anything."""
-        answer = _request("GET", self.url, headers, "", timeout_s)
-        if answer.status >= 500 and self.status < 500:
-            raise StepFailed(f"GET {named(self.url)} was answered {answer.status}")
+    def see(self, headers: Dict[str, str], timeout_s: float) -> Tuple[Optional[bool], str]:
+        """Whether the answer is as it must be, and how it is. None: it tells neither. StepFailed: there is no answer."""
+        try:
+            answer = _request("GET", self.url, headers, "", timeout_s)
+        except EndpointError as error:
+            raise StepFailed(f"GET {named(self.url)}: {error}") from None
         if answer.status != self.status:
-            return f"answers {answer.status}, not {self.status}"
+            if answer.status not in _TELLING:
+                raise StepFailed(f"GET {named(self.url)} was answered {answer.status}")
+            # Where its content tells, another answer has no such content.
+            by_content = bool(self.contains) or self.pointer is not None
+            return None if by_content else False, f"answers {answer.status}, not {self.status}"
         if self.contains and self.contains.encode() not in answer.body:
-            return f"does not contain {self.contains!r}"
-        if self.pointer is not None and not _equal(_at(answer.body, self.pointer), self.equals):
-            return f"has something else than {self.equals!r} at {self.pointer!r}"
-        return ""
+            return False, f"does not contain {self.contains!r}"
+        if self.pointer is not None:
+            found = _at(answer.body, self.pointer)
+            if found is None:
+                return None, f"has nothing at {self.pointer!r}"
+            if not _equal(found, self.equals):
+                return False, f"has something else than {self.equals!r} at {self.pointer!r}"
+        return True, ""
 
 
 def change(table: Any, where: str) -> Change:
@@ -119,8 +140,6 @@ def _request(method: str, url: str, headers: Dict[str, str], body: str, timeout_
     try:
         endpoint = f"{parts.scheme}://{parts.netloc}"
         return transport.request(method, endpoint, path, headers=headers, body=body.encode(), timeout_s=timeout_s)
-    except EndpointError as error:
-        raise StepFailed(f"{method} {named(url)}: {error}") from None
     finally:
         transport.close()
 

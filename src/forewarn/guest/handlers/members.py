@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from http.client import HTTPException
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 from urllib.parse import urlsplit
 
@@ -142,13 +143,13 @@ def switch(spec: Spec, run: Run, candidate: str) -> Tuple[int, str]:
 
 
 def _asked(spec: Spec, url: str, path: str, seconds: float) -> Dict[str, Any]:
-    parts = urlsplit(url)
     transport = Transport(ca_file=spec.ca_file)
     try:
+        parts = urlsplit(url)  # of another member, as the cluster has it: it need not be one
         endpoint = f"{parts.scheme}://{parts.netloc}"
         answer = transport.request("GET", endpoint, path, headers={}, timeout_s=seconds)
         said = json.loads(answer.body)
-    except (EndpointError, ValueError):
+    except (EndpointError, HTTPException, ValueError, RecursionError):
         return {}
     finally:
         transport.close()

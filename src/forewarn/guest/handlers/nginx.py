@@ -15,7 +15,7 @@ from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
 from forewarn.guest.handlers.process import command_line, pid_of
 from forewarn.guest.reading import count, keys_of, seconds, text, words
-from forewarn.guest.steps import POLL_S, Run, children
+from forewarn.guest.steps import POLL_S, Run, children, drain_end_s
 
 # An interrupted undoing is done again: what is undone already it leaves as it is.
 UNDOES_AGAIN = True
@@ -32,7 +32,7 @@ class Spec(NamedTuple):
     pid_file: str = "/run/nginx.pid"
     test: Tuple[str, ...] = ("nginx", "-t", "-q")
     reload: Tuple[str, ...] = ("nginx", "-s", "reload")
-    # Connections still open after so long are left behind. 0: never; then the step fails at the end of its time.
+    # Connections still open after so long, or shortly before the time is over, are left behind. 0: never; the step fails then.
     drain_for: float = 0.0
     # How many others of the file must be up.
     keep: int = 1
@@ -122,13 +122,15 @@ def _reload(spec: Spec, run: Run, otherwise: Upstream) -> List[Worker]:
 
 
 def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
-    """Until the old workers are gone; after `drain_for` those left are counted, said and left behind."""
-    end_s = run.left_s() - spec.drain_for
+    """Until the old workers are gone; after `drain_for`, or shortly before the time is over, those left are left behind."""
+    begun_s = run.left_s()
+    end_s = drain_end_s(begun_s, spec.drain_for)
 
     def look() -> Tuple[bool, str]:
         left = _left(spec, old)
         if left and spec.drain_for and run.left_s() <= end_s:
-            log.warning("connections of %d old worker(s) are left behind after %.0f s", len(left), spec.drain_for)
+            after_s = begun_s - run.left_s()
+            log.warning("connections of %d old worker(s) are left behind after %.0f s", len(left), after_s)
             run.keep(left=len(left))
             return True, ""
         return not left, f"connections of {len(left)} old worker(s) of nginx are still open"

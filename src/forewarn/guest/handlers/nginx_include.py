@@ -80,4 +80,6 @@ def write(file: str, upstream: Upstream) -> None:
         finally:
             os.close(folder)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise StepFailed(f"{file} cannot be written: {error.strerror}") from None

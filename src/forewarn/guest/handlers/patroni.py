@@ -20,11 +20,12 @@ from forewarn.guest.handlers.members import (
     receivers,
     switch,
 )
+from forewarn.guest.handlers.patience import for_a_while
 from forewarn.guest.reading import keys_of, readable_secret, text, values
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True
-# A switchover that an agent before us asked for is given so long to show before it is asked for again.
+# A switchover is given so long to show before it is asked for again, or another candidate is asked for.
 SETTLE_S = 10.0
 REFUSED, NOT_POSSIBLE = range(400, 500), 412
 
@@ -76,8 +77,7 @@ def recover(spec: Spec, run: Run) -> None:
 
 
 def _settled(spec: Spec, run: Run) -> None:
-    patience_ends_s = run.left_s() - min(SETTLE_S, run.left_s() / 2)
-    run.until(lambda: (_looked(spec, run)[0] or run.left_s() < patience_ends_s, ""), LOOK_S)
+    for_a_while(run, SETTLE_S, LOOK_S, lambda: _looked(spec, run))
 
 
 def _leads(spec: Spec, run: Run) -> bool:
@@ -95,16 +95,28 @@ def _leads(spec: Spec, run: Run) -> bool:
 
 
 def _switched(spec: Spec, run: Run) -> str:
-    """Ask for it, of one candidate after the other until one is accepted; what was answered then, for what it is worth."""
-    refusals = []
+    """Ask for it, of one candidate after the other until this member leads no more; what was answered last."""
+    told, refusals = "", []
     for candidate in candidates(spec, run):
         status, said = switch(spec, run, candidate)
-        if status not in REFUSED:
-            return f"{status}: {said}" if status else said
-        if status != NOT_POSSIBLE:
+        if status == NOT_POSSIBLE:
+            refusals.append(f"{candidate}: {said}")
+            continue
+        if status in REFUSED:
             raise StepFailed(f"Patroni refuses a switchover: {status}: {said}")
-        refusals.append(f"{candidate}: {said}")
-    raise StepFailed(f"no member can take over: {'; '.join(refusals)}")
+        told = f"{status}: {said}" if status else said
+        if not for_a_while(run, SETTLE_S, LOOK_S, lambda: _gave_way(spec, run)):
+            break
+    if not told:
+        raise StepFailed(f"no member can take over: {'; '.join(refusals)}")
+    return told
+
+
+def _gave_way(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
+    """Whether our own server leads no more, which is not yet to say that another does."""
+    me = itself(spec, spec.url, seconds=patience_s(run))
+    leads = me.get("role") in LEADING and me.get("state") == "running"
+    return bool(me) and not leads, f"{spec.member} leads as before"
 
 
 def _looked(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:

@@ -54,6 +54,7 @@ def check(spec: Spec) -> List[str]:
 def prepare(spec: Spec, run: Run) -> None:
     run.must(lambda: (side(spec, run) is not None, f"{spec.address}, this machine's Redis, does not answer"), LOOK_S)
     me = mine(spec, run)
+    run.keep(run_id=me.run_id)
     if not me.is_master:
         run.keep(master=me.follows)
     elif spec.sentinels:
@@ -109,5 +110,17 @@ def _back(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
         return None, f"it is master, and {leader}, which took over, does not answer"
     if other.run_id == me.run_id or not other.is_master:
         return True, ""  # somebody has made it master again
+    if me.run_id == run.kept.get("run_id"):
+        return _second_master(spec, leader)
     must(spec, run, "REPLICAOF", *split(leader))
     return False, f"it follows {leader} and has no link to it yet"
+
+
+def _second_master(spec: Spec, leader: str) -> Tuple[Optional[bool], str]:
+    """Never restarted since, it is master because somebody wants it so: following the other would wipe out what it has."""
+    if spec.sentinels:
+        return False, f"it is master, while the Sentinels name {leader}: they have it follow"
+    raise StepFailed(
+        f"{spec.address} was made master by hand while {leader} is master too: "
+        "nothing is changed, for one of them would lose its data: make one follow the other by REPLICAOF"
+    )

@@ -12,6 +12,7 @@ from forewarn.guest.steps import Run
 # One that does not answer within this does not answer.
 ASK_S = 2.0
 MAX_REPLICAS = 100
+MAX_DIGITS = 20
 
 
 class Spec(NamedTuple):
@@ -138,4 +139,4 @@ def _replicas(info: Dict[str, str]) -> Tuple[Replica, ...]:
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else 0

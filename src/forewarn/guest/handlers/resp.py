@@ -6,6 +6,7 @@ OSError. A password goes over the wire and nowhere else.
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Dict, List, Sequence, Union
 
@@ -14,6 +15,8 @@ from forewarn.guest.sockets import Deadline, connect
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_DEPTH = 4
 _CHUNK_BYTES = 64 * 1024
+# An address may come from another server: it need not be one.
+_PORT = re.compile("[0-9]{1,5}")
 
 Reply = Union[str, int, None, List["Reply"]]
 
@@ -26,6 +29,8 @@ def ask(address: str, words: Sequence[str], *, login: Sequence[str] = (), second
     """What `host:port` answers; `login` is the password, or user and password."""
     deadline = Deadline(seconds)
     host, _, port = address.rpartition(":")
+    if not (_PORT.fullmatch(port) and host.isprintable()):
+        raise OSError(f"{address[:100]!r} is no address")
     with connect(host.strip("[]"), int(port), deadline) as talking:
         reader = _Reader(talking, deadline)
         if login:

@@ -15,11 +15,15 @@ from pathlib import Path
 
 from forewarn.core.errors import ForewarnError, Invalid
 from forewarn.testing.conform.behaviours import BEHAVIOURS, Behaviour
-from forewarn.testing.conform.report import FAILED, PASSED, SKIPPED, Report, Row
-from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S, AgentFailed, Interrupted, Stage
+from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, Report, Row
+from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S, AgentFailed, Interrupted, Pace, Stage
 
 PARALLEL = 4
 MAX_PARALLEL = 32
+# What a first answer and an endpoint in trouble may take, as documented; and as short as shows most of it.
+REAL_TIME = Pace(first_answer_s=120, trouble_s=70.0)
+SHORTENED = Pace(first_answer_s=4, trouble_s=0.0)
+ASKING = ", ".join(each.name for each in BEHAVIOURS if not each.needs_a_document)
 
 
 def conform(
@@ -29,6 +33,7 @@ def conform(
     only: Collection[str] = (),
     parallel: int = PARALLEL,
     patience_s: float = PATIENCE_S,
+    pace: Pace = SHORTENED,
     said: Callable[[Row], None] = lambda _: None,
 ) -> Report:
     """Try the agent that `command` starts; `said` hears of each behaviour as it is known."""
@@ -45,7 +50,7 @@ def conform(
     stopping = threading.Event()
 
     def stage(folder: Path) -> Stage:
-        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, patience_s)
+        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, pace, patience_s)
 
     def tried(behaviour: Behaviour) -> Row:
         row = _skipped(behaviour, without) or _tried(behaviour, stage)
@@ -90,8 +95,10 @@ def _tried(behaviour: Behaviour, new_stage: Callable[[Path], Stage]) -> Row:
             outcome, reason = PASSED, ""
         except (AgentFailed, ForewarnError) as error:
             outcome, reason = FAILED, str(error)
+            if behaviour.needs_a_document and not stage.served:
+                outcome, reason = NOT_REACHED, f"it never got a document (see {ASKING}): {error}"
         except Interrupted:
             outcome, reason = FAILED, "interrupted"
         finally:
             stage.kill()
-        return Row(behaviour, outcome, reason, time.monotonic() - begun_s, stage.output() if outcome == FAILED else "")
+        return Row(behaviour, outcome, reason, time.monotonic() - begun_s, "" if outcome == PASSED else stage.output())

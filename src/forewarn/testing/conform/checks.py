@@ -4,18 +4,20 @@ It returns when all is well and raises AgentFailed with what was seen instead. W
 must not happen, the agent has gone on to its next request first.
 """
 
+from contextlib import suppress
 from datetime import timedelta
 from itertools import pairwise
+from urllib.parse import parse_qsl
 
 from forewarn.core.document import VERSIONS
 from forewarn.core.model import Actor
-from forewarn.testing.conform.stage import MACHINE, AgentFailed, Stage
-from forewarn.testing.emulator import SCOPE, Scheduled
+from forewarn.testing.conform.stage import MACHINE, SEEN_WITHIN_S, AgentFailed, Stage
+from forewarn.testing.emulated import SCOPE
+from forewarn.testing.emulator import Scheduled
+from forewarn.testing.recording import Asked
 
 IDLE_S = 3.0
 ENDS_WITHIN_S = 5.0
-# "Up to two minutes" in reality; here as long as a default time-out that is too short would not last.
-FIRST_ANSWER_S = 4
 # Retry-After says one second; a poll a second is sent a little sooner now and then.
 RETRY_AFTER_S = 0.9
 # What a fault by time lasts, on the service's clock.
@@ -33,23 +35,36 @@ def _held(stage: Stage, kind: str = "Reboot", *machines: str) -> Scheduled:
 
 
 def sends_the_header(stage: Stage) -> None:
-    stage.start()
-    asked = stage.until(lambda: stage.polls, "it asked for the document")[0]
-    value = asked.header("metadata") or ""
-    stage.expect(value.lower() == "true", f"its request had {f'Metadata: {value}' if value else 'no Metadata header'}")
+    for asked in _opening(stage):
+        value = asked.header("metadata") or ""
+        told = f"Metadata: {value}" if value else "no Metadata header"
+        stage.expect(value.lower() == "true", f"its request {asked.number} had {told}")
 
 
 def names_a_version(stage: Stage) -> None:
+    opening = _opening(stage)
+    for asked in opening:
+        named = [value for name, value in parse_qsl(asked.target.partition("?")[2]) if name.lower() == "api-version"]
+        # "clients fall back on 404": to ask for a later version first is right, to stay with it is not.
+        fell_back = asked.status == 404 and asked is not opening[-1]
+        stage.expect(fell_back or (len(named) == 1 and named[0] in VERSIONS), f"it asked for {asked.target}")
+
+
+def _opening(stage: Stage) -> list[Asked]:
+    """What it asks until it has a document, or is refused for good, or ends."""
     stage.start()
-    asked = stage.until(lambda: stage.polls, "it asked for the document")[0]
-    known = [f"api-version={version}" for version in VERSIONS]
-    stage.expect(any(each in asked.target for each in known), f"it asked for {asked.target}")
+    stage.until(lambda: stage.polls, "it asked for the document")
+    with suppress(AgentFailed):
+        stage.first_poll()
+    polls = stage.polls
+    first = next((index for index, each in enumerate(polls) if each.incarnation is not None), len(polls))
+    return polls[: first + 1]
 
 
 def polls_often(stage: Stage) -> None:
     stage.start()
     stage.first_poll()
-    stage.wait_seen(stage.emulated.schedule("Freeze", MACHINE))
+    stage.wait_seen(stage.emulated.schedule("Freeze", MACHINE), within_s=SEEN_WITHIN_S)
 
 
 def does_not_hammer(stage: Stage) -> None:
@@ -210,7 +225,7 @@ def _wait_recovered_once(stage: Stage) -> None:
 def incarnation_starts_again(stage: Stage) -> None:
     stage.start()
     stage.first_poll()
-    others = [stage.emulated.schedule("Reboot", "vm-1", source="User") for _ in range(4)]
+    others = [_held(stage, "Reboot", "vm-1") for _ in range(4)]
     stage.until(lambda: any((each.incarnation or 0) >= 5 for each in stage.polls), "it got the document 5")
     for each in others:
         stage.emulated.cancel(each)
@@ -229,12 +244,13 @@ def tolerates_what_it_does_not_know(stage: Stage) -> None:
 # -- when the endpoint is in trouble
 
 
-def _survives(stage: Stage, count: int = 2) -> None:
+def _survives(stage: Stage, count: int = 2, *, trouble_s: float = 0.0) -> None:
     """The event is there from the beginning: nothing may be done about it before an answer came whole."""
     event = stage.emulated.schedule("Reboot", MACHINE)
     stage.start()
     stage.until(lambda: sum(bool(each.fault) for each in stage.requests) >= count, f"it asked {count} times in vain")
-    # Faults by time end here; on the agent's own clock they were shorter.
+    stage.quiet(trouble_s)
+    # Faults by time end here; on the agent's own clock they were shorter, unless real time was asked for.
     stage.emulated.advance(TROUBLE_S)
     stage.wait_handled(event)
     whole = stage.seen(event)
@@ -244,6 +260,10 @@ def _survives(stage: Stage, count: int = 2) -> None:
 
 def survives(stage: Stage) -> None:
     _survives(stage)
+
+
+def outlasts(stage: Stage) -> None:
+    _survives(stage, trouble_s=stage.pace.trouble_s)
 
 
 def backs_off(stage: Stage) -> None:
@@ -256,12 +276,17 @@ def backs_off(stage: Stage) -> None:
 
 
 def waits_for_the_first_answer(stage: Stage) -> None:
+    takes_s = stage.pace.first_answer_s
+    stage.emulated.set_faults([{"fault": "slow", "delay": f"{takes_s}s", "requests": 1, "method": "GET"}])
     event = stage.emulated.schedule("Reboot", MACHINE)
     stage.start()
     stage.until(lambda: stage.polls, "it asked for the document")
-    stage.until(lambda: stage.polls[0].answered_s, "the first answer was sent", 2.0 * FIRST_ANSWER_S)
-    first, *others = stage.polls
-    sooner = any(each.at_s < (first.answered_s or 0.0) for each in others)
+    first = stage.until(
+        lambda: next((each for each in stage.polls[:1] if each.left or each.answered_s is not None), None),
+        "the first answer was sent",
+        2.0 * takes_s,
+    )
+    sooner = any(each.at_s < (first.answered_s or 0.0) for each in stage.polls[1:])
     stage.expect(not first.left and not sooner, "it did not wait for the first answer")
     stage.wait_handled(event)
 

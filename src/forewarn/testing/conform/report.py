@@ -9,6 +9,9 @@ from xml.etree import ElementTree
 from forewarn.testing.conform.behaviours import Behaviour
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+# It never got as far as what is looked at: neither the agent's merit nor its fault, and not what was hoped for.
+NOT_REACHED = "not reached"
+OUTCOMES = (PASSED, FAILED, NOT_REACHED, SKIPPED)
 # What XML 1.0 cannot say, not even escaped.
 _UNSAYABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -33,17 +36,18 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.names(FAILED)
+        return not self.names(FAILED) and not self.names(NOT_REACHED)
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{len(self.names(outcome))} {outcome}" for outcome in (PASSED, FAILED, SKIPPED))
+        shown = [each for each in OUTCOMES if each != NOT_REACHED or self.names(each)]
+        counts = ", ".join(f"{len(self.names(outcome))} {outcome}" for outcome in shown)
         return f"{counts}, in {self.seconds:.1f} s"
 
     def json(self) -> dict[str, Any]:
         return {
             "command": list(self.command),
             "seconds": round(self.seconds, 3),
-            **{outcome: len(self.names(outcome)) for outcome in (PASSED, FAILED, SKIPPED)},
+            **{outcome.replace(" ", "_"): len(self.names(outcome)) for outcome in OUTCOMES},
             "behaviours": [
                 {
                     "name": row.behaviour.name,
@@ -60,13 +64,13 @@ class Report:
         }
 
     def junit(self) -> bytes:
-        """One test case per behaviour, as CI systems read it."""
+        """One test case per behaviour, as CI systems read it: what was not reached is an error, not a failure."""
         suite = ElementTree.Element(
             "testsuite",
             name="forewarn conform",
             tests=str(len(self.rows)),
             failures=str(len(self.names(FAILED))),
-            errors="0",
+            errors=str(len(self.names(NOT_REACHED))),
             skipped=str(len(self.names(SKIPPED))),
             time=f"{self.seconds:.3f}",
         )
@@ -76,8 +80,9 @@ class Report:
             )
             if row.outcome == SKIPPED:
                 ElementTree.SubElement(case, "skipped", message=_sayable(row.reason))
-            elif row.outcome == FAILED:
-                failure = ElementTree.SubElement(case, "failure", message=_sayable(row.reason))
+            elif row.outcome != PASSED:
+                kind = "failure" if row.outcome == FAILED else "error"
+                failure = ElementTree.SubElement(case, kind, message=_sayable(row.reason))
                 failure.text = _sayable(f"checks: {row.behaviour.checks}\nwhy: {row.behaviour.why}")
                 ElementTree.SubElement(case, "system-out").text = _sayable(row.output)
         ElementTree.indent(suite)

@@ -5,18 +5,22 @@ What an agent does inside is seen by two files its hooks write: a line appended 
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, Scope, ScopeKind
-from forewarn.testing.emulator import SCOPE, Emulator, Scheduled
+from forewarn.testing.emulated import SCOPE
+from forewarn.testing.emulator import Emulator, Scheduled
 from forewarn.testing.faults import Fault
 from forewarn.testing.recording import Asked
 
@@ -39,13 +43,25 @@ SEEN_WITHIN_S = 5.0
 PATIENCE_S = 10.0
 # How long something must not happen after the agent has gone on to its next request.
 QUIET_S = 0.4
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S = 0.05
+# So many requests for the document refused, and none answered with one: it will not get any further.
+MAX_REFUSALS = 5
 MAX_OUTPUT_BYTES = 4_096
+MAX_READ_BYTES = 65_536
+MAX_READS = 64
 MAX_OUTPUT_LINES = 15
 MAX_HOOK_BYTES = 65_536
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long, on the agent's own clock, the first answer takes and an endpoint that is moved answers nothing else."""
+
+    first_answer_s: int
+    trouble_s: float
 
 
 class AgentFailed(Exception):
@@ -78,16 +94,17 @@ class Stage:
         claims: set[str],
         environment: Mapping[str, str],
         stopping: threading.Event,
+        pace: Pace,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._command, self._folder, self._stopping = command, folder, stopping
         self._environment, self._patience_s = environment, patience_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = folder / "output"
+        self._said = b""
         self._hooks = folder / "hooks"
         self._hooks.mkdir()
         (folder / "state").mkdir(mode=0o700)
-        self.claims = claims
+        self.claims, self.pace = claims, pace
 
     @contextmanager
     def emulator(self, behaviour: "Behaviour") -> Iterator[None]:
@@ -128,18 +145,21 @@ class Stage:
             **more,
         }
         command = [_filled(word, words) for word in self._command]
+        if shutil.which(command[0]) is None:
+            raise AgentFailed(f"{command[0]} cannot be started: there is no such program, or it may not be run")
         try:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(  # noqa: S603 - to run it is what we are asked for
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
+            self._process = subprocess.Popen(  # noqa: S603 - to run it is what we are asked for
+                [*_ending_with_us(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
         except OSError as error:
             raise AgentFailed(f"{command[0]} cannot be started: {error.strerror}") from None
+        if self._process.stdout is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)
 
     def kill(self) -> None:
         """With all that it started, as far as that stayed in its process group."""
@@ -147,6 +167,9 @@ class Stage:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._listen()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
             self._process = None
 
     def ends_on_sigterm(self, within_s: float) -> bool:
@@ -156,7 +179,7 @@ class Stage:
         while self._exit_code() is None and not self._stopping.is_set():
             if time.monotonic() > deadline_s:
                 return False
-            self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
+            self._pause()
         return True
 
     def _exit_code(self) -> int | None:
@@ -170,11 +193,25 @@ class Stage:
 
     def output(self) -> str:
         """The last lines it said."""
-        with suppress(OSError), self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - MAX_OUTPUT_BYTES))
-            lines = log.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace").splitlines()
-            return "\n".join(lines[-MAX_OUTPUT_LINES:])
-        return ""
+        return "\n".join(self._said.decode("utf-8", "replace").splitlines()[-MAX_OUTPUT_LINES:])
+
+    def _pause(self) -> None:
+        """Between two looks; what it says meanwhile does not keep it waiting for long."""
+        self._listen()
+        self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
+
+    def _listen(self) -> None:
+        """To what it has said since; the end of it is kept, however much it was."""
+        if self._process is None or self._process.stdout is None:
+            return
+        for _ in range(MAX_READS):
+            try:
+                said = os.read(self._process.stdout.fileno(), MAX_READ_BYTES)
+            except BlockingIOError:
+                return
+            if not said:
+                return
+            self._said = (self._said + said)[-MAX_OUTPUT_BYTES:]
 
     def break_preparation(self) -> None:
         """From now on its prepare hook fails: there is no folder for its line."""
@@ -197,6 +234,19 @@ class Stage:
     @property
     def polls(self) -> list[Asked]:
         return [each for each in self.requests if each.polls]
+
+    @property
+    def refusals(self) -> list[Asked]:
+        """Polls that the service itself, not a fault, would not answer: something about them is wrong."""
+        return [
+            each for each in self.polls if (each.status or 0) >= 400 and str(each.status) not in ("429", each.fault)
+        ]
+
+    @property
+    def served(self) -> bool:
+        """Whether it got a document, or would have but for the faults that befell it."""
+        polls = self.polls
+        return any(each.incarnation is not None for each in polls) or (bool(polls) and not self.refusals)
 
     def approvals(self, event: Scheduled) -> list[Asked]:
         """Those that it has an answer to; one that failed may be repeated."""
@@ -224,9 +274,10 @@ class Stage:
             if self._stopping.is_set():
                 raise Interrupted
             self.check_alive()
+            self._check_served()
             if time.monotonic() > deadline_s:
                 raise AgentFailed(f"{what}: not within {within_s:g} s")
-            self.emulated.log.wait(lambda _: None, LOOK_EVERY_S)
+            self._pause()
         return result
 
     def check_alive(self) -> None:
@@ -234,14 +285,21 @@ class Stage:
             told = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise AgentFailed(f"the agent ended, {told}")
 
+    def _check_served(self) -> None:
+        refusals = self.refusals
+        if len(refusals) >= MAX_REFUSALS and not self.served:
+            raise AgentFailed(f"{len(refusals)} requests for it were refused, the last with {refusals[-1].status}")
+
     def first_poll(self) -> Asked:
         return self.until(
             lambda: next((each for each in self.polls if each.incarnation is not None), None), "it got a document"
         )
 
-    def wait_seen(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> Asked:
+    def wait_seen(
+        self, event: Scheduled, status: str = "", *, but: Container[int] = (), within_s: float | None = None
+    ) -> Asked:
         told = f" as {status}" if status else ""
-        return self.until(lambda: self.seen(event, status, but), f"it saw the event{told}", SEEN_WITHIN_S)
+        return self.until(lambda: self.seen(event, status, but), f"it saw the event{told}", within_s)
 
     def has_gone_on(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> None:
         """It has seen the event and then asked for the next document: what it wanted to do about it, it did or began."""
@@ -261,17 +319,27 @@ class Stage:
         self.until(lambda: self.prepared, "its prepare hook wrote a line")
 
     def wait_handled(self, event: Scheduled) -> None:
-        """As much as it claims: it approved, or prepared, or at least saw the event."""
+        """As much as it claims: it approved, or prepared, or at least saw the event and was not the worse for it."""
         if "approval" in self.claims:
             self.wait_approved(event)
         elif "prepare" in self.claims:
             self.wait_prepared()
         else:
-            self.until(lambda: self.seen(event), "it saw the event")
+            self.has_gone_on(event)
 
     def expect(self, true: bool, otherwise: str) -> None:
         if not true:
             raise AgentFailed(otherwise)
+
+
+@cache
+def _ending_with_us() -> tuple[str, ...]:
+    """What to put before a command so that not even our own kill -9 leaves it running, where there is such a thing."""
+    words = ("setpriv", "--pdeathsig", "KILL")
+    try:
+        return words if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0 else ()  # noqa: S603
+    except OSError:
+        return ()
 
 
 def _fleet(machines: Sequence[tuple[str, int]]) -> Fleet:

@@ -16,7 +16,7 @@ from forewarn.core.model import Machine
 from forewarn.testing.stories import UNTIL, Player
 from forewarn.testing.storytext import MAX_BYTES, Step, fleet_of, parse_story, setting
 
-MAX_MACHINES = 100
+MAX_MACHINES = 250  # each has an address of its own, 127.0.0.N
 DOMAINS = 5
 # A scenario comes from anywhere: it must not be able to run programs, to write files or to open a listener.
 SETTINGS = frozenset(
@@ -83,7 +83,7 @@ def parse_scenario(text: str, name: str) -> Scenario:
             if word == "service" and fleet is None and not rest:
                 settings |= _settings(step.command)
             elif word == "fleet" and fleet is None and not rest:
-                fleet = fleet_of(step.body)
+                fleet = _fleet(step)
             else:
                 _check(word, step)
                 rest.append(step)
@@ -102,6 +102,13 @@ def parse_scenario(text: str, name: str) -> Scenario:
         fleet=fleet,
         steps=tuple(rest),
     )
+
+
+def _fleet(step: Step) -> Fleet:
+    fleet = fleet_of(step.body)
+    if len(fleet.machines) > MAX_MACHINES:
+        raise ValueError(f"{len(fleet.machines)} machines: a scenario has at most {MAX_MACHINES}")
+    return fleet
 
 
 def _settings(command: str) -> dict[str, object]:
@@ -142,7 +149,7 @@ def scenario(name: str) -> Scenario:
     if name in scenario_names():
         return parse_scenario(resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8"), name)
     path = Path(name)
-    if not (path.suffix or "/" in name):
+    if not (path.suffix or "/" in name or path.is_file()):
         raise NotFound(f"there is no scenario {name!r}: {', '.join(scenario_names())}, or the path of a file")
     try:
         with path.open("rb") as file:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import count
+from textwrap import indent
 from typing import Any
 
 from forewarn.clock import ManualClock, clock_for
@@ -21,8 +22,8 @@ from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.scenarios import Scenario
-from forewarn.testing.stories import START, Player, to_end
-from forewarn.testing.storytext import Step
+from forewarn.testing.stories import START, Player, play, to_end
+from forewarn.testing.storytext import Step, parse_story
 
 LOOK_EVERY_S = 0.5
 
@@ -63,6 +64,17 @@ def play_alone(scenario: Scenario, *, clock: str = "manual", new_id: Callable[[]
         service.close()
     if playing.error is not None:
         raise playing.error
+
+
+def differences(scenario: Scenario) -> list[str]:
+    """Where what is seen is not what the file says, each with its line. Where it says nothing, an error is one."""
+    steps, _ = parse_story(scenario.text, scenario.name)
+    played, _ = parse_story(play(scenario.text, MemoryStore(), scenario.name), scenario.name)
+    return [
+        f"{scenario.name}: line {step.line}: {step.command}\n{indent(step.expected, '- ')}{indent(seen.expected, '+ ')}".rstrip()
+        for step, seen in zip(steps, played, strict=True)
+        if (seen.expected != step.expected if step.expected else seen.expected.startswith("error "))
+    ]
 
 
 def _tick_until_over(service: Service, playing: "Play") -> None:
@@ -124,12 +136,12 @@ class Play:
                 self._begun = True
                 self._player.begin(now)
             if self._awaited:
-                self._tell(self._player.play(f"events {self._awaited}"))
-                self._awaited = ""
+                seen, self._awaited = self._player.play(f"events {self._awaited}"), ""
+                self._tell(seen)
             if not self._steps:
                 self.over.set()
                 break
-            self._tell_and_do(self._steps.popleft(), now)
+            self._do_and_tell(self._steps.popleft(), now)
         return done
 
     def _quiet(self, now: datetime) -> bool:
@@ -137,17 +149,20 @@ class Play:
         moments = (self._service.store.next_wakeup(), self._service.executor.next_report())
         return all(moment is None or moment > now for moment in moments)
 
-    def _tell_and_do(self, step: Step, now: datetime) -> None:
+    def _do_and_tell(self, step: Step, now: datetime) -> None:
+        """In this order: whoever cannot be told does not keep it from happening."""
+        try:
+            seen = self._do(step, now)
+        except ForewarnError as error:
+            seen, self.error = "", type(error)(f"{self._name}: line {step.line}: {error}")
+            self.over.set()
         for line in step.lead.splitlines():
             if line.startswith("#"):
                 self._say(line)
         self._say(f"{self._player.since(now):<8} {step.command}")
-        try:
-            self._tell(self._do(step, now))
-        except ForewarnError as error:
-            self.error = type(error)(f"{self._name}: line {step.line}: {error}")
-            self._say(f"{self._name}: line {step.line}: {error}: the scenario ends here")
-            self.over.set()
+        self._tell(seen)
+        if self.error is not None:
+            self._say(f"{self.error}: the scenario ends here")
         for event_id, name in self._player.names.items():
             if name not in self._told and name.startswith("E"):
                 self._tell(f"{name} is {event_id}")

@@ -18,10 +18,9 @@ from forewarn.core.model import Actor, Role, Token
 SECRET_PREFIX = "fw_"  # noqa: S105 - how a token begins, not one
 ENVIRONMENT_TOKEN = "FOREWARN_TOKEN"  # noqa: S105 - the name of a variable
 WRONG = "this token is not known, or was revoked: make one with `forewarn token create`"
-MISSING = (
-    "a token is needed: send `Authorization: Bearer TOKEN`; on the service's own machine the operator's token is in the"
-    " state directory, in operator.token"
-)
+MISSING = "a token is needed: send `Authorization: Bearer TOKEN`; "
+IN_THE_FOLDER = "on the service's own machine the operator's token is in the state directory, in operator.token"
+IN_THE_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Access:
             return Asking("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
-            raise Unauthorized(MISSING)
+            raise Unauthorized(MISSING + self._where())
         wanted, found = digest(secret.strip()), None
         # Every token is compared, whichever matches: how long it takes tells nothing.
         for token in self._tokens():
@@ -100,6 +99,11 @@ class Access:
             token_id = f"environment {wanted[:16]}"
             return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
         raise Unauthorized(WRONG)
+
+    def _where(self) -> str:
+        """A service keeps a token in its folder; an emulator off loopback has the environment's alone."""
+        only = self._environment_digest and not any(True for _ in self._tokens())
+        return IN_THE_ENVIRONMENT if only else IN_THE_FOLDER
 
 
 def _refuse_foreign(headers: Mapping[str, str]) -> None:
