@@ -1,7 +1,7 @@
 """Pictures of every page of the portal, at desktop and phone width, light and dark, into docs/images/portal.
 
 The service is staged and its clock stands still, so the same code makes the same pictures: but for a new token, of which there is
-none. Needs Chromium on the PATH.
+none. Needs Chromium on the PATH, and the port that the guide names.
 """
 
 import base64
@@ -21,6 +21,7 @@ TARGET = Path(__file__).parent.parent / "docs/images/portal"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
 DESKTOP, PHONE = (1180, 820), (390, 820)
 MAX_HEIGHT = 2_400
+GUEST = "127.0.0.1:8169"  # the guide names it
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
@@ -167,7 +168,7 @@ def main() -> int:
     TARGET.mkdir(parents=True, exist_ok=True)
     with (
         staged() as stage,
-        staged(demo=True) as demo,
+        staged(demo=True, guest=GUEST) as demo,
         sync_playwright() as playwright,
         tempfile.TemporaryDirectory() as folder,
     ):

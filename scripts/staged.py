@@ -59,13 +59,15 @@ def fleet() -> str:
 
 
 @contextmanager
-def staged(*, demo: bool = False, operator: str = "127.0.0.1:0", executor: str = "simulated") -> Iterator[Stage]:
+def staged(
+    *, demo: bool = False, guest: str = "127.0.0.1:0", operator: str = "127.0.0.1:0", executor: str = "simulated"
+) -> Iterator[Stage]:
     """With `demo` nobody logs in and the first page has the guide."""
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
             "state_dir": folder,
-            "guest": "127.0.0.1:0",
+            "guest": guest,
             "operator": operator,
             "executor": executor,
             "token_free": "true" if demo else "false",
