@@ -7,11 +7,12 @@ when something has just changed.
 """
 
 import http.client
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
 from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
@@ -28,6 +29,7 @@ LARGEST_PAGE_BYTES = 300_000
 PAST_EVENTS = 75
 SMALL = (100, 25)
 SHAPES = {"many": "a maintenance for each scope", "one": "one maintenance for all"}
+FORM = "application/x-www-form-urlencoded"
 PAGES_PER_ROUND = 5
 ACTOR = Actor("bench", "bench")
 
@@ -39,12 +41,15 @@ class Place:
     url: str
     paths: Mapping[str, str]
     change: Callable[[], None]
+    forms: Mapping[str, str] = field(default_factory=dict)
 
     def fetch(self, page: str) -> bytes:
         place = urlsplit(self.url)
         connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
         try:
-            connection.request("GET", self.paths[page], headers={"Accept": "text/html"})
+            form = self.forms.get(page)
+            sent = {"Accept": "text/html", **({"Content-Type": FORM} if form else {})}
+            connection.request("POST" if form else "GET", self.paths[page], form, sent)
             answer = connection.getresponse()
             text = answer.read()
             if answer.status != 200:
@@ -78,7 +83,8 @@ def place(folder: Path, machines: int, open_events: int, *, at_once: bool = Fals
                 service.ticker.advance(1_000)
         _plan(service, open_events, at_once=at_once)
         with running(service) as (_, url):
-            yield Place(url, _paths(service), lambda: _change(service))
+            found = Place(url, _paths(service), lambda: _change(service))
+            yield replace(found, forms={"Plan, looked at": _plan_form(found)})
     finally:
         service.close()
 
@@ -115,8 +121,24 @@ def _paths(service: Service) -> dict[str, str]:
         "History": "/history",
         "History, a machine": f"/history?scope={event.scope}&machine={event.resources[0]}&status=Scheduled",
         "Audit": "/audit",
+        "Tokens": "/tokens",
         "Plan": "/plan",
+        "Plan, looked at": "/plan",
     }
+
+
+def _plan_form(place: Place) -> str:
+    """Of a rolling reboot of a scope that is under maintenance already."""
+    proof = re.search(rb'name="proof" value="(\w+)"', place.fetch("Plan"))
+    if proof is None:
+        raise RuntimeError("the plan's form has no proof")
+    asked = {
+        "kind": "maintenance",
+        "type": "Reboot",
+        "target": "scope",
+        "scope": place.paths["Scope"].rpartition("/")[2],
+    }
+    return urlencode({**asked, "source": "Platform", "on_failure": "hold", "step": "look", "proof": proof[1].decode()})
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:

@@ -1,6 +1,7 @@
 """Pictures of every page of the portal, at desktop and phone width, light and dark, into docs/images/portal.
 
-The service is staged and its clock stands still, so the same code makes the same pictures. Needs Chromium on the PATH.
+The service is staged and its clock stands still, so the same code makes the same pictures: but for a new token, of which there is
+none. Needs Chromium on the PATH, and the port that the guide names.
 """
 
 import base64
@@ -19,54 +20,85 @@ from scripts.staged import Stage, staged
 TARGET = Path(__file__).parent.parent / "docs/images/portal"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
 DESKTOP, PHONE = (1180, 820), (390, 820)
+MAX_HEIGHT = 2_400
+GUEST = "127.0.0.1:8169"  # the guide names it
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
 
-def paths(stage: Stage) -> dict[str, str]:
-    ids = stage.ids
-    return {
-        "now": "/",
-        "scopes": "/scopes",
-        "scope": "/scopes/shop",
-        "machines": "/machines",
-        "maintenances": "/maintenances",
-        "maintenance": f"/maintenances/{ids['rolling']}",
-        "event": f"/events/{ids['waiting event']}",
-        "event-failed": f"/events/{ids['failed event']}",
-        "event-ended": f"/events/{ids['ended event']}",
-        "orders": "/orders",
-        "history": "/history",
-        "audit": "/audit",
-        "tokens": "/tokens",
-        "plan": "/plan",
-        "looked": "/plan",
-        "error": "/events/NOWHERE",
-        "login": "/login",
-    }
+# Every page, by the name of its picture, and where it is; the words in braces are the stage's.
+PAGES = {
+    "now": "/",
+    "scopes": "/scopes",
+    "scope": "/scopes/shop",
+    "machines": "/machines",
+    "maintenances": "/maintenances",
+    "maintenance": "/maintenances/{rolling}",
+    "event": "/events/{waiting event}",
+    "event-failed": "/events/{failed event}",
+    "event-ended": "/events/{ended event}",
+    "orders": "/orders",
+    "history": "/history",
+    "audit": "/audit",
+    "tokens": "/tokens",
+    "token": "/tokens",
+    "plan": "/plan",
+    "plan-refused": "/plan?target=scope&scope=nowhere&duration_s=60",
+    "looked": "/plan?target=scope&scope=shop",
+    "error": "/events/NOWHERE",
+    "login": "/login",
+    "error-outside": "/login",
+    "login-kept": "/plan?target=scope&scope=shop",
+}
+GUIDE = {"guide": "/"}  # on a stage of its own: the demo's
+SECRET = ("token",)  # another each time, and no picture
 
 
-def visit(page: Page, stage: Stage, name: str, path: str) -> None:
-    page.goto(stage.url + path)
-    if name == "looked":
-        page.get_by_role("textbox", name="Name of the scope").or_(page.locator("[name=scope]")).first.fill("shop")
-        page.get_by_role("button", name="Show what would happen").click()
-        page.get_by_role("heading", name="What would happen").wait_for()
+def log_in(page: Page, stage: Stage) -> None:
+    if stage.token:
+        page.goto(f"{stage.url}/login")
+        page.get_by_label("Token").fill(stage.token)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="Now", exact=True).wait_for()
 
 
-def shot(browser: Browser, stage: Stage, name: str, path: str, scheme: Scheme, size: tuple[int, int]) -> bytes:
+def visit(page: Page, stage: Stage, name: str) -> None:
+    """Go to a page, and do there what makes it; after `login-kept` one is logged out."""
+    page.goto(stage.url + (PAGES | GUIDE)[name].format_map(stage.ids))
+    match name:
+        case "looked":
+            page.get_by_role("button", name="Show what would happen").click()
+            page.get_by_role("heading", name="What would happen").wait_for()
+        case "plan-refused":
+            page.get_by_role("button", name="Show what would happen").click()
+            page.get_by_role("alert").wait_for()
+        case "token":
+            page.get_by_label("Whose it is").fill("the wall screen")
+            page.get_by_role("button", name="Make it").click()
+            page.get_by_role("heading", name="A new token").wait_for()
+        case "error-outside":  # a form in another form than ours
+            page.locator("form").evaluate("form => form.enctype = 'text/plain'")
+            page.get_by_label("Token").fill("any")
+            page.get_by_role("button", name="Log in").click()
+            page.get_by_role("heading", name="That did not work").wait_for()
+        case "login-kept":
+            page.context.clear_cookies()
+            page.get_by_role("button", name="Show what would happen").click()
+            page.get_by_text("What you typed is kept").wait_for()
+
+
+def shot(browser: Browser, stage: Stage, name: str, scheme: Scheme, size: tuple[int, int]) -> bytes:
     # The pages are pictures of one moment: no script, so nothing says "live".
     context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, java_script_enabled=name == "plan"
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, java_script_enabled=name.startswith("plan")
     )
     try:
         page = context.new_page()
-        if stage.token and name != "login":
-            page.goto(f"{stage.url}/login")
-            page.get_by_label("Token").fill(stage.token)
-            page.get_by_role("button", name="Log in").click()
-        visit(page, stage, name, path)
-        return page.screenshot()
+        if name != "login":
+            log_in(page, stage)
+        visit(page, stage, name)
+        height = min(page.evaluate("document.documentElement.scrollHeight"), MAX_HEIGHT)
+        return page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": size[0], "height": height})
     finally:
         context.close()
 
@@ -75,11 +107,14 @@ def beside(browser: Browser, scheme: Scheme, pictures: list[bytes]) -> bytes:
     """Desktop and phone in one picture."""
     ground = "#e4e8ed" if scheme == "light" else "#0b0f13"
     images = "".join(f'<img src="data:image/png;base64,{base64.b64encode(each).decode()}">' for each in pictures)
-    style = f"body{{margin:0;padding:20px;display:flex;gap:20px;background:{ground}}}img{{border-radius:10px;display:block}}"
+    style = (
+        f"body{{margin:0;padding:20px;display:flex;align-items:flex-start;gap:20px;background:{ground}}}"
+        "img{border-radius:10px;display:block}"
+    )
     page = browser.new_page(viewport={"width": DESKTOP[0] + PHONE[0] + 60, "height": DESKTOP[1] + 40})
     try:
         page.set_content(f"<style>{style}</style>{images}")
-        return few_colours(page, page.screenshot())
+        return few_colours(page, page.screenshot(full_page=True))
     finally:
         page.close()
 
@@ -132,16 +167,16 @@ def main() -> int:
     only = sys.argv[1:]
     TARGET.mkdir(parents=True, exist_ok=True)
     with (
-        staged(token_free=False) as stage,
+        staged() as stage,
+        staged(demo=True, guest=GUEST) as demo,
         sync_playwright() as playwright,
         tempfile.TemporaryDirectory() as folder,
     ):
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS, env={"HOME": folder})
-        for name, path in paths(stage).items():
+        for name in only or [name for name in (*PAGES, *GUIDE) if name not in SECRET]:
             for scheme in SCHEMES:
-                if only and name not in only:
-                    continue
-                pictures = [shot(browser, stage, name, path, scheme, size) for size in (DESKTOP, PHONE)]
+                where = demo if name in GUIDE else stage
+                pictures = [shot(browser, where, name, scheme, size) for size in (DESKTOP, PHONE)]
                 target = TARGET / f"{name}-{scheme}.png"
                 target.write_bytes(beside(browser, scheme, pictures))
                 print(f"{target.relative_to(TARGET.parent.parent.parent)}: {target.stat().st_size // 1024} KB")

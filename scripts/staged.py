@@ -10,7 +10,9 @@ from pathlib import Path
 
 from forewarn.clock import ManualClock
 from forewarn.core.fleet import parse_fleet
+from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, Machine, Request, Role, Source, Targets, Token
+from forewarn.private import write_private
 from forewarn.server import Service, running
 from forewarn.settings import load
 from forewarn.store import EventQuery, Seen
@@ -19,6 +21,16 @@ from forewarn.web.api.access import digest
 START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
 TOKEN = "fw_the-token-of-a-stage-that-is-no-secret"
 OPERATOR = Actor("alice", "127.0.0.1")
+FAILURE = Outcome(
+    False,
+    reason="flash-controllers ended with 3",
+    output="""pg-1: controller 0: firmware 4.12.1, image 4.13.0
+pg-1: controller 0: written, verified
+pg-1: controller 1: firmware 4.12.1, image 4.13.0
+pg-1: controller 1: verify failed at 0x0003f000: the old image is kept
+pg-3: not touched
+""",
+)
 SCOPES = {
     "shop": ("availability-set", "any", 3, ("web-{}", 6)),
     "db": ("availability-set", "all", 2, ("pg-{}", 4)),
@@ -47,16 +59,19 @@ def fleet() -> str:
 
 
 @contextmanager
-def staged(*, token_free: bool = True, operator: str = "127.0.0.1:0", executor: str = "simulated") -> Iterator[Stage]:
+def staged(
+    *, demo: bool = False, guest: str = "127.0.0.1:0", operator: str = "127.0.0.1:0", executor: str = "simulated"
+) -> Iterator[Stage]:
+    """With `demo` nobody logs in and the first page has the guide."""
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
             "state_dir": folder,
-            "guest": "127.0.0.1:0",
+            "guest": guest,
             "operator": operator,
             "executor": executor,
-            "simulated_failures": "db/pg-1=1",
-            "token_free": "true" if token_free else "false",
+            "token_free": "true" if demo else "false",
+            "demo": "true" if demo else "false",
         }
         numbers = itertools.count(1)
         service = Service(
@@ -68,15 +83,16 @@ def staged(*, token_free: bool = True, operator: str = "127.0.0.1:0", executor: 
         try:
             service.control.apply_fleet(parse_fleet(fleet(), "the stage"), OPERATOR)
             ids = _play(service)
+            # Of a token it does not know the service would make another, with an id of its own.
+            write_private(Path(folder) / "operator.token", TOKEN)
             with running(service) as (_, url):
-                token = "" if token_free else (Path(folder) / "operator.token").read_text().strip()
-                yield Stage(service, url, token, ids)
+                yield Stage(service, url, "" if demo else TOKEN, ids)
         finally:
             service.close()
 
 
 def _play(service: Service) -> dict[str, str]:
-    """A morning: a rolling reboot that is done, one under way, a failure, user events, a pause, something far ahead."""
+    """A morning: a rolling reboot that is done, one under way, a failure with output, user events, a pause, one cancelled."""
     control, clock = service.control, service.clock
 
     def submit(type_: EventType, targets: Targets, actor: Actor = OPERATOR, **more: object) -> str:
@@ -106,7 +122,9 @@ def _play(service: Service) -> dict[str, str]:
     pass_(11)
     approve("db", "pg-1")
     approve("db", "pg-3")
-    pass_(12)
+    pass_(4)
+    control.report_order(_event(service, failing, "Started"), FAILURE, Actor("rack1-d"))
+    pass_(8)
     submit(EventType.FREEZE, Targets(scope="workers", update_domain=0), description="Live migration", duration_s=5)
     pass_(4)
     approve("workers", "job-4")
@@ -139,6 +157,7 @@ def _play(service: Service) -> dict[str, str]:
 def _people(service: Service) -> None:
     for number, (name, role, scopes) in enumerate(
         (
+            ("alice", Role.OPERATOR, ()),
             ("bob", Role.OWNER, ("legacy", "shop")),
             ("the wall screen", Role.VIEWER, ()),
             ("carol", Role.OWNER, ("workers",)),
@@ -149,7 +168,7 @@ def _people(service: Service) -> None:
             name=name,
             role=role,
             scopes=scopes,
-            digest=digest(f"{TOKEN}-{name}"),
+            digest=digest(TOKEN if name == "alice" else f"{TOKEN}-{name}"),
             created=service.clock.now() - timedelta(days=number + 1),
             created_by="alice",
         )

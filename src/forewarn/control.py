@@ -200,9 +200,11 @@ class Control:
         self._decide(_focus_of(request.targets), decide, once)
         return ids[-1]
 
-    def plan(self, request: Request, actor: Actor) -> tuple[str, Snapshot]:
-        """What `submit` would do now, and where the fleet would stand then; nothing is saved."""
-        snapshot = self._store.snapshot(_focus_of(request.targets))
+    def plan(
+        self, request: Request, actor: Actor, *, look: Callable[[Focus], Snapshot] | None = None
+    ) -> tuple[str, Snapshot]:
+        """What `submit` would do now, and where the fleet would stand then; nothing is saved. `look` reads for the store."""
+        snapshot = (look or self._store.snapshot)(_focus_of(request.targets))
         maintenance_id, change = self._submitted(snapshot, request, self._clock.now(), actor)
         return maintenance_id, _applied(snapshot, change)
 

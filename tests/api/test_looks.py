@@ -8,8 +8,8 @@ import pytest
 
 from forewarn.clock import ManualClock
 from forewarn.control import Control
-from forewarn.core.model import Change, Snapshot
-from forewarn.store import EventQuery, MaintenanceQuery
+from forewarn.core.model import Actor, Change, Snapshot
+from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import play
 from forewarn.web.api import looks
@@ -37,6 +37,12 @@ class Watched(MemoryStore):
             ends = [(kept.maintenances[i].status, anew.maintenances[i].status) for i in each.get("maintenances", ())]
             if _shown(kept) != _shown(anew) or any(old is not new for old, new in ends):
                 self.stale.append(str(each))
+        for scope in self.inventory().scopes:
+            focus = Focus(scopes=(scope,), inventory=True)
+            seen, seen_anew = self.looks.at(focus), self.snapshot(focus)
+            facts = [(each.machines, each.hold, _shown(each)) for each in (seen, seen_anew)]
+            if facts[0] != facts[1]:
+                self.stale.append(f"plan of {scope}")
 
 
 def _shown(snapshot: Snapshot) -> object:
@@ -85,6 +91,30 @@ def test_a_look_is_kept_until_something_changes(service: House, monkeypatch: pyt
     assert len(service.get(event)["approved_by"]) == 1
     service.service.ticker.advance(1)
     assert service.get(event)["status"] == "Started"
+
+
+def test_a_plan_is_looked_at_from_what_is_kept(service: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second dry run reads no fleet; after a change it does, and shows it."""
+    reads: list[object] = []
+    read = service.service.store.snapshot
+
+    def counted(focus: Focus) -> Snapshot:
+        reads.append(focus)
+        return read(focus)
+
+    monkeypatch.setattr(service.service.store, "snapshot", counted)
+    asked = {"type": "Reboot", "targets": {"scope": "shop"}}
+
+    def notice() -> int:
+        plan = service.post("/v1/maintenances?dry_run=true", asked)
+        return int(plan["waves"][0]["events"][0]["notice_s"])
+
+    assert notice() == notice() == 900
+    assert len(reads) == 1
+    service.control.disable("shop", Actor("operator"))
+    reads.clear()
+    assert notice() == 0
+    assert len(reads) == 1
 
 
 def test_what_depends_on_the_time_is_not_kept(service: House) -> None:

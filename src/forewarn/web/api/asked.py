@@ -124,7 +124,7 @@ class Api:
 
     def told_plan(self, ask: Ask, request: Request) -> shapes.MaintenanceOut:
         """What would be done, and what of others is in its way now; nothing is saved."""
-        maintenance_id, snapshot = self.control.plan(request, ask.who.actor)
+        maintenance_id, snapshot = self.control.plan(request, ask.who.actor, look=self.looks.at)
         return views.as_plan(self.told_maintenance(ask, maintenance_id, snapshot))
 
     def targets(self, said: shapes.TargetsIn) -> Targets:

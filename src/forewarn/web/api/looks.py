@@ -7,16 +7,16 @@ an event waits for, is worked out anew each time and not kept.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from forewarn.control import Control
 from forewarn.core.model import Event, Snapshot
-from forewarn.store import AuditQuery, Store
+from forewarn.store import AuditQuery, Focus, Store
 
 MAX_LOOKS = 64
 MAX_EVENTS = 50_000  # in all looks together
 
-Key = tuple[tuple[str, ...], tuple[str, ...]]
+Key = tuple[tuple[str, ...], tuple[str, ...]] | Focus
 
 
 class Looks:
@@ -31,6 +31,14 @@ class Looks:
         """As `Control.told`: what is known of these and of what they may wait for."""
         wanted = tuple(maintenances)
         key = (tuple(event.id for event in events), wanted)
+        return self._look(key, wanted, lambda: self._control.told(events=events, maintenances=wanted))
+
+    def at(self, focus: Focus) -> Snapshot:
+        """As the store has it: for plans, of which nothing is saved."""
+        return self._look(focus, None, lambda: self._store.snapshot(focus))
+
+    def _look(self, key: Key, wanted: Iterable[str] | None, look: Callable[[], Snapshot]) -> Snapshot:
+        """`wanted` are the maintenances that must not have ended since; None for all that are in it."""
         # The mark is read first: a change that comes now makes this look an old one, never an old look a new one.
         mark = self._newest()
         with self._lock:
@@ -38,9 +46,11 @@ class Looks:
                 self._kept.clear()
                 self._mark = mark
             kept = self._kept.get(key)
-        if kept is not None and all(self._store.maintenance(i) == kept.maintenances.get(i) for i in wanted):
-            return kept
-        snapshot = self._control.told(events=events, maintenances=wanted)
+        if kept is not None:
+            watched = kept.maintenances if wanted is None else wanted
+            if all(self._store.maintenance(i) == kept.maintenances.get(i) for i in watched):
+                return kept
+        snapshot = look()
         with self._lock:
             if mark == self._mark:
                 self._kept[key] = snapshot

@@ -1,17 +1,21 @@
 """What can be looked at. Every page is read through the API's calls, bounded and paged; nothing is decided here."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from itertools import groupby
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from forewarn.core.document import NEWEST, VERSIONS
+from forewarn.core.errors import ForewarnError, Invalid, NotFound
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
-from forewarn.web.api.shapes import EventOut, TimelineEntry
-from forewarn.web.portal import verbs
+from forewarn.web.api.shapes import CountsOut, EventOut, MachineOut, TimelineEntry
+from forewarn.web.portal import finding, verbs
+from forewarn.web.portal.desk import Desk
 from forewarn.web.portal.picture import picture
-from forewarn.web.portal.visit import Shown, Visit
+from forewarn.web.portal.visit import Go, Shown, Visit
 from forewarn.web.portal.words import cut
 
 NOW_ROWS = 20
@@ -29,24 +33,52 @@ ENDED_FIRST = (Status.COMPLETED, Status.CANCELLED, Status.ABANDONED)
 
 def now(visit: Visit) -> Shown:
     asked = visit.query.get("status", "")
-    statuses = [asked] if asked in OPEN else list(OPEN_FIRST)
-    page = visit.desk.get("/v1/events", status=statuses, limit=NOW_ROWS, cursor=visit.query.get("cursor"))
-    events = sorted(page.items, key=lambda e: (e.scope, e.update_domain, e.wave))
+    counts = visit.desk.get("/v1/counts")
+    statuses = [status for status in OPEN_FIRST if asked not in OPEN or status == asked]
+    found, cursor = _open_events(visit, statuses, counts)
+    events = sorted(found, key=lambda e: (e.scope, e.update_domain, e.wave))
     drawn = picture(events, visit.now)
     rows = list(zip(events, drawn.strips, strict=True))
     groups = [
         (place, list(found)) for place, found in groupby(rows, key=lambda row: (row[0].scope, row[0].update_domain))
     ]
     filled = {
-        "counts": visit.desk.get("/v1/counts"),
+        "counts": counts,
         "status": asked if asked in OPEN else "",
         "picture": drawn,
         "groups": groups,
+        "planned": _planned(visit, events),
         "events": events,
-        "older": older(visit, page.next_cursor),
+        "older": older(visit, cursor),
         "first": first(visit),
     }
     return Shown("now.html", filled)
+
+
+def _open_events(visit: Visit, statuses: Sequence[Status], counts: CountsOut) -> tuple[list[EventOut], str | None]:
+    """A page, one status after the other, and where the next begins: what is planned does not push off what is under way."""
+    begin, _, cursor = visit.query.get("cursor", "").partition(".")
+    if begin and begin not in statuses:
+        raise Invalid("cursor: this is not one of ours: follow the link to the next page, unchanged")
+    found: list[EventOut] = []
+    for status in statuses[statuses.index(Status(begin)) if begin else 0 :]:
+        if not getattr(counts, status.lower()):
+            continue
+        if len(found) == NOW_ROWS:
+            return found, f"{status}."
+        after = cursor if status == begin else ""
+        page = visit.desk.get("/v1/events", status=status, limit=NOW_ROWS - len(found), cursor=after)
+        found += page.items
+        if page.next_cursor is not None:
+            return found, f"{status}.{page.next_cursor}"
+    return found, None
+
+
+def _planned(visit: Visit, events: Sequence[EventOut]) -> dict[str, datetime]:
+    """When the maintenances of those that only are planned were planned."""
+    ids = {event.maintenance_id for event in events if event.status == Status.PLANNED}
+    found = [visit.desk.api.store.maintenance(each) for each in ids if each]
+    return {each.id: each.created for each in found if each is not None}
 
 
 def scopes(visit: Visit) -> Shown:
@@ -81,12 +113,21 @@ def _document(visit: Visit, scope: str, version: str) -> tuple[str, int]:
 
 
 def machines(visit: Visit) -> Shown:
-    asked = {key: visit.query.get(key, "").strip() for key in ("scope", "host")}
-    shown = _list(visit, "machines.html", "/v1/machines", MACHINE_ROWS, **asked)
-    restart = {
-        m.scope: visit.desk.may("POST", f"/v1/scopes/{m.scope}/machines/any/restart") for m in shown.filled["items"]
-    }
-    return Shown(shown.template, {**shown.filled, "may_restart": restart})
+    asked = {key: visit.query.get(key, "").strip() for key in ("name", "scope", "host")}
+    if asked["name"]:
+        filled: dict[str, Any] = {"items": _machines_named(visit.desk, **asked), "older": "", "first": ""}
+    else:
+        filled = dict(_list(visit, "machines.html", "/v1/machines", MACHINE_ROWS, **asked).filled)
+    restart = {m.scope: visit.desk.may("POST", f"/v1/scopes/{m.scope}/machines/any/restart") for m in filled["items"]}
+    return Shown("machines.html", {**filled, "asked": asked, "may_restart": restart})
+
+
+def _machines_named(desk: Desk, *, name: str, scope: str, host: str) -> list[MachineOut]:
+    found = []
+    for its_scope, its_name in finding.machine_keys(desk, scope, name):
+        with suppress(NotFound):
+            found.append(desk.get(f"/v1/scopes/{its_scope}/machines/{its_name}"))
+    return [machine for machine in found if host in ("", machine.host)]
 
 
 def maintenances(visit: Visit) -> Shown:
@@ -97,12 +138,28 @@ def maintenances(visit: Visit) -> Shown:
 
 def history(visit: Visit) -> Shown:
     asked = {key: visit.query.get(key, "").strip() for key in ("scope", "machine", "type", "status", "since")}
-    said = {**asked, "status": asked["status"] or list(ENDED_FIRST)}
-    if asked["since"]:
-        said["since"] = f"{asked['since']}T00:00:00Z" if len(asked["since"]) == 10 else asked["since"]
-    shown = _list(visit, "history.html", "/v1/events", ROWS, **said)
-    choices = {"statuses": [*ENDED_FIRST, *OPEN_FIRST], "types": list(EventType), "asked": asked}
-    return Shown(shown.template, {**shown.filled, **choices})
+
+    def look() -> Shown:
+        said = {**asked, "status": asked["status"] or list(ENDED_FIRST)}
+        if asked["machine"]:
+            said["scope"], said["machine"] = finding.machine_key(visit.desk, asked["scope"], asked["machine"])
+        if asked["since"]:
+            said["since"] = f"{asked['since']}T00:00:00Z" if len(asked["since"]) == 10 else asked["since"]
+        return _list(visit, "history.html", "/v1/events", ROWS, **said)
+
+    choices = {"statuses": [*ENDED_FIRST, *OPEN_FIRST], "types": list(EventType)}
+    return _searched("history.html", asked, look, choices)
+
+
+def _searched(template: str, asked: Mapping[str, str], look: Callable[[], Shown], more: Mapping[str, Any]) -> Shown:
+    """A search; one that is refused is told so above its form, which keeps what was typed."""
+    try:
+        shown, wrong = look(), ""
+    except ForewarnError as error:
+        if error.status >= 500:
+            raise
+        shown, wrong = Shown(template, {"items": [], "older": "", "first": ""}, error.status), str(error)
+    return Shown(template, {**shown.filled, **more, "asked": asked, "wrong": wrong}, shown.status)
 
 
 def orders(visit: Visit) -> Shown:
@@ -112,8 +169,16 @@ def orders(visit: Visit) -> Shown:
 
 def audit(visit: Visit) -> Shown:
     asked = {key: visit.query.get(key, "").strip() for key in ("scope", "maintenance", "event")}
-    shown = _list(visit, "audit.html", "/v1/audit", MACHINE_ROWS, **asked)
-    return Shown(shown.template, {**shown.filled, "most": MAX_DETAIL_CHARS})
+
+    def look() -> Shown:
+        event, maintenance = asked["event"], asked["maintenance"]
+        ids = {
+            "event": finding.event_id(visit.desk, event),
+            "maintenance": finding.maintenance_id(visit.desk, maintenance),
+        }
+        return _list(visit, "audit.html", "/v1/audit", MACHINE_ROWS, **{**asked, **ids})
+
+    return _searched("audit.html", asked, look, {"most": MAX_DETAIL_CHARS})
 
 
 def tokens(visit: Visit, *, typed: dict[str, str] | None = None, wrong: str = "", status: int = 200) -> Shown:
@@ -146,7 +211,10 @@ def _kept(visit: Visit) -> dict[str, str]:
 # -- one event, one maintenance
 
 
-def event(visit: Visit) -> Shown:
+def event(visit: Visit) -> Shown | Go:
+    whole = finding.event_id(visit.desk, visit.names["id"])
+    if whole != visit.names["id"]:
+        return Go(f"/events/{quote(whole)}")
     told: EventOut = visit.desk.get(f"/v1/events/{visit.names['id']}")
     found, order = visit.desk.api.control.event(visit.names["id"])
     executor = visit.house.executor
@@ -173,7 +241,10 @@ def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
     return list(timeline)
 
 
-def maintenance(visit: Visit) -> Shown:
+def maintenance(visit: Visit) -> Shown | Go:
+    whole = finding.maintenance_id(visit.desk, visit.names["id"])
+    if whole != visit.names["id"]:
+        return Go(f"/maintenances/{quote(whole)}")
     begin = _whole(visit.query.get("from", ""))
     told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}", skip=begin, limit=ROWS)
     known = visit.desk.api.store.maintenance(visit.names["id"])
