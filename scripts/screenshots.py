@@ -46,6 +46,7 @@ PAGES = {
     "plan-refused": "/plan?target=scope&scope=nowhere&duration_s=60",
     "looked": "/plan?target=scope&scope=shop",
     "error": "/events/NOWHERE",
+    "confirm": "/events/{waiting event}/cancel",
     "login": "/login",
     "error-outside": "/login",
     "login-kept": "/plan?target=scope&scope=shop",

@@ -44,7 +44,7 @@ from forewarn.web.api.asked import Api
 from forewarn.web.api.calls import CALLS, Call
 from forewarn.web.api.stream import Streams
 from forewarn.web.attendance import Attendance
-from forewarn.web.documents import Documents
+from forewarn.web.documents import Caller, Documents
 from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
 from forewarn.web.guest import Connection, NewConnection
 from forewarn.web.guests import Guests, Limits
@@ -256,7 +256,11 @@ class GuestSide:
 
     def _write_seen(self) -> None:
         if seen := self.guests.take_seen():
-            self._writer.submit(_try_to_write, lambda: self._attendance.write(seen))
+            self._writer.submit(self._try_seen, seen)
+
+    def _try_seen(self, seen: list[Caller]) -> None:
+        if not _try_to_write(lambda: self._attendance.write(seen)):
+            self.guests.loop.call_from_thread(lambda: self.guests.not_written(seen))
 
     def _write_sightings(self) -> None:
         """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
@@ -278,13 +282,15 @@ class GuestSide:
         self._writer.shutdown(wait=False, cancel_futures=True)
 
 
-def _try_to_write(write: Callable[[], None]) -> None:
+def _try_to_write(write: Callable[[], None]) -> bool:
     try:
         write()
+        return True
     except ServiceError as error:
         log.warning("when guests were last seen was not saved: %s", error)
     except Exception:
         log.exception("when guests were last seen was not saved")
+    return False
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -207,7 +207,11 @@ class Node:
 
     def _write_seen(self) -> None:
         if seen := self._guests.take_seen():
-            self._attendance.write(seen)
+            try:
+                self._attendance.write(seen)
+            except StoreUnavailable:
+                self._guests.not_written(seen)
+                raise
 
     # -- memory
 

@@ -35,13 +35,15 @@ class Sights:
         self._first_sight: dict[tuple[str, str, str], int] = {}
         self._asked: dict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         self._requests: set[tuple[str, str, str]] = set()
-        self._answered_ms: dict[str, list[int]] = defaultdict(list)
+        self._answered_ms: dict[tuple[str, str], list[int]] = defaultdict(list)
 
     # -- documents
 
     def committed(self, entry: Committed) -> None:
         if any(noted.who == "idle watch" for noted in entry.change.audit):
             self._check_idle(entry.at_ms, entry.change)
+        for key in entry.change.removed_machines:
+            self._answered_ms.pop(key, None)  # when it asked is forgotten with it
 
     def answered(self, entry: Answered) -> None:
         """ "A node that answered a write has applied it first.\""""
@@ -50,7 +52,7 @@ class Sights:
     def shown(self, entry: Shown) -> None:
         account, key = self._account, (entry.scope, entry.machine)
         self._asked[key].append((entry.at_ms, True))
-        self._answered_ms[entry.scope].append(entry.at_ms)
+        self._answered_ms[key].append(entry.at_ms)
         who, seen = f"{entry.scope}/{entry.machine}", stage(entry.etag)
         if entry.if_none_match and seen < stage(entry.if_none_match):
             account.complain(f"{who} held {entry.if_none_match} and {entry.life} showed it the older {entry.etag}")
@@ -87,7 +89,8 @@ class Sights:
     def _check_idle(self, at_ms: int, change: Change) -> None:
         """Of whoever asked some while ago every node can know; of the very last not."""
         for scope in change.scopes:
-            for asked_ms in self._answered_ms[scope.name] if not scope.enabled else ():
+            asked = [ms for (name, _), times in self._answered_ms.items() if name == scope.name for ms in times]
+            for asked_ms in asked if not scope.enabled else ():
                 silent_ms = at_ms - asked_ms + self._account.jumped_ms(asked_ms)
                 if UNWRITTEN_MS <= silent_ms < DISABLE_AFTER_S * 1_000 - IDLE_SLACK_MS:
                     sentence = f"{scope.name} was disabled though a guest had asked {silent_ms / 1000:g} s before"

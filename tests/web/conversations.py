@@ -17,6 +17,7 @@ What is sent up to the next `<` goes out in one piece. Dates are the service clo
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ class Talk(Player):
         if turn.sent:
             client.send(b"".join(_sent(line) for line in turn.sent))
         if turn.seen == ["<..."]:
+            self._heard()
             return ["<..."] if client.quiet(QUIET_S) else _shown(client.unread, closed=False)
         if rewrite:
             data, closed = _all_that_comes(client)
@@ -161,6 +163,14 @@ class Talk(Player):
                     more = b""
                 lines += [f"@ {who}", *_shown(more, closed=not more)]
         return lines
+
+    def _heard(self) -> None:
+        """What was sent is with the listener, however busy the machine: sockets come first in each turn of its loop."""
+        assert self._side is not None
+        for _ in range(2):
+            turned = threading.Event()
+            self._side.guests.loop.call_from_thread(turned.set)
+            assert turned.wait(PATIENCE_S)
 
     def _client(self) -> Client:
         client = self._clients.get(self._who)

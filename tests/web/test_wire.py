@@ -324,7 +324,7 @@ def test_out_of_descriptors(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     """Who cannot be let in waits at the door: said once, no spinning, and served when there is room again."""
-    monkeypatch.setattr(wires, "ACCEPT_AGAIN_S", 0.2)
+    monkeypatch.setattr(wires, "ACCEPT_AGAIN_S", 1.0)
     real = pair.listener._socket
     client = pair.call()
     with caplog.at_level(logging.WARNING):

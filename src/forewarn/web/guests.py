@@ -4,6 +4,7 @@ Belongs to the listener's event loop; only `Documents` is touched from other thr
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from time import monotonic
@@ -146,6 +147,13 @@ class Guests:
         for caller in seen:
             caller.noted = False
         return seen
+
+    def not_written(self, seen: Iterable[Caller]) -> None:
+        """They could not be saved: with those of the next time."""
+        for caller in seen:
+            if not caller.noted:
+                caller.noted = True
+                self.to_write.append(caller)
 
     def sweep(self) -> None:
         """Close what took too long: one pass a second instead of a timer per request."""

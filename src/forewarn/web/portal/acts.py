@@ -52,6 +52,8 @@ def revoke_token(visit: Visit) -> Go:
 
 def sure_event(visit: Visit) -> Shown | Go:
     shown = pages.event(visit)
+    if isinstance(shown, Go):
+        return shown
     event = shown.filled["event"]
     what = f"{event.type} of {some(event.resources)} in {event.scope}: {event.status}"
     return _sure(visit, shown.filled["offers"], f"/events/{quote(event.id)}", what)
@@ -59,6 +61,8 @@ def sure_event(visit: Visit) -> Shown | Go:
 
 def sure_maintenance(visit: Visit) -> Shown | Go:
     shown = pages.maintenance(visit)
+    if isinstance(shown, Go):
+        return shown
     told = shown.filled["maintenance"]
     counted = ", ".join(f"{number} {status.lower()}" for status, number in shown.filled["progress"])
     what = f"{told.type} {told.id[:8]}, {told.description or 'without a description'}: {counted}"

@@ -130,7 +130,7 @@ def is_typed(path: str) -> bool:
     return path in ("/plan", "/tokens") or (path.startswith("/orders/") and path.endswith("/fail"))
 
 
-def shown_again(visit: Visit, path: str, typed: dict[str, str], wrong: str = "", status: int = 200) -> Shown:
+def shown_again(visit: Visit, path: str, typed: dict[str, str], wrong: str = "", status: int = 200) -> Shown | Go:
     """A form into which something was typed, as it was."""
     if path == "/plan":
         return planning.form(visit, typed=typed, wrong=wrong, status=status)
@@ -138,6 +138,8 @@ def shown_again(visit: Visit, path: str, typed: dict[str, str], wrong: str = "",
         fresh = {**typed, "key": visit.desk.api.new_id()}
         return pages.tokens(visit, typed=fresh, wrong=wrong, status=status)
     shown = pages.event(replace(visit, names={"id": path.split("/")[2]}))
+    if isinstance(shown, Go):
+        return shown
     return Shown(shown.template, {**shown.filled, "reason": typed.get("reason", ""), "wrong": wrong}, status)
 
 
@@ -244,7 +246,7 @@ class Portal:
             answer.headers["set-cookie"] = self._sessions.forgotten(request.headers)
         return answer
 
-    def _not_proven(self, visit: Visit, path: str) -> Shown | None:
+    def _not_proven(self, visit: Visit, path: str) -> Shown | Go | None:
         """What is shown instead of doing what a form says that is not proven ours; nothing that was typed is lost."""
         try:
             check_form(visit.visitor, visit.form.get("proof", ""))
