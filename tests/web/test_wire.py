@@ -331,7 +331,7 @@ def test_out_of_descriptors(
         pair.listener._socket = Failing(real, number)  # type: ignore[assignment]
         pair.turn_a_while()
         assert len(caplog.records) == 1
-        assert f"{os.strerror(number)}; trying again in 0.2 s" in caplog.text
+        assert f"{os.strerror(number)}; trying again in 1 s" in caplog.text
     pair.listener._socket = real
     pair.guest.on_data = lambda _: pair.guest.transport.write(b"at last")
     client.sendall(b"x")
