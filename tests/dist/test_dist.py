@@ -1,0 +1,158 @@
+"""What is published, installed as its users do: the wheel in bare virtual environments, and the tutorial done with it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripts.build_dist import build
+
+ROOT = Path(__file__).parent.parent.parent
+TUTORIAL = ROOT / "docs" / "testing-your-app.md"
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WITHIN_S = 100
+
+pytestmark = pytest.mark.timeout(300)  # packages are fetched
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def user(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the test kit, as the tutorial's first line makes it; the versions are those we pin."""
+    folder = tmp_path_factory.mktemp("user")
+    pinned = re.findall(r"^[\w.-]+==\S+", (ROOT / "requirements" / "dev.txt").read_text("utf-8"), re.MULTILINE)
+    (folder / "constraints.txt").write_text("\n".join(pinned))
+    wanted = [f"{built[0]}[server]", "pytest"]
+    return _environment(folder, "-c", str(folder / "constraints.txt"), *wanted)
+
+
+def _environment(folder: Path, *installed: str) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    programs = folder / "venv" / "bin"
+    subprocess.run([programs / "pip", "install", "-q", "--disable-pip-version-check", *installed], check=True)
+    return programs
+
+
+def _run(command: list[str | Path], **more: object) -> "subprocess.CompletedProcess[str]":
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FOREWARN"))}
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        command, capture_output=True, text=True, timeout=WITHIN_S, check=False, **{"env": clean, **more}
+    )
+
+
+def test_everything_needed_is_in_them_and_nothing_else(built: tuple[Path, Path]) -> None:
+    """Every file of the package, with its queries, pages and scenarios; no tests, no tools, nothing left lying about."""
+    wheel, archive = built
+    ours = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src" / "forewarn").rglob("*") if p.is_file()}
+    ours = {name for name in ours if "__pycache__" not in name}
+    with zipfile.ZipFile(wheel) as packed:
+        assert {name for name in packed.namelist() if ".dist-info/" not in name} == ours
+    with tarfile.open(archive) as packed_source:
+        top = {name.split("/")[1] for name in packed_source.getnames() if "/" in name}
+    assert top <= {
+        "src",
+        "README.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "LICENSE",
+        "pyproject.toml",
+        "PKG-INFO",
+        ".gitignore",
+    }
+
+
+def test_the_base_install_has_no_dependencies(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """The agent and the SDK work in it, and the service says what it needs."""
+    programs = _environment(tmp_path, "--no-index", str(built[0]))
+    listed = _run([programs / "pip", "list", "--format=freeze", "--exclude", "pip", "--exclude", "setuptools"]).stdout
+    assert re.fullmatch(r"forewarn==\S+\n", listed)
+    agent = _run([programs / "forewarn-agent", "--help"], cwd=tmp_path)
+    assert agent.returncode == 0
+    assert "Prepares this machine" in agent.stdout
+    assert _run([programs / "python", "-c", "from forewarn.guest import Client; Client"], cwd=tmp_path).returncode == 0
+    service = _run([programs / "forewarn", "serve"], cwd=tmp_path)
+    assert service.returncode == 2
+    assert "pip install 'forewarn[server]'" in service.stderr
+
+
+def test_the_tutorial_works_as_written(user: Path, tmp_path: Path) -> None:
+    """Every command of it in one shell, every file as it stands, from the first request to the app that loses nothing."""
+    port = free_pair()
+    page = TUTORIAL.read_text("utf-8").replace("8169", str(port)).replace("8170", str(port + 1))
+    done = _in_a_shell(_script(page, port + 1), user, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, announced, started = re.findall(r'^\{"DocumentIncarnation".*', done.stdout, re.MULTILINE)[:3]
+    assert '"Events":[]' in first
+    assert '"EventStatus":"Scheduled","EventType":"Reboot"' in announced
+    assert '"EventStatus":"Started","EventType":"Reboot"' in started
+    assert "vm-0 has not seen event" in done.stdout  # before the app listens
+    assert done.stdout.count("1 passed") == 1
+    assert "vm-0 saw the Redeploy, prepared and said go, once" in done.stdout
+
+
+def free_pair() -> int:
+    """A port that nobody uses, as the next: others may have the page's own."""
+    for port in range(20_000, 30_000, 2):
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no two ports are free")
+
+
+def _script(page: str, operator_port: int) -> str:
+    """The page as a shell would be told it; whatever is started in the background is waited for as the page says."""
+    steps = [
+        "set -em",
+        f"ready() {{ until curl -sf http://127.0.0.1:{operator_port}/readyz; do sleep 0.1; done; echo; }}",
+    ]
+    for language, info, body in BLOCK.findall(page):
+        name = re.search(r"title=(\S+)", info)
+        if name:
+            steps.append(f"cat > {name[1]} <<'END'\n{body}END")
+        elif language == "sh" and not body.startswith("pip install"):
+            tried = body.replace("curl -s ", "echo; curl -s ")
+            steps.append(f"! {tried}" if "fails" in info else tried)
+            steps += ["ready"] if "forewarn emulate" in body else []
+    return "\n".join(steps)
+
+
+def _in_a_shell(script: str, programs: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    (folder / "check.sh").write_bytes((ROOT / "examples" / "testing" / "check.sh").read_bytes())
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FOREWARN"))}
+    environment = {**clean, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder)}
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as shell:  # fmt: skip
+        try:
+            out, err = shell.communicate(timeout=WITHIN_S)
+        finally:
+            for group in _groups_of(shell.pid):
+                os.killpg(group, signal.SIGKILL)
+        return subprocess.CompletedProcess(script, shell.returncode, out, err)
+
+
+def _groups_of(session: int) -> Iterator[int]:
+    """What a failed script may have left in the background."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and int(fields[2]) != os.getpgrp():
+            yield int(fields[2])
