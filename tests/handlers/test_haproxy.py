@@ -53,7 +53,7 @@ def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
     assert preparing.is_alive()
     assert set(held.answers()) <= {"web-0", "web-1"}
     preparing.join(10)
-    assert web.seen(proxy) == ("maint", False, 0)
+    assert web.seen(proxy) == ("maint", False, 0, False)
     assert haproxy.verify(spec, run) is True
     assert run.kept == {"before": {f"web/web-0 at {proxy}": "ready"}, "unused": [], "left": {}}
     haproxy.recover(spec, run)
@@ -137,7 +137,7 @@ def test_sessions_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -
         haproxy.prepare(spec_of(proxy, drain_for="1s"), patient)
     assert "1 session(s) are left behind after 1 s" in caplog.text
     assert patient.kept["left"] == {f"web/web-0 at {proxy}": 1}
-    assert web.seen(proxy) == ("maint", False, 1)
+    assert web.seen(proxy) == ("maint", False, 1, False)
     assert haproxy.verify(spec_of(proxy), patient) is True
     for left in ({}, {f"web/web-0 at {proxy}.other": 1}):
         assert haproxy.verify(spec_of(proxy), run_of(left=left)) is False, "they were left behind elsewhere, not here"
@@ -189,7 +189,7 @@ def test_a_proxy_that_hangs_does_not_keep_the_others(web: Pool) -> None:
 
 
 def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:
-    """With the weight 0, or down: it is back when it is as it was."""
+    """With the weight 0 it is back when it is as it was."""
     proxy = web.haproxy()
     ask(proxy, "set server web/web-0 weight 0", Deadline(5))
     spec, run = spec_of(proxy), run_of()

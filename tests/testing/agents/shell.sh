@@ -31,7 +31,7 @@ while :; do
         [ "$(field "$event" EventStatus)" = Scheduled ] || continue
         case " $(echo $prepared) " in *" $id "*) continue ;; esac
         echo "$id" >>"$CONFORM_PREPARED"
-        curl -sf -m 2 -H Metadata:true -d "{\"StartRequests\":[{\"EventId\":\"$id\"}]}" "$url" || continue
+        curl -sf -m 20 -H Metadata:true -d "{\"StartRequests\":[{\"EventId\":\"$id\"}]}" "$url" || continue
         prepared="$prepared $id"
     done <<END
 $listed

@@ -151,7 +151,7 @@ def _leave(spec: Spec, place: Place, begun: Dict[Place, float], run: Run, deadli
     seen, name = place.among(found), str(place)
     if name not in run.kept.get("before", {}):
         before = {**run.kept.get("before", {}), name: seen.admin}
-        run.keep(before=before, unused=[*run.kept.get("unused", ()), *([] if seen.usable else [name])])
+        run.keep(before=before, unused=[*run.kept.get("unused", ()), *([name] if seen.unwanted else [])])
     if seen.admin == "ready":
         others = [each for each in found if found[each].usable and f"{place.backend}/{each}" not in spec.servers]
         if seen.usable and len(others) < spec.keep:
@@ -179,6 +179,7 @@ def _return(place: Place, run: Run, deadline: Deadline) -> str:
         raise StepFailed(f"{place} is not ready, and not by this agent: set it to ready if it should be")
     if before and seen.admin != before:
         seen = place.change(before, deadline)
-    # What got no requests before, as with the weight 0, need not get any now.
+    # What was to get no requests before, by its weight, need not get any now. What was down must be up: a check that failed
+    # in that moment would else let the next machine leave before this one is back.
     asks_more = before in ("", "ready") and str(place) not in run.kept.get("unused", ())
     return "not up again" if asks_more and not seen.usable else ""

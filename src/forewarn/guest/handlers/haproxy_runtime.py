@@ -29,6 +29,8 @@ class Seen(NamedTuple):
     usable: bool
     # Those it serves and those that wait for it.
     sessions: int
+    # Somebody gave it the weight 0: it is to get none.
+    unwanted: bool
 
 
 class Place(NamedTuple):
@@ -85,8 +87,9 @@ def asked(proxy: str, line: str, deadline: Deadline) -> str:
 def _seen(row: Mapping[str, str], sessions: int) -> Seen:
     flags = int(row["srv_admin_state"])
     admin = "maint" if flags & _FORCED_MAINT else "drain" if flags & _FORCED_DRAIN else "ready"
-    usable = not flags & ~_REMEMBERED and row["srv_op_state"] in _UP and int(row["srv_uweight"]) > 0
-    return Seen(admin, usable, sessions)
+    unwanted = int(row["srv_uweight"]) == 0
+    usable = not flags & ~_REMEMBERED and row["srv_op_state"] in _UP and not unwanted
+    return Seen(admin, usable, sessions, unwanted)
 
 
 def _table(proxy: str, backend: str, answer: str, column: str, separator: str) -> List[Dict[str, str]]:
