@@ -1,4 +1,4 @@
-"""Runs the parts of the tests, two at a time, and says how long each took. `make test` and `make soak` call it.
+"""Runs the parts of the tests, three at a time, and says how long each took. `make test` and `make soak` call it.
 
 What a part said is shown when it ends. One that fails does not keep the others from running; the exit code tells.
 """
@@ -17,6 +17,7 @@ BIN = Path(sys.executable).parent
 SOAK_FACTOR = 10
 
 PYTEST = [str(BIN / "pytest"), "-q", "-p", "no:cacheprovider"]
+# After the quick ones the longest first, so that none is left alone at the end.
 PARTS: dict[str, list[str]] = {
     "check": ["make", "--no-print-directory", "check"],
     "core": [
@@ -27,30 +28,31 @@ PARTS: dict[str, list[str]] = {
         "--cov-report=term:skip-covered",
         "--cov-fail-under=100",
     ],
-    "store": [*PYTEST, "tests/store"],
-    "stories": [*PYTEST, "tests/scenarios"],
-    "properties": [*PYTEST, "tests/properties"],
-    # Most of it is waiting for leases and time limits to end.
-    "nodes": [*PYTEST, "-n", "3", "tests/nodes"],
-    "service": [*PYTEST, "tests/executors", "tests/e2e"],
-    "web": [*PYTEST, "tests/web"],
-    "cli": [*PYTEST, "tests/cli"],
-    "demo": [*PYTEST, "tests/demo"],
-    "isolation": [*PYTEST, "tests/isolation"],
-    "guest": [*PYTEST, "tests/guest"],
     # Most of it is waiting for others' programs.
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
-    "api": [*PYTEST, "tests/api"],
     "test kit": [*PYTEST, "tests/testing"],
+    # Most of it is waiting for leases and time limits to end.
+    "nodes": [*PYTEST, "-n", "3", "tests/nodes"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
-    "dist": [*PYTEST, "tests/dist"],
-    "docs": [*PYTEST, "tests/docs"],
+    "guest": [*PYTEST, "tests/guest"],
+    "cli": [*PYTEST, "tests/cli"],
+    "store": [*PYTEST, "tests/store"],
     "simulation": [*PYTEST, "tests/sim"],
-    "crash": [*PYTEST, "tests/crash"],
+    "properties": [*PYTEST, "tests/properties"],
+    "service": [*PYTEST, "tests/executors", "tests/e2e"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
+    "api": [*PYTEST, "tests/api"],
+    "crash": [*PYTEST, "tests/crash"],
+    "dist": [*PYTEST, "tests/dist"],
+    "web": [*PYTEST, "tests/web"],
+    "demo": [*PYTEST, "tests/demo"],
+    "isolation": [*PYTEST, "tests/isolation"],
+    "stories": [*PYTEST, "tests/scenarios"],
+    "docs": [*PYTEST, "tests/docs"],
 }
 LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation")
-LANES = 2
+# More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
+LANES = 3
 
 
 def main() -> int:
