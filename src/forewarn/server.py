@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 import uvicorn
 
@@ -356,18 +355,25 @@ def calm() -> None:
 
 
 class Stopping:
-    """Whether one of these signals came. A queue's `put` may interrupt itself: two at once must not lock each other out."""
+    """Whether one of these signals came. A byte in a pipe: what takes a lock, as a queue does, can be locked out by the next."""
 
     def __init__(self, *numbers: signal.Signals) -> None:
-        self._came: SimpleQueue[None] = SimpleQueue()
+        self._came = False
+        self._heard, self._tell = os.pipe()
+        os.set_blocking(self._tell, False)
         for number in numbers:
-            signal.signal(number, lambda *_: self._came.put(None))
+            signal.signal(number, self._take)
+
+    def _take(self, *_: object) -> None:
+        self._came = True
+        with suppress(BlockingIOError):  # full: it is known already
+            os.write(self._tell, b"!")
 
     def wait(self) -> None:
-        self._came.get()
+        os.read(self._heard, 1)
 
     def is_set(self) -> bool:
-        return not self._came.empty()
+        return self._came
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
