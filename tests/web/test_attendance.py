@@ -45,6 +45,19 @@ def test_the_last_time_counts() -> None:
         assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
 
 
+def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
+    """The store is away for a moment: whoever asked once and never again has asked all the same."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        served.store.away = True
+        served.side._write_seen()
+        until(lambda: bool(served.guests.to_write))
+        served.store.away = False
+        served.side._write_seen()
+        until(lambda: bool(served.store.seen_batches))
+        assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START}
+
+
 def test_what_fails_a_check_is_not_seen() -> None:
     """A machine is seen when it asks for its document in a way that would enable its scope."""
     with serving() as served:
