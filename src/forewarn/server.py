@@ -355,19 +355,19 @@ def calm() -> None:
 
 
 class Stopping:
-    """Whether one of these signals came. A byte in a pipe: what takes a lock, as a queue does, can be locked out by the next."""
+    """Whether one of these signals came. Python itself puts a byte in the pipe, whatever thread got the signal and whenever: one
+    that came just before we slept would else be heard of when we wake up, which is never."""
 
     def __init__(self, *numbers: signal.Signals) -> None:
         self._came = False
-        self._heard, self._tell = os.pipe()
-        os.set_blocking(self._tell, False)
+        self._heard, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, self._take)
 
     def _take(self, *_: object) -> None:
         self._came = True
-        with suppress(BlockingIOError):  # full: it is known already
-            os.write(self._tell, b"!")
 
     def wait(self) -> None:
         os.read(self._heard, 1)
