@@ -27,6 +27,7 @@ class Size:
     list_rounds: int
     failovers: int
     portal: tuple[int, int, int]  # machines, open events, rounds
+    node_writers: tuple[int, ...]
 
 
 FULL = Size(
@@ -48,6 +49,7 @@ FULL = Size(
     list_rounds=15,
     failovers=3,
     portal=(10_000, 1_000, 9),
+    node_writers=(1, 3),
 )
 TOY = Size(
     judged=False,
@@ -68,4 +70,5 @@ TOY = Size(
     list_rounds=1,
     failovers=1,
     portal=(400, 50, 1),
+    node_writers=(2,),
 )
