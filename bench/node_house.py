@@ -94,15 +94,12 @@ def serve_command(store: str, state: Path) -> list[str]:
     return [sys.executable, "-m", "forewarn", "serve", *flags, "--guest", f"127.0.0.1:{free_port()}"]
 
 
-def clean_environment() -> dict[str, str]:
-    given = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
-    return given | LIMITS | {"FOREWARN_TOKEN": TOKEN}
-
-
 @contextmanager
-def node_on(store: str, state: Path) -> Iterator[Node]:
+def node_on(store: str, state: Path, **settings: str) -> Iterator[Node]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
+    environment = clean | LIMITS | {"FOREWARN_TOKEN": TOKEN} | settings
     with subprocess.Popen(
-        serve_command(store, state), stdout=subprocess.PIPE, text=True, env=clean_environment()
+        serve_command(store, state), stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
