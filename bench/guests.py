@@ -38,12 +38,16 @@ def scope_name(number: int) -> str:
 
 
 def build(path: Path, *, scopes: int, per_scope: int, announced: bool = True) -> None:
+    build_at(f"sqlite:{path}", path.parent, scopes=scopes, per_scope=per_scope, announced=announced)
+
+
+def build_at(store: str, folder: Path, *, scopes: int, per_scope: int, announced: bool = True) -> None:
     """An enabled fleet; where it is `announced` every document holds one event and has DOCUMENT_BYTES."""
-    service = Service(Settings(store=f"sqlite:{path}", state_dir=path.parent))
+    service = Service(Settings(store=store, state_dir=folder))
     try:
         _fill(service, scopes, per_scope)
         if announced:
-            announce(service, "x" * (DOCUMENT_BYTES - _bare_bytes(path.parent, per_scope)))
+            announce(service, "x" * (DOCUMENT_BYTES - _bare_bytes(folder, per_scope)))
             length = len(_document(service))
             if length != DOCUMENT_BYTES:
                 raise RuntimeError(f"the document has {length} bytes instead of {DOCUMENT_BYTES}")

@@ -102,15 +102,15 @@ def _requests(
     def keep_alive(subject: Subject) -> int:
         if with_wrk:
             return wrk(subject.port, connections=amounts.connections, seconds=amounts.seconds)
-        return _answered(_task("keep_alive", subject, amounts))
+        return answered_of(_task("keep_alive", subject, amounts))
 
     def connect(subject: Subject) -> int:
-        return _answered(_task("connect", subject, amounts, sources=machines))
+        return answered_of(_task("connect", subject, amounts, sources=machines))
 
     rows, verdicts = [], []
     ways: dict[str, Callable[[Subject], int]] = {KEEP_ALIVE: keep_alive, CONNECT: connect}
     for way, ask_all in ways.items():
-        costs = _costs(subjects, ask_all, amounts.rounds)
+        costs = costs_of(subjects, ask_all, amounts.rounds)
         for name, each in costs.items():
             ratio = f"{median_ratio(costs[PEER].rounds_s, each.rounds_s):.2f}" if PEER in costs else ""
             figures = [statistics.median(each.rounds_s), min(each.rounds_s), each.all_in_s]
@@ -137,7 +137,7 @@ def _task(mode: str, subject: Subject, amounts: Amounts, sources: int = 1) -> Ta
     )
 
 
-def _answered(task: Task) -> int:
+def answered_of(task: Task) -> int:
     with load(task) as client:
         return int(client.run()["answered"])
 
@@ -150,7 +150,7 @@ class Spent:
     all_in_s: float = 0.0
 
 
-def _costs(subjects: Sequence[Subject], ask_all: Callable[[Subject], int], rounds: int) -> dict[str, Spent]:
+def costs_of(subjects: Sequence[Subject], ask_all: Callable[[Subject], int], rounds: int) -> dict[str, Spent]:
     """The first round only warms up."""
     costs = {subject.name: Spent([]) for subject in subjects}
     began_s, answered = dict.fromkeys(costs, 0.0), dict.fromkeys(costs, 0)

@@ -36,7 +36,7 @@ def measure_processes(databases: Mapping[int, Path], size: Size) -> None:
     starts: dict[str, list[Start]] = {name: [] for name in commands}
     for _ in range(size.spawns):
         for name, command in commands.items():
-            starts[name].append(_start(command))
+            starts[name].append(start_of(command))
     _report(starts, tuple(databases))
 
 
@@ -49,7 +49,7 @@ def _serve(path: Path) -> list[str]:
     return [sys.executable, "-m", "forewarn", "serve", *flags, "--state-dir", str(path.parent), "--log-level", "error"]
 
 
-def _start(command: Sequence[str]) -> Start:
+def start_of(command: Sequence[str]) -> Start:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     began_s = time.perf_counter()
     with subprocess.Popen(

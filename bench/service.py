@@ -17,13 +17,19 @@ OPERATOR = Actor("bench")
 
 @contextmanager
 def service_on(path: Path, clock: Clock) -> Iterator[Service]:
+    with service_at(f"sqlite:{path}", path.parent, clock) as (service, _):
+        yield service
+
+
+@contextmanager
+def service_at(store: str, folder: Path, clock: Clock) -> Iterator[tuple[Service, Documents]]:
     """Wired as `forewarn serve` does it, the documents in memory too, but nobody listens and nobody ticks."""
-    service = Service(Settings(store=f"sqlite:{path}", state_dir=path.parent), clock=clock)
+    service = Service(Settings(store=store, state_dir=folder), clock=clock)
     try:
         documents = Documents(service.store, clock)
         documents.load()
         service.control.listen(documents.heard)
-        yield service
+        yield service, documents
     finally:
         service.close()
 

@@ -27,6 +27,13 @@ class Size:
     list_rounds: int
     failovers: int
     portal: tuple[int, int, int]  # machines, open events, rounds
+    node_writers: tuple[int, ...]
+    node_changes: int
+    node_approvers: int
+    node_approvals: int
+    node_scopes: int
+    node_machines: int
+    node_polls: tuple[int, float]  # rounds, seconds
 
 
 FULL = Size(
@@ -48,6 +55,13 @@ FULL = Size(
     list_rounds=15,
     failovers=3,
     portal=(10_000, 1_000, 9),
+    node_writers=(1, 3),
+    node_changes=300,
+    node_approvers=500,
+    node_approvals=5,
+    node_scopes=100_000,
+    node_machines=1_000_000,
+    node_polls=(9, 2.0),
 )
 TOY = Size(
     judged=False,
@@ -68,4 +82,11 @@ TOY = Size(
     list_rounds=1,
     failovers=1,
     portal=(400, 50, 1),
+    node_writers=(2,),
+    node_changes=3,
+    node_approvers=20,
+    node_approvals=1,
+    node_scopes=1_000,
+    node_machines=1_000,
+    node_polls=(1, 0.3),
 )

@@ -88,16 +88,22 @@ def pinned(command: Sequence[str]) -> list[str]:
 
 @contextmanager
 def serving(database: Path, port: int = 0) -> Iterator[Subject]:
+    with serving_at("forewarn", f"sqlite:{database}", database.parent, port) as subject:
+        yield subject
+
+
+@contextmanager
+def serving_at(name: str, store: str, state: Path, port: int = 0) -> Iterator[Subject]:
     """`forewarn serve`, ready. The system clock; every check, counter and limit on."""
     port = port or free_port()
     command = [
-        *(sys.executable, "-m", "forewarn", "serve", "--store", f"sqlite:{database}", "--log-level", "error"),
-        *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(database.parent)),
+        *(sys.executable, "-m", "forewarn", "serve", "--store", store, "--log-level", "error"),
+        *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(state)),
     ]
     with _running(pinned(command)) as process:
         if process.stdout is None or not process.stdout.readline().startswith("ready "):
             raise RuntimeError("forewarn serve did not become ready")
-        yield Subject("forewarn", process.pid, port)
+        yield Subject(name, process.pid, port)
 
 
 @contextmanager

@@ -1,0 +1,220 @@
+"""Committed transitions per second on PostgreSQL, beside bare commits of the same shape by as many writers at once.
+
+Every writer is a process with one service, its documents in memory and its follower, as a node has them. Its bare peer is
+one connection that inserts a row, updates a row and commits. Run as a program, this is a writer: for each line on its input
+it does one step of the rounds and prints what that cost.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from tests.store.servers import Server
+
+from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
+from bench.measure import cost_of, median_ratio
+from bench.report import Verdict, at_least, print_table
+from bench.service import OPERATOR, Moves, finish, reboot, service_at
+from bench.size import Size
+from forewarn.clock import KeptClock, ManualClock
+from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.follower import Follower
+from forewarn.server import Service
+from forewarn.store.postgres import PostgresStore
+from forewarn.ticker import BATCH
+from forewarn.web.documents import Documents
+
+NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+LEAST_RATIO = 0.3
+BARE, PUBLISH, START, COMPLETE, ALL = "bare", "publish", "start", "complete", "all transitions"
+STATUS = {PUBLISH: Status.SCHEDULED, START: Status.STARTED, COMPLETE: Status.COMPLETED}
+MAX_STALE_S = 3_600.0
+MAKE_BARE = "CREATE TABLE bare (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer int, status text)"
+INSERT_BARE = "INSERT INTO bare (writer, status) VALUES (%s, 'Scheduled') RETURNING number"
+UPDATE_BARE = "UPDATE bare SET status = 'Started' WHERE number = %s"
+
+
+# -- the writer
+
+
+class Bare:
+    def __init__(self, address: str, writer: int) -> None:
+        self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
+        self._writer = writer
+
+    def commit(self, count: int) -> None:
+        for _ in range(count):
+            self._connection.execute("BEGIN")
+            number = self._connection.execute(INSERT_BARE, [self._writer]).fetchone()
+            self._connection.execute(UPDATE_BARE, number)
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Writer:
+    """Reboots its own scopes, update domain by update domain: each event is published, started and completed."""
+
+    def __init__(self, service: Service, clock: ManualClock, bare: Bare, scopes: range) -> None:
+        self._service, self._clock, self._bare = service, clock, bare
+        self._targets = [Targets(scope=scope_name(number)) for number in scopes]
+        self._moves = Moves(service)
+        self._ids: list[str] = []
+        self._started: list[str] = []
+
+    def step(self, what: str, count: int) -> dict[str, float]:
+        """`count` is how many bare commits, or how many maintenances and orders go into one change."""
+        if what == BARE:
+            cost = cost_of(lambda: self._bare.commit(count))
+            return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": count}
+        if what == "submit":
+            self._ids = reboot(self._service, self._targets)
+            return {}
+        if what == START:
+            self._clock.move_to(self._clock.now() + NOTICE)
+        work = (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
+        self._moves.take(STATUS[what])
+        cost = cost_of(work)
+        moved = self._moves.take(STATUS[what])
+        if what == START:
+            self._started = moved
+        return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": len(moved)}
+
+    def _tick(self, at_once: int) -> None:
+        """As the ticker does it, with this writer's own maintenances only."""
+        for first in range(0, len(self._ids), at_once):
+            self._service.control.tick(self._ids[first : first + at_once], OPERATOR)
+
+
+@contextmanager
+def _following(service: Service, store: PostgresStore, documents: Documents) -> Iterator[None]:
+    follower = Follower(store.feed(), KeptClock(store.now))
+    follower.begin()
+    follower.listen(documents.follow)
+    thread = threading.Thread(target=follower.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.stop()
+        thread.join()
+
+
+def serve_steps(address: str, folder: Path, writer: int, scopes: int) -> None:
+    logging.disable(logging.WARNING)
+    clock = ManualClock(BEGINNING)
+    with closing(Bare(address, writer)) as bare, service_at(address, folder, clock) as (service, documents):
+        if not isinstance(service.store, PostgresStore):
+            raise RuntimeError(f"{address} is no PostgreSQL")
+        with _following(service, service.store, documents):
+            own = Writer(service, clock, bare, range(writer * scopes, (writer + 1) * scopes))
+            print("ready", flush=True)
+            for line in sys.stdin:
+                what, count = line.split()
+                print(json.dumps(own.step(what, int(count))), flush=True)
+
+
+# -- all of them, seen from outside
+
+
+class Writers:
+    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+        self._processes = processes
+        for process in processes:
+            if _line(process) != "ready\n":
+                raise RuntimeError("a writer did not become ready")
+
+    def step(self, what: str, count: int) -> tuple[float, float, int]:
+        """All at once: wall seconds until the last is done, CPU seconds of all, and how many were done."""
+        for process in self._processes:
+            if process.stdin is None:
+                raise RuntimeError("a writer cannot be talked to")
+            print(what, count, file=process.stdin, flush=True)
+        told: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
+        return max(t.get("wall_s", 0.0) for t in told), sum(t.get("cpu_s", 0.0) for t in told), sum(
+            int(t.get("count", 0)) for t in told
+        )
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    return process.stdout.readline() if process.stdout else ""
+
+
+@contextmanager
+def _writers(address: str, folder: Path, count: int, scopes: int) -> Iterator[Writers]:
+    with ExitStack() as stack:
+        processes = []
+        for writer in range(count):
+            command = [sys.executable, "-m", "bench.node_commits", address, str(folder), str(writer), str(scopes)]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            processes.append(stack.enter_context(process))  # the end of its input is the end of it
+        yield Writers(processes)
+
+
+Round = dict[str, tuple[float, float]]  # per transition or bare commit: wall and CPU seconds
+
+
+def _round(writers: Writers, at_once: int, bare_commits: int) -> Round:
+    spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+
+    def step(what: str, count: int) -> None:
+        figures = writers.step(what, count)
+        for kind in (what,) if what == BARE else (what, ALL):
+            spent[kind] = [a + b for a, b in zip(spent[kind], figures, strict=True)]
+
+    # Submitting plans the whole maintenance and publishes its first wave: more than a transition, so not counted.
+    writers.step("submit", 1)
+    for wave in range(1, UPDATE_DOMAINS + 1):
+        for what in (START, COMPLETE, PUBLISH)[: 2 if wave == UPDATE_DOMAINS else 3]:
+            step(BARE, bare_commits)  # so that both meet the same disk
+            step(what, at_once)
+    writers.step(PUBLISH, BATCH)  # nothing is left to publish: each maintenance ends
+    return {kind: (wall_s / count, cpu_s / count) for kind, (wall_s, cpu_s, count) in spent.items()}
+
+
+def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
+    rows, verdicts = [], []
+    for count in size.node_writers:
+        address = server.address(server.database())
+        with closing(PostgresStore(address)) as store:
+            fill(store, count * size.transition_scopes * MACHINES_PER_SCOPE)
+        server.execute(MAKE_BARE, address.rpartition("/")[2])
+        rounds: dict[str, list[Round]] = {"in batches, as the ticker does": [], "one event per commit": []}
+        with _writers(address, folder, count, size.transition_scopes) as writers:
+            for turn in range(size.transition_rounds + 1):
+                for name, at_once in zip(rounds, (BATCH, 1), strict=True):
+                    found = _round(writers, at_once, size.bare_commits)
+                    if turn or not size.judged:  # the first only warms up
+                        rounds[name].append(found)
+        names = {name: f"{count} writer{'s' * (count > 1)}, {name}" for name in rounds}
+        for name, each in rounds.items():
+            rows += [[names[name], kind, *_figures(each, kind)] for kind in (BARE, ALL, START, COMPLETE, PUBLISH)]
+        batched, name = next(iter(rounds.values())), next(iter(names.values()))
+        ratio = median_ratio([r[BARE][0] for r in batched], [r[ALL][0] for r in batched])
+        verdicts.append(at_least(f"transitions per bare PostgreSQL commit, {name},", ratio, LEAST_RATIO))
+    title = f"Committed transitions beside bare commits on PostgreSQL, median of {size.transition_rounds} interleaved rounds"
+    print_table(title, ["how", "what", "wall each", "per second", "wall ratio", "CPU each, ours"], rows)
+    return verdicts
+
+
+def _figures(rounds: Sequence[Mapping[str, tuple[float, float]]], kind: str) -> list[str]:
+    from statistics import median
+
+    wall_s = median(r[kind][0] for r in rounds)
+    ratio = median_ratio([r[BARE][0] for r in rounds], [r[kind][0] for r in rounds])
+    cpu_s = median(r[kind][1] for r in rounds)
+    return [f"{wall_s * 1e3:.3f} ms", f"{1 / wall_s:,.0f}", f"{ratio:.2f}", f"{cpu_s * 1e3:.3f} ms"]
+
+
+if __name__ == "__main__":
+    serve_steps(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
