@@ -136,8 +136,14 @@ class KeptClock(SystemClock):
     It never goes backwards: where the other does, it stands still until it is caught up with.
     """
 
-    def __init__(self, read: Callable[[], datetime], boot_s: Callable[[], float] = boot_clock_s) -> None:
+    def __init__(
+        self,
+        read: Callable[[], datetime],
+        boot_s: Callable[[], float] = boot_clock_s,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._read = read
+        self._monotonic = monotonic
         self._boot_s = boot_s
         self._watched = _Watched(boot_s)
         self._reading_lock = threading.Lock()
@@ -146,7 +152,7 @@ class KeptClock(SystemClock):
 
     def keep(self, reading: datetime, told_s: float | None = None) -> None:
         """What the other clock said, at that reading of the monotonic clock; else just now."""
-        ago_s = 0.0 if told_s is None else time.monotonic() - told_s
+        ago_s = 0.0 if told_s is None else self._monotonic() - told_s
         self._watched.look(reading, ago_s)
         with self._reading_lock:
             self._kept = (reading, self._boot_s() - ago_s)

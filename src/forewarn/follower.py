@@ -24,8 +24,9 @@ Hearer = Callable[[News], None]
 
 
 class Follower:
-    def __init__(self, feed: Feed, clock: KeptClock) -> None:
+    def __init__(self, feed: Feed, clock: KeptClock, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
+        self._monotonic = monotonic
         self._clock = clock
         self._hearers: list[Hearer] = []
         self._mark: Mark | None = None
@@ -70,7 +71,7 @@ class Follower:
 
     def silent_s(self) -> float:
         """How long ago all that the database had was known here."""
-        return time.monotonic() - self._asked_s
+        return self._monotonic() - self._asked_s
 
     def complaint(self) -> str:
         """ "" or why what this node knows is not what the database has."""
