@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.clock import KeptClock, ManualClock
+from forewarn.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Progress
@@ -22,7 +22,7 @@ from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
 from tests.web.serving import START, WEB_0, Serving, body, get, serving, status
 
 
-def news(number: int, *, changed: bool = True) -> News:
+def news(number: int, *, changed: bool = True, took_s: float = 0.0) -> News:
     now_s = time.monotonic()
     return News(
         mark=Mark(("db", 1), number),
@@ -32,7 +32,7 @@ def news(number: int, *, changed: bool = True) -> News:
         machines=(),
         changed=changed,
         now=datetime.now(UTC),
-        asked_s=now_s,
+        asked_s=now_s - took_s,
         told_s=now_s,
     )
 
@@ -46,13 +46,14 @@ class ScriptedFeed:
     def __init__(self) -> None:
         self.asked: list[Mark | None] = []
         self.away = False
+        self.took_s = 0.0
 
     def look(self, since: Mark | None, wait_s: float) -> News:
         del wait_s
         self.asked.append(since)
         if self.away:
             raise StoreUnavailable("the database is away")
-        return news(len(self.asked))
+        return news(len(self.asked), took_s=self.took_s)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -77,6 +78,19 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     failing.append(False)
     follower.look(0.0)
     assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
+
+
+def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
+    """Its news count, its time does not: it was told a while after it was read."""
+    feed = ScriptedFeed()
+    clock = KeptClock(lambda: START)
+    follower = Follower(feed, clock)
+    feed.took_s = MAX_READING_S + 1
+    follower.look(0.0)
+    assert abs(clock.now() - START) < timedelta(minutes=1)
+    feed.took_s = 0.0
+    follower.look(0.0)
+    assert abs(clock.now() - START) > timedelta(minutes=1)
 
 
 def test_silence_is_complained_about_after_three_seconds() -> None:
