@@ -13,13 +13,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from forewarn.core.errors import Invalid, Refused
+from forewarn.core.errors import Invalid, Refused, StoreUnavailable
 
 MAX_RATE = 100_000.0
 # "A wall clock that jumps forward by more than 30 s against the boot clock holds unapproved starts."
 MAX_JUMP_S = 30.0
 # A reading of a kept clock is carried on for so long: two machines drift apart by far less than a millisecond meanwhile.
 KEPT_FOR_S = 3.0
+# One that took longer to come may be as much too old: by it an event would be told of with less than its notice.
+MAX_READING_S = 3.0
+MAX_READINGS = 3
+# Readings that arrive one sooner than the other do not make it go backwards.
+MAX_STILL = timedelta(seconds=1)
 
 
 def boot_clock_s() -> float:
@@ -61,7 +66,11 @@ class Clock(Protocol):
 
 
 class _Watched:
-    """A reference: the clock's reading at a reading of the boot clock. Small steps forward move it, steps back do not."""
+    """A reference: the clock's last reading, and that of the boot clock beside it.
+
+    It moves with every step, also with one back: what was promised by a clock that was set back an hour would begin an hour
+    early when that is put right.
+    """
 
     def __init__(self, boot_s: Callable[[], float]) -> None:
         self._boot_s = boot_s
@@ -70,15 +79,14 @@ class _Watched:
         self._at_s = 0.0
         self._jump: Jump | None = None
 
-    def look(self, reading: datetime, ago_s: float = 0.0) -> None:
-        """What the clock said, so many seconds ago."""
+    def look(self, reading: datetime, read_s: float | None = None) -> None:
+        """What the clock said, at that reading of the boot clock; else just now."""
         with self._lock:
-            read_s = self._boot_s() - ago_s
+            if read_s is None:
+                read_s = self._boot_s()
             if self._at is not None:
                 expected = self._at + timedelta(seconds=read_s - self._at_s)
                 ahead_s = (reading - expected).total_seconds()
-                if ahead_s <= 0:
-                    return
                 if ahead_s > MAX_JUMP_S:
                     trusted = expected if self._jump is None else min(expected, self._jump.trusted)
                     self._jump = Jump(trusted, (reading - trusted).total_seconds())
@@ -133,11 +141,18 @@ class KeptClock(SystemClock):
     """Somebody else's clock, a database's: read now and then, carried on by this machine's boot clock for a short while.
 
     A reading counts from when it arrived, so this clock is behind the one it follows by the way it took, and never ahead.
-    It never goes backwards: where the other does, it stands still until it is caught up with.
+    Where a reading was on its way for longer than the one before, it stands still for that moment; where the other was set
+    back it follows, for whoever looks at it for the first time does so too, and all nodes must have one time.
     """
 
-    def __init__(self, read: Callable[[], datetime], boot_s: Callable[[], float] = boot_clock_s) -> None:
+    def __init__(
+        self,
+        read: Callable[[], datetime],
+        boot_s: Callable[[], float] = boot_clock_s,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._read = read
+        self._monotonic = monotonic
         self._boot_s = boot_s
         self._watched = _Watched(boot_s)
         self._reading_lock = threading.Lock()
@@ -146,23 +161,37 @@ class KeptClock(SystemClock):
 
     def keep(self, reading: datetime, told_s: float | None = None) -> None:
         """What the other clock said, at that reading of the monotonic clock; else just now."""
-        ago_s = 0.0 if told_s is None else time.monotonic() - told_s
-        self._watched.look(reading, ago_s)
+        ago_s = 0.0 if told_s is None else self._monotonic() - told_s
+        self._keep(reading, self._boot_s() - ago_s)
+
+    def _keep(self, reading: datetime, read_s: float) -> None:
+        self._watched.look(reading, read_s)
         with self._reading_lock:
-            self._kept = (reading, self._boot_s() - ago_s)
+            self._kept = (reading, read_s)
 
     def now(self) -> datetime:
         """Reads the other clock itself, and may fail like whoever keeps it, when the last reading is too old."""
         kept = self._kept
         if kept is None or self._boot_s() - kept[1] > KEPT_FOR_S:
-            self.keep(self._read())
+            self._ask()
         return self.glance()
+
+    def _ask(self) -> None:
+        for _ in range(MAX_READINGS):
+            asked_s = self._boot_s()
+            reading, told_s = self._read(), self._boot_s()
+            if told_s - asked_s <= MAX_READING_S:
+                self._keep(reading, told_s)
+                return
+        raise StoreUnavailable(f"what time it is took longer than {MAX_READING_S:g} s to come, {MAX_READINGS} times")
 
     def glance(self) -> datetime:
         with self._reading_lock:
             if self._kept is not None:
                 reading, read_s = self._kept
-                self._latest = max(self._latest, reading + timedelta(seconds=self._boot_s() - read_s))
+                now = reading + timedelta(seconds=self._boot_s() - read_s)
+                if now > self._latest or self._latest - now > MAX_STILL:
+                    self._latest = now
             return self._latest
 
     def seconds_until(self, moment: datetime) -> float | None:

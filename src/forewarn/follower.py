@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from forewarn.clock import KeptClock
+from forewarn.clock import MAX_READING_S, KeptClock
 from forewarn.core.errors import ForewarnError
 from forewarn.store import Feed, Mark, News
 
@@ -24,8 +24,9 @@ Hearer = Callable[[News], None]
 
 
 class Follower:
-    def __init__(self, feed: Feed, clock: KeptClock) -> None:
+    def __init__(self, feed: Feed, clock: KeptClock, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
+        self._monotonic = monotonic
         self._clock = clock
         self._hearers: list[Hearer] = []
         self._mark: Mark | None = None
@@ -41,7 +42,8 @@ class Follower:
     def begin(self) -> News:
         """From here on nothing is missed: whatever is read of the store after this is followed."""
         news = self._feed.look(None, 0.0)
-        self._clock.keep(news.now, news.told_s)
+        self._keep_time(news)
+        self._clock.now()  # one that took long is asked for again: the time is known before anybody shows it
         self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
         return news
 
@@ -60,7 +62,7 @@ class Follower:
 
     def look(self, wait_s: float) -> None:
         news = self._feed.look(self._mark, wait_s)
-        self._clock.keep(news.now, news.told_s)
+        self._keep_time(news)
         for hearer in self._hearers:
             hearer(news)
         self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
@@ -68,9 +70,13 @@ class Follower:
             log.info("the database is back, and everything is read")
             self._trouble = ""
 
+    def _keep_time(self, news: News) -> None:
+        if news.told_s - news.asked_s <= MAX_READING_S:
+            self._clock.keep(news.now, news.told_s)
+
     def silent_s(self) -> float:
         """How long ago all that the database had was known here."""
-        return time.monotonic() - self._asked_s
+        return self._monotonic() - self._asked_s
 
     def complaint(self) -> str:
         """ "" or why what this node knows is not what the database has."""

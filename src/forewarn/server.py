@@ -21,8 +21,7 @@ from pathlib import Path
 
 import uvicorn
 
-from forewarn.clock import Clock, KeptClock, clock_for
-from forewarn.control import Control
+from forewarn.clock import Clock, clock_for
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
 from forewarn.core.model import Actor, Role, Token
@@ -31,22 +30,20 @@ from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.follower import Follower
+from forewarn.node import GuestParts, Node, follow, try_to_write
 from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, is_postgres, on_loopback, store_path
 from forewarn.store import SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite import SqliteStore
-from forewarn.ticker import Ticker
 from forewarn.web.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
 from forewarn.web.api.app import api_routes
 from forewarn.web.api.asked import Api
 from forewarn.web.api.calls import CALLS, Call
 from forewarn.web.api.stream import Streams
-from forewarn.web.attendance import Attendance
-from forewarn.web.documents import Caller, Documents
 from forewarn.web.gate import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
 from forewarn.web.guest import Connection, NewConnection
-from forewarn.web.guests import Guests, Limits
+from forewarn.web.guests import Limits
 from forewarn.web.identity import Trust
 from forewarn.web.listener import Address, GuestListener, reachable
 from forewarn.web.loop import Loop
@@ -118,11 +115,8 @@ def executor_for(settings: Settings) -> Executor:
     return ExternalExecutor()
 
 
-class Service:
-    """Store, control, executor and ticker, wired; the listeners come with `serve`.
-
-    On a store that several nodes share there is a follower too, which keeps the database's time.
-    """
+class Service(Node):
+    """A node as its settings want it; the listeners come with `serve`."""
 
     def __init__(
         self,
@@ -134,45 +128,39 @@ class Service:
         node: str = "",
     ) -> None:
         self.settings = settings
-        self.executor = executor_for(settings)
-        self.store = store or open_store(settings)
-        self.follower: Follower | None = None
-        node = node or f"{socket.gethostname()}:{os.getpid()}"
-        shared = self.store if isinstance(self.store, SharedStore) and clock is None else None
+        executor = executor_for(settings)
+        store = store or open_store(settings)
+        shared = store if isinstance(store, SharedStore) and clock is None else None
+        follower: Follower | None = None
         try:
-            self.store.hold()
+            store.hold()
             if shared is not None:
-                kept = KeptClock(shared.now)
-                self.follower = Follower(shared.feed(), kept)
-                self.follower.begin()
-                clock = kept
-            lived = [] if clock else [s.changed for s in self.store.scopes().values() if s.changed is not None]
-            self.clock = clock or clock_for(settings.clock, floor=max(lived, default=None))
+                follower, clock = follow(shared)
+            elif clock is None:
+                lived = [s.changed for s in store.scopes().values() if s.changed is not None]
+                clock = clock_for(settings.clock, floor=max(lived, default=None))
         except Invalid as error:
-            self.store.close()
+            store.close()
             raise InvalidSettings(f"clock: {error}") from None
         except BaseException:
-            self.store.close()
+            store.close()
             raise
-        self.control = Control(
-            self.store, self.clock, new_id=new_id, order_timeout_s=settings.order_timeout_s, node=node
-        )
-        self.ticker = Ticker(
-            self.control,
-            self.store,
-            self.clock,
-            self.executor,
-            node=node,
+        super().__init__(
+            store,
+            clock,
+            executor,
+            name=node or f"{socket.gethostname()}:{os.getpid()}",
+            new_id=new_id,
+            order_timeout_s=settings.order_timeout_s,
             retain_history_s=settings.retain_history_s,
             shared=shared,
+            follower=follower,
             may_tick=settings.role != "guest",
         )
-        if self.follower is not None:
-            self.follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
-        if isinstance(self.executor, CommandExecutor):
-            self.executor.nudge = self.ticker.nudge
-        if isinstance(self.executor, SimulatedExecutor):
-            self.control.listen(self.executor.heard)
+        if isinstance(executor, CommandExecutor):
+            executor.nudge = self.ticker.nudge
+        if isinstance(executor, SimulatedExecutor):
+            self.control.listen(executor.heard)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
@@ -211,36 +199,25 @@ class Service:
         self.store.close()
 
 
-class GuestSide:
-    """Documents in memory, the writer's thread, the guest listener and its attendance, wired to a service."""
+class GuestSide(GuestParts):
+    """The parts of the guest side with a writer's thread and a listener, as the service's settings want them."""
 
     def __init__(self, service: Service, connection: NewConnection = Connection) -> None:
         settings = service.settings
-        # Whoever waits for a write waits in line: every write of a guest runs on this one thread.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._stopped = False
-        follower = service.follower
-        max_stale_s = settings.max_stale_s if follower is not None else None
-        self.documents = Documents(service.store, service.clock, max_stale_s=max_stale_s)
-        self.documents.load()
-        service.control.listen(self.documents.heard)
-        if follower is not None:
-            follower.listen(self.documents.follow)
-        self.guests = Guests(
-            self.documents,
-            service.control,
-            self._writer,
+        # A node for operators has no guest listener.
+        listens = settings.role != "operator"
+        super().__init__(
+            service,
+            ThreadPoolExecutor(1, thread_name_prefix="writer"),
             Loop(),
             limits=limits_of(settings),
             trust=trust_of(settings),
+            max_stale_s=settings.max_stale_s,
+            disable_after_s=settings.disable_after_s,
             first_call_delay_s=settings.first_call_delay_s,
+            listens=listens,
         )
-        disable_after_s = settings.disable_after_s
-        self._attendance = Attendance(self.documents, service.control, service.store, disable_after_s=disable_after_s)
-        # A node for operators has no guest listener, and nobody's silence means anything to it.
-        listens = settings.role != "operator"
-        if listens:
-            service.ticker.add_chore(self._attendance)
         self.listener = GuestListener(
             self.guests,
             [Address.parse(text) for text in settings.guest if listens],
@@ -253,20 +230,6 @@ class GuestSide:
             ),
         )
 
-    def _write_seen(self) -> None:
-        if seen := self.guests.take_seen():
-            self._writer.submit(self._try_seen, seen)
-
-    def _try_seen(self, seen: list[Caller]) -> None:
-        if not _try_to_write(lambda: self._attendance.write(seen)):
-            self.guests.loop.call_from_thread(lambda: self.guests.not_written(seen))
-
-    def _write_sightings(self) -> None:
-        """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
-        if sightings := self.guests.take_sightings():
-            written = self._writer.submit(_try_to_write, lambda: self._attendance.write_sightings(sightings))
-            written.add_done_callback(lambda _: self.guests.loop.call_from_thread(self._write_sightings))
-
     def stop(self) -> None:
         """Once; a second call finds nothing left to do."""
         if self._stopped:
@@ -275,21 +238,10 @@ class GuestSide:
         self.listener.stop(STOP_WITHIN_S)
         self._write_seen()
         while sightings := self.guests.take_sightings():
-            self._writer.submit(_try_to_write, partial(self._attendance.write_sightings, sightings))
+            self._writer.submit(try_to_write, partial(self._attendance.write_sightings, sightings))
         # What is in line is written, as far as the time allows; what hangs is safely left: nobody was told of it.
         wait([self._writer.submit(lambda: None)], timeout=LAST_WRITES_S)
         self._writer.shutdown(wait=False, cancel_futures=True)
-
-
-def _try_to_write(write: Callable[[], None]) -> bool:
-    try:
-        write()
-        return True
-    except ServiceError as error:
-        log.warning("when guests were last seen was not saved: %s", error)
-    except Exception:
-        log.exception("when guests were last seen was not saved")
-    return False
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -66,6 +67,7 @@ class Ticker:
         retain_history_s: int,
         shared: SharedStore | None = None,
         may_tick: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`shared` is the store again, where other nodes use it too; one that may not tick does its chores alone."""
         self._control = control
@@ -75,6 +77,7 @@ class Ticker:
         self._actor = Actor("ticker", node)
         self._node = node
         self._shared = shared
+        self._monotonic = monotonic
         self._may_tick = may_tick
         self._leads = shared is None and may_tick
         self._renew_at_s = 0.0
@@ -117,7 +120,7 @@ class Ticker:
             except Exception as error:
                 self._say_trouble(error)
                 busy = False
-            self.cycled_at_s = time.monotonic()
+            self.cycled_at_s = self._monotonic()
             if not busy:
                 self._wait()
 
@@ -159,14 +162,14 @@ class Ticker:
     def _renew(self) -> Counter[str]:
         """Say that we live, take the ticker's lease if it is free, and see to the orders of nodes that do not live."""
         done: Counter[str] = Counter()
-        if self._shared is None or time.monotonic() < self._renew_at_s:
+        if self._shared is None or self._monotonic() < self._renew_at_s:
             return done
         self._shared.take_lease(f"node {self._node}", self._node, LEASE_S)
         leads = self._may_tick and self._shared.take_lease(TICKER_LEASE, self._node, LEASE_S)
         if leads != self._leads:
             log.info("this node ticks from now on" if leads else "another node ticks")
         self._leads = leads
-        self._renew_at_s = time.monotonic() + RENEW_EVERY_S
+        self._renew_at_s = self._monotonic() + RENEW_EVERY_S
         if self._executor.takes_orders:
             done += self._take_over(self._shared)
         return done
@@ -251,7 +254,7 @@ class Ticker:
     # -- behind the cycle
 
     def _due(self) -> list[str]:
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         self._sick = {i: at_s for i, at_s in self._sick.items() if at_s > now_s}
         due = self._store.due(self._clock.now(), self._batch + len(self._sick))
         return [i for i in due if i not in self._sick][: self._batch]
@@ -280,7 +283,7 @@ class Ticker:
                 raise
             except Exception:
                 log.exception("maintenance %s cannot be ticked; trying again in %g s", maintenance_id, SICK_WAIT_S)
-                self._sick[maintenance_id] = time.monotonic() + SICK_WAIT_S
+                self._sick[maintenance_id] = self._monotonic() + SICK_WAIT_S
         return done
 
     def _save_reports(self) -> Counter[str]:

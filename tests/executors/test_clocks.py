@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.clock import KEPT_FOR_S, KeptClock, SystemClock
+from forewarn.clock import KEPT_FOR_S, MAX_READING_S, MAX_READINGS, KeptClock, SystemClock
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, EventType, Machine, Request, Scope, ScopeKind, Status, Targets
@@ -34,9 +34,9 @@ class Times:
         return SystemClock(lambda: self.wall, lambda: self.boot)
 
 
-@pytest.mark.parametrize("steps", [(29.0,), (20.0, 20.0), (-3_600.0,), (-3_600.0, 3_620.0)])
+@pytest.mark.parametrize("steps", [(29.0,), (20.0, 20.0), (-3_600.0,), (-20.0, 29.0)])
 def test_small_steps_and_steps_back_are_no_jump(steps: tuple[float, ...]) -> None:
-    """Whoever mends a clock a little at a time, or takes it back and forth, starts nothing early."""
+    """Whoever mends a clock a little at a time, or takes it back, starts nothing early by more than that little."""
     times = Times()
     clock = times.clock()
     for step in steps:
@@ -44,6 +44,19 @@ def test_small_steps_and_steps_back_are_no_jump(steps: tuple[float, ...]) -> Non
         times.set_by(step)
         assert clock.now() == times.wall
     assert clock.jump() is None
+
+
+def test_a_clock_set_back_and_forth_has_jumped() -> None:
+    """What was promised while it was behind would begin an hour early when it is put right."""
+    times = Times()
+    clock = times.clock()
+    times.set_by(-3_600)
+    clock.now()
+    times.pass_by(60)
+    trusted = times.wall
+    times.set_by(3_600)
+    clock.now()
+    assert clock.jump() == (trusted, 3_600.0)
 
 
 def test_a_jump_says_what_was_last_trusted() -> None:
@@ -81,18 +94,30 @@ def test_a_kept_clock_is_carried_on_and_never_ahead_of_its_keeper() -> None:
     assert clock.now() == clock.glance() == begun + timedelta(seconds=1.5)
 
 
-def test_a_kept_clock_never_goes_backwards() -> None:
-    """Where its keeper does, it stands still until it is caught up with."""
+def test_a_reading_that_came_late_does_not_turn_a_kept_clock_back() -> None:
+    """It stands still for the moment that the reading was on its way for longer."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
     before = clock.now()
-    clock.keep(before - timedelta(seconds=10))
+    clock.keep(before - timedelta(seconds=0.9))
     assert clock.now() == before
-    times.boot += KEPT_FOR_S
+    times.boot += 0.8
     assert clock.glance() == before
-    times.boot += 10
+    times.boot += 0.2
     assert clock.glance() > before
+
+
+def test_a_kept_clock_is_set_back_with_its_keeper() -> None:
+    """Two nodes have one time, whichever was there before: what one promises by it, the other must not start by a later one."""
+    times = Times()
+    old, young = (KeptClock(lambda: times.wall, lambda: times.boot) for _ in range(2))
+    old.keep(times.wall)
+    old.now()
+    times.set_by(-3_600)
+    for clock in (old, young):
+        clock.keep(times.wall)
+    assert old.now() == young.now() == times.wall
 
 
 def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
@@ -117,6 +142,24 @@ def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
     times.pass_by(KEPT_FOR_S + 1)
     assert clock.glance() == times.wall
     with pytest.raises(StoreUnavailable):
+        clock.now()
+
+
+def test_a_reading_that_took_long_is_read_again() -> None:
+    """A process that was stopped while it asked for the time would else go by the time before, and tell of an event too late."""
+    times = Times()
+    waits = [MAX_READING_S + 60.0, 0.0]
+
+    def read() -> datetime:
+        reading = times.wall
+        times.pass_by(waits.pop(0))
+        return reading
+
+    clock = KeptClock(read, lambda: times.boot)
+    assert clock.now() == times.wall
+    waits += [MAX_READING_S + 1] * MAX_READINGS
+    times.pass_by(KEPT_FOR_S + 1)
+    with pytest.raises(StoreUnavailable, match="took longer than 3 s"):
         clock.now()
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.clock import KeptClock
+from forewarn.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Progress
@@ -22,7 +22,7 @@ from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
 from tests.web.serving import START, WEB_0, Serving, body, get, serving, status
 
 
-def news(number: int, *, changed: bool = True) -> News:
+def news(number: int, *, changed: bool = True, took_s: float = 0.0) -> News:
     now_s = time.monotonic()
     return News(
         mark=Mark(("db", 1), number),
@@ -32,7 +32,7 @@ def news(number: int, *, changed: bool = True) -> News:
         machines=(),
         changed=changed,
         now=datetime.now(UTC),
-        asked_s=now_s,
+        asked_s=now_s - took_s,
         told_s=now_s,
     )
 
@@ -46,13 +46,14 @@ class ScriptedFeed:
     def __init__(self) -> None:
         self.asked: list[Mark | None] = []
         self.away = False
+        self.took_s = 0.0
 
     def look(self, since: Mark | None, wait_s: float) -> News:
         del wait_s
         self.asked.append(since)
         if self.away:
             raise StoreUnavailable("the database is away")
-        return news(len(self.asked))
+        return news(len(self.asked), took_s=self.took_s)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -79,16 +80,30 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
 
 
-def test_silence_is_complained_about_after_three_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
+    """Its news count, its time does not: it was told a while after it was read."""
+    feed = ScriptedFeed()
+    clock = KeptClock(lambda: START)
+    follower = Follower(feed, clock)
+    feed.took_s = MAX_READING_S + 1
+    follower.look(0.0)
+    assert abs(clock.now() - START) < timedelta(minutes=1)
+    feed.took_s = 0.0
+    follower.look(0.0)
+    assert abs(clock.now() - START) > timedelta(minutes=1)
+
+
+def test_silence_is_complained_about_after_three_seconds() -> None:
     """Not at once, and with what was wrong; and no longer when it is back."""
     feed: ScriptedFeed = ScriptedFeed()
     asked: Feed = feed
-    follower = Follower(asked, KeptClock(lambda: START))
+    later_s = 0.0
+    follower = Follower(asked, KeptClock(lambda: START), monotonic=lambda: time.monotonic() + later_s)
     follower.begin()
     assert follower.complaint() == ""
-    real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + UNREADY_AFTER_S + 0.1)
+    later_s = UNREADY_AFTER_S + 0.1
     assert "not heard from for 3 s" in follower.complaint()
+    later_s = 0.0
     follower.look(0.0)
     assert follower.complaint() == ""
 
@@ -119,6 +134,17 @@ def test_what_is_too_old_is_not_told_in_either_lane() -> None:
         assert status(client.ask(get("/nowhere"))) == 404
         served.side.documents.follow(news(1))
         assert status(client.ask(get())) == 200
+
+
+def test_memory_grows_old_from_the_moment_it_was_read() -> None:
+    """A node whose database goes away right after its start does not count as fresh for ever."""
+    store, now_s = MemoryStore(), 1_000.0
+    documents = Documents(store, ManualClock(START), max_stale_s=20, monotonic=lambda: now_s)
+    documents.load()
+    assert (documents.stale(now_s + 20), documents.stale(now_s + 20.1)) == (False, True)
+    alone = Documents(store, ManualClock(START))
+    alone.load()
+    assert not alone.stale(1e9)
 
 
 def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
@@ -259,13 +285,11 @@ def running_order(service: Service, ticker: Ticker) -> Order:
     return order
 
 
-def renewed(ticker: Ticker, monkeypatch: pytest.MonkeyPatch) -> None:
+def renewed(ticker: Ticker) -> None:
     """Its next cycle, when leases are due."""
-    real = time.monotonic
-    with monkeypatch.context() as later:
-        later.setattr(time, "monotonic", lambda: real() + RENEW_EVERY_S + 1)
-        ticker.cycle()
     ticker._renew_at_s = 0.0
+    ticker.cycle()
+    assert time.monotonic() < ticker._renew_at_s <= time.monotonic() + RENEW_EVERY_S
 
 
 def test_only_the_holder_of_the_lease_ticks() -> None:
@@ -288,7 +312,7 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
 
 
 @pytest.mark.parametrize("dead, waits", [("a:7", False), ("elsewhere:1", True)])
-def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -> None:
     """On the same machine when its lease ends, elsewhere a while later; never while it lives, and never by two."""
     store = SharedMemory()
     service = make_service(store, enabled=False)
@@ -301,19 +325,19 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool, m
     assert executor.asked == []
     store.alive.discard(dead)
     store.lately.add(dead)
-    renewed(ticker, monkeypatch)
+    renewed(ticker)
     assert bool(executor.asked) is not waits
     store.lately.discard(dead)
-    renewed(ticker, monkeypatch)
+    renewed(ticker)
     assert executor.asked == ["status", f"begin {begun.attempt} running on h"]
     order = service.control.event(begun.id)[1]
     assert order is not None
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
-    renewed(ticker, monkeypatch)
+    renewed(ticker)
     assert len(executor.asked) == 2
 
 
-def test_what_still_runs_is_watched_and_what_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
     """Taken over, an order that the executor finds at work is not begun again."""
     store = SharedMemory()
     service = make_service(store, enabled=False)
@@ -321,7 +345,7 @@ def test_what_still_runs_is_watched_and_what_ended_is_reported(monkeypatch: pyte
     store.alive.clear()
     store.ticks = "a:1"
     executor = ScriptedExecutor(Progress.RUNNING)
-    renewed(ticker_on(service, "a:1", executor), monkeypatch)
+    renewed(ticker_on(service, "a:1", executor))
     assert executor.asked == ["status", "watch"]
 
 

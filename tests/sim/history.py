@@ -13,6 +13,27 @@ class Committed(NamedTuple):
     change: Change
 
 
+class Born(NamedTuple):
+    """A life begins: of what was before it knows what is saved."""
+
+    at_ms: int
+    life: str
+
+
+class FailedOver(NamedTuple):
+    """Another server goes on without these commits, the last there were."""
+
+    at_ms: int
+    lost: tuple[Change, ...]
+
+
+class Adopted(NamedTuple):
+    """The nodes agree on that server; unless every commit was confirmed by a standby, all scopes begin a new epoch."""
+
+    at_ms: int
+    renewed: bool
+
+
 class Acknowledged(NamedTuple):
     """The node was told that it is saved."""
 
@@ -112,7 +133,10 @@ class Alarm(NamedTuple):
 
 
 Entry = (
-    Committed
+    Born
+    | FailedOver
+    | Adopted
+    | Committed
     | Acknowledged
     | Answered
     | Shown

@@ -6,6 +6,7 @@ acknowledged and must still be there is compared by the checker of the crash tes
 
 from collections.abc import Iterable
 
+from forewarn.core.model import Change
 from forewarn.store import Store
 from tests.crash import checker
 from tests.crash.history import History, saved
@@ -13,14 +14,17 @@ from tests.sim.account import Account
 from tests.sim.deeds import Deeds
 from tests.sim.history import (
     Acknowledged,
+    Adopted,
     Alarm,
     Answered,
     Approved,
     Asked,
     Begun,
+    Born,
     ClockMoved,
     Committed,
     Entry,
+    FailedOver,
     Forgotten,
     Shown,
     Submitted,
@@ -33,15 +37,22 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
     """The complaints, each once, and how many guests held their notice. The store is looked at as it is in the end."""
     account = Account(tolerance_ms=tolerance_ms)
     deeds, sights = Deeds(account), Sights(account)
-    acknowledged = History()
+    acknowledged: list[Change] = []
     for entry in history:
         match entry:
             case Committed():
-                account.commit(entry.at_ms, entry.change)
+                account.commit(entry.at_ms, entry.change, entry.life)
                 deeds.committed(entry)
                 sights.committed(entry)
             case Acknowledged():
-                acknowledged.saved.append(saved(entry.change))
+                acknowledged.append(entry.change)
+            case Born():
+                account.born(entry.at_ms, entry.life)
+            case FailedOver():
+                account.failed_over(entry.lost)
+                deeds.failed_over(entry)
+            case Adopted():
+                account.adopted(entry.at_ms, renewed=entry.renewed)
             case Answered():
                 sights.answered(entry)
             case Shown():
@@ -65,5 +76,6 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
     sights.end()
     notice = sights.notice()
     found = checker.read_store(store)
-    complaints = [*account.complaints, *checker.complaints(acknowledged, found), *checker.unfinished(found)]
+    kept = History(saved=[saved(change) for change in acknowledged if id(change) not in account.lost])
+    complaints = [*account.complaints, *checker.complaints(kept, found), *checker.unfinished(found)]
     return list(dict.fromkeys(complaints)), notice

@@ -1,37 +1,35 @@
-"""A node: the real control, ticker, documents and guest endpoint on simulated parts, one life after the other.
+"""A node: the real parts of `forewarn.node` on simulated ones, one life after the other.
 
 Several lives never overlap: a node that dies loses every object, and its next life is built anew. While a node is busy (one
-of its calls takes long) nobody else gets into its objects; polls that memory alone can answer still are, unless it is frozen.
+of its calls takes long) nobody else gets into its objects, but for its follower, which has a thread of its own, and polls that
+memory alone can answer; none of them where the whole process is frozen.
 
-Between nodes it does what `serve` on a shared store does: a bell names the scopes to read again; once a second everything is
-read again, for a bell may be lost; a guest that brings a newer tag than ours makes us read before we answer; and with
-memory older than MAX_STALE_MS no document is shown.
+The follower looks once a second. To save turns it does so here when somebody is about to use what it knows: as of some
+moment within the last second, or later where a bell was heard.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
-from forewarn.control import Control
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
-from forewarn.core.model import Change, Scope
-from forewarn.store import Store
-from forewarn.store.memory import MemoryStore
-from forewarn.ticker import Ticker
+from forewarn.core.model import Change
+from forewarn.node import GuestParts, Times, follow
+from forewarn.node import Node as Parts
+from forewarn.store import SharedStore
 from forewarn.web.answers import Answer, Request, plain_tag
-from forewarn.web.attendance import Attendance
-from forewarn.web.documents import Caller, Documents
+from forewarn.web.documents import Caller
 from forewarn.web.exchange import Exchange
 from forewarn.web.guests import Guests, Limits
 from forewarn.web.identity import Trust
-from tests.sim.history import Alarm, Answered, Entry
-from tests.sim.parts import NodeClock, NodeExecutor, NodeStore, Works, hang
+from tests.sim.database import Database
+from tests.sim.history import Alarm, Answered, Born, Entry
+from tests.sim.parts import NodeExecutor, NodeFeed, NodeStore, Works, hang
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 ORDER_TIMEOUT_S = 3_000
 DISABLE_AFTER_S = 1_200
-REREAD_MS = 1_000
+LOOK_EVERY_MS = 1_000
 MAX_STALE_MS = 20_000
 MAX_CYCLES = 50
 # A guest that got no answer by then has hung up.
@@ -39,44 +37,41 @@ PATIENCE_MS = 10_000
 
 
 class Shared:
-    """What all nodes have in common: the store, the world of work, the bells between them, and the record."""
+    """What all nodes have in common: the database, the world of work, the bells between them, and the record."""
 
     def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
         self.universe = universe
         self.record = record
-        self.store = MemoryStore()
+        self.database = Database(universe, record)
+        self.database.heard = self.ring
         self.works = Works(universe, record)
         self.nodes: list[Node] = []
-        # What was saved, in order: whoever knows how far it has read knows what it missed.
-        self.log: list[tuple[int, Change]] = []
         self.curious: Callable[[Change], None] = lambda _: None
 
     def ring(self, change: Change) -> None:
-        """The store tells every node that listens, sooner or later, or never."""
-        self.log.append((self.universe.now_ms, change))
+        """The database tells every node that listens, sooner or later, or never."""
         self.curious(change)
         for node in self.nodes if change.scopes else ():
             if not self.universe.chance(self.universe.faults.bell_lost):
                 late_ms = self.universe.about_ms(self.universe.faults.bell_late_s) if self.universe.faults.on else 0
-                self.universe.later(late_ms, node.bell(change))
+                self.universe.later(late_ms, node.bell())
 
 
 class Node:
     """Everything below `start` belongs to the present life."""
 
-    control: Control
-    ticker: Ticker
-    documents: Documents
-    store: Store
+    parts: Parts
+    side: GuestParts
+    feed: NodeFeed
 
     def __init__(self, shared: Shared, number: int) -> None:
         self._shared = shared
         self._universe = shared.universe
         self._number = number
-        self._lives = 0
-        self.name = f"n{number}.0"
-        self.alive = self.busy = self.frozen = self.waiting = False
-        self.off_ms = self.away_until_ms = 0
+        self._lives = self._pid = 0
+        self.name = f"n{number}:0#0"
+        self.alive = self.busy = self.frozen = self.waiting = self._looking = self._up = False
+        self.away_until_ms = self._awake_ms = 0
         self.told: list[Change] = []
 
     # -- life and death
@@ -86,41 +81,52 @@ class Node:
         if self.alive:
             return
         self._lives += 1
-        self.name = f"n{self._number}.{self._lives}"
-        self._recovered = False
+        if self._lives == 1 or not self._universe.chance(self._universe.faults.same_name):
+            self._pid += 1
+        self.name = f"n{self._number}:{self._pid}#{self._lives}"
+        self._recovered = self._up = False
+        self._awake_ms = self._universe.now_ms
         self.alive = True
+        self._shared.record(Born(self._universe.now_ms, self.name))
         if self.enter(self._build) is not True:
             self.die()
 
     def _build(self) -> bool:
         shared, universe = self._shared, self._universe
-        self.store = cast(Store, NodeStore(shared.store, universe, self, shared.record, shared.ring))
-        clock = NodeClock(universe, self)
-        executor = NodeExecutor(shared.works, universe, self, self._number)
-        self.control = Control(
-            self.store,
+        store = NodeStore(shared.database, universe, self, shared.record)
+        self.feed = NodeFeed(store, universe)
+        times = Times(self._seconds, self._seconds)
+        sharing = cast(SharedStore, store)
+        follower, clock = follow(sharing, times)
+        self._looked_ms = universe.now_ms
+        self.parts = Parts(
+            sharing,
             clock,
+            NodeExecutor(shared.works, universe, self),
+            name=self.name.partition("#")[0],
             new_id=self._new_id,
             order_timeout_s=ORDER_TIMEOUT_S,
-            monotonic=lambda: universe.now_ms / 1_000,
+            retain_history_s=0,
+            shared=sharing,
+            follower=follower,
+            times=times,
         )
-        self.documents = Documents(self.store, clock)
-        self._fresh_ms, self._read_to = universe.now_ms, len(shared.log)
-        self.documents.load()
-        self.control.listen(self.documents.heard)
-        self._guests = Guests(
-            self.documents,
-            self.control,
+        self.control = self.parts.control
+        self.side = GuestParts(
+            self.parts,
             cast(Any, AtOnce()),
             cast(Any, AtOnce()),
             limits=Limits(requests_per_s=0),
             trust=Trust(),
+            max_stale_s=MAX_STALE_MS / 1_000,
+            disable_after_s=DISABLE_AFTER_S,
         )
-        self._attendance = Attendance(self.documents, self.control, self.store, disable_after_s=DISABLE_AFTER_S)
-        self.ticker = Ticker(self.control, self.store, clock, executor, node=self.name, retain_history_s=0)
-        self.ticker.add_chore(self._attendance)
+        self._up = True
         universe.say(f"{self.name} is up")
         return True
+
+    def _seconds(self) -> float:
+        return self._universe.now_ms / 1_000
 
     def _new_id(self) -> str:
         """In the middle of deciding: a place to be stopped at."""
@@ -162,6 +168,7 @@ class Node:
 
         def asked() -> Any:
             self.told.clear()
+            self._catch_up()
             try:
                 answer = act()
             except RequestError as error:
@@ -179,13 +186,22 @@ class Node:
     def wait(self, milliseconds: int) -> None:
         """Stand still in the middle of something: a slow store, or the whole process stopped."""
         self.waiting, self.frozen = True, self._universe.choose.random() < 0.5
+        frozen = self.frozen
         self._universe.pass_time(milliseconds)
         self.waiting = self.frozen = False
+        if frozen:
+            self._awake_ms = self._universe.now_ms
 
     def stop(self, milliseconds: int) -> None:
         """As SIGSTOP between two things it does."""
         if self._universe.hanging < MAX_HANGING:
             self.enter(lambda: self.wait(milliseconds))
+
+    def lose_store(self, milliseconds: int) -> None:
+        """Until just now it could be looked at."""
+        self.enter(self._catch_up)
+        self.away_until_ms = self._universe.now_ms + milliseconds
+        self._universe.say(f"{self.name} has lost its store")
 
     # -- the ticker
 
@@ -193,12 +209,12 @@ class Node:
         self.enter(self._cycle)
 
     def _cycle(self) -> None:
+        self._catch_up()
         if not self._recovered:
-            self.ticker.recover()
+            self.parts.ticker.recover()
             self._recovered = True
-        self.reread()
         for _ in range(MAX_CYCLES):
-            if not self.ticker.cycle():
+            if not self.parts.ticker.cycle():
                 break
         self._write_seen()
 
@@ -206,54 +222,60 @@ class Node:
         self.enter(self._write_seen)
 
     def _write_seen(self) -> None:
-        if seen := self._guests.take_seen():
-            try:
-                self._attendance.write(seen)
-            except StoreUnavailable:
-                self._guests.not_written(seen)
-                raise
+        self.side._write_seen()
+        self.side._write_sightings()
 
-    # -- memory
+    # -- the follower
 
-    def bell(self, change: Change) -> Callable[[], None]:
+    def bell(self) -> Callable[[], None]:
         """What a bell that rings now will do when it is heard: nothing, if it is heard by another life."""
         life = self.name
 
         def heard() -> None:
-            if self.busy and self.name == life:
-                self._universe.later(1_000, heard)
-            elif self.name == life:
-                self.enter(lambda: self.read([change]))
+            if self.name != life or not self._answers():
+                return
+            if not self.busy:
+                self.enter(lambda: self._look(self._universe.now_ms))
+            elif self._may_look():
+                self._look(self._universe.now_ms)
 
         return heard
 
-    def read(self, changes: Collection[Change]) -> None:
-        """What these changed, as it is now."""
-        scopes = {scope.name: scope for change in changes for scope in change.scopes}
-        removed = tuple(key for change in changes for key in change.removed_machines)
-        if scopes:
-            self.documents.heard(
-                Change(at=self._universe.wall(), scopes=tuple(scopes.values()), removed_machines=removed)
-            )
+    def _answers(self) -> bool:
+        return self.alive and self._up and not self.frozen
 
-    def reread(self) -> None:
-        """Once a second, whatever bells were heard: all that was saved until the last time, some part of a second ago."""
-        if self._universe.now_ms - self._fresh_ms < REREAD_MS:
-            return
-        last_ms = self._universe.now_ms - self._universe.choose.randrange(REREAD_MS)
-        self.store.next_wakeup()  # the question itself, which may fail
-        end = bisect_right(self._shared.log, last_ms, lo=self._read_to, key=lambda saved: saved[0])
-        self.read([change for _, change in self._shared.log[self._read_to : end]])
-        self._fresh_ms, self._read_to = last_ms, end
+    def _may_look(self) -> bool:
+        """Beside a call that hangs, which must not have memory in its hands: it would be waited for."""
+        return not self._looking and not self.side.documents._lock.locked()
+
+    def _catch_up(self) -> None:
+        """The last of the looks of every second."""
+        now_ms = self._universe.now_ms
+        if now_ms - self._looked_ms >= LOOK_EVERY_MS:
+            self._look(max(now_ms - self._universe.choose.randrange(LOOK_EVERY_MS), self._awake_ms))
+
+    def _look(self, at_ms: int) -> None:
+        self._looked_ms = self.feed.at_ms = at_ms
+        self._looking = True
+        follower = self.parts.follower
+        assert follower is not None
+        try:
+            follower.look(0.0)
+        except StoreUnavailable:
+            self._universe.say(f"{self.name} could not look")
+        finally:
+            self._looking = False
 
     # -- guests
 
     def answer(self, scope: str, machine: str, request: Request) -> "Connection | None":
         """None: no answer at all. A busy node still answers what memory can."""
-        if not self.alive or self.frozen:
+        if not self._answers():
             return None
-        connection = Connection(self._guests, self.documents.named(scope, machine))
+        connection = Connection(self.side.guests, self.side.documents.named(scope, machine))
         if self.busy:
+            if self._may_look():
+                self._catch_up()
             if not self._from_memory(connection, request):
                 return None
             Exchange(connection, request).begin(None)
@@ -266,54 +288,31 @@ class Node:
 
     def _answer(self, connection: "Connection", request: Request) -> None:
         self.told.clear()
-        try:
-            self.reread()
-        except StoreUnavailable:
-            self._universe.say(f"{self.name} could not read again")
-        caller = connection.caller
-        if self._universe.now_ms - self._fresh_ms > MAX_STALE_MS:
-            return
-        if caller is not None and caller.view is not None and self._is_newer(caller, request):
-            self.documents.refresh([caller.scope])
+        self._catch_up()
         Exchange(connection, request).begin(None)
         if connection.status == 200:
             self._said_yes()
 
     def _from_memory(self, connection: "Connection", request: Request) -> bool:
-        caller = connection.caller
+        """Whether the writer, which may be what hangs, is not needed."""
+        view = connection.caller.view if connection.caller is not None else None
+        tags = request.values("if-none-match")
+        tag = plain_tag(tags[0]) if tags else None
         return (
             request.method == "GET"
-            and caller is not None
-            and caller.view is not None
-            and caller.view.state.enabled
-            and not self._is_newer(caller, request)
-            and self._universe.now_ms - self._fresh_ms <= MAX_STALE_MS
+            and view is not None
+            and view.state.enabled
+            and not (tag is not None and self.side.guests.behind(view.state, tag))
         )
-
-    def _is_newer(self, caller: Caller, request: Request) -> bool:
-        """Whether the guest has seen more than we have."""
-        tags = request.values("if-none-match")
-        view = caller.view
-        return bool(tags) and view is not None and stage(plain_tag(tags[0]) or "") > stage_of(view.state.scope)
-
-
-def stage(etag: str) -> tuple[int, int]:
-    """(epoch, incarnation) of one of our tags; (0, 0) for anything else."""
-    incarnation, _, epoch = etag.strip('"').partition("-")
-    return (int(epoch or 1), int(incarnation)) if incarnation.isdigit() and (not epoch or epoch.isdigit()) else (0, 0)
-
-
-def stage_of(scope: Scope) -> tuple[int, int]:
-    return (max(scope.epoch, 1), scope.incarnation)
 
 
 class AtOnce:
     """The writer's thread and the guests' loop, where there is but one thread: what is asked for is done."""
 
-    def submit(self, call: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         future: Future[Any] = Future()
         try:
-            future.set_result(call())
+            future.set_result(call(*arguments))
         except ForewarnError as error:
             if isinstance(error, InvariantBroken):
                 raise

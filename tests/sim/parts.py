@@ -1,19 +1,20 @@
-"""What a node stands on, simulated: its clock, its way to the shared store, and the executor that does the work.
+"""What a node stands on, simulated: its way to the shared database, and the executor that does the work.
 
 Every call of the store and of the executor is a place where a node may be stopped, slowed down, refused or killed.
 """
 
 from collections.abc import Callable, Collection
-from datetime import datetime
-from typing import Any, Protocol
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol, cast
 
-from forewarn.clock import Jump
-from forewarn.core.errors import Conflict, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Change
 from forewarn.executors import Progress, Work
-from forewarn.store.memory import MemoryStore
-from tests.sim.history import Acknowledged, Asked, Begun, Committed, Entry, Forgotten
+from forewarn.store import Mark, News, Seen, Sighting
+from tests.sim.database import Database
+from tests.sim.history import Acknowledged, Asked, Begun, Entry, Forgotten
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 CALL_WITHIN_MS = 5_000
@@ -23,49 +24,13 @@ class Life(Protocol):
     """One life of a node, as far as its parts deal with it."""
 
     name: str
-    off_ms: int
     away_until_ms: int
     told: list[Change]
     waiting: bool
+    feed: "NodeFeed"
 
     def wait(self, milliseconds: int) -> None:
         """Stand still while the others go on."""
-
-
-class NodeClock:
-    """The wall clock as this node reads it: off by a little, and where everybody's jumps it jumps along.
-
-    A node may be stopped at any moment; the worst is right after it looked at the clock.
-    """
-
-    name = "system"
-    steady = False
-
-    def __init__(self, universe: Universe, life: Life) -> None:
-        self._universe = universe
-        self._life = life
-
-    def glance(self) -> datetime:
-        return self._universe.wall(self._life.off_ms)
-
-    def jump(self) -> Jump | None:
-        """A jump is everybody's here: there is no boot clock to hold it against."""
-        return None
-
-    def note_jump(self, jump: Jump) -> None:
-        """There is none."""
-
-    def now(self) -> datetime:
-        now = self._universe.wall(self._life.off_ms)
-        if self._universe.chance(self._universe.faults.slow / 10):
-            hang(self._universe, self._life, "the thought of it")
-        return now
-
-    def seconds_until(self, moment: datetime) -> float | None:
-        return max(0.0, (moment - self.now()).total_seconds())
-
-    def move_to(self, moment: datetime) -> None:
-        raise Refused(f"time is not ours to move to {moment}")
 
 
 def disturb(universe: Universe, life: Life, call: str) -> None:
@@ -73,7 +38,7 @@ def disturb(universe: Universe, life: Life, call: str) -> None:
     faults = universe.faults
     if universe.chance(faults.slow):
         hang(universe, life, call)
-    if universe.chance(faults.crash):
+    if not life.waiting and universe.chance(faults.crash):
         universe.say(f"{life.name} dies in {call}")
         raise Crash
 
@@ -86,30 +51,19 @@ def hang(universe: Universe, life: Life, call: str) -> None:
 
 
 class NodeStore:
-    """One node's way to the store all nodes share. A call may fail before or after it took effect: nobody can tell."""
+    """One node's way to the database all share. A call may fail before or after it took effect: nobody can tell."""
 
-    def __init__(
-        self,
-        shared: MemoryStore,
-        universe: Universe,
-        life: Life,
-        record: Callable[[Entry], None],
-        ring: Callable[[Change], None],
-    ) -> None:
-        self._shared = shared
+    def __init__(self, database: Database, universe: Universe, life: Life, record: Callable[[Entry], None]) -> None:
+        self._database = database
         self._universe = universe
         self._life = life
         self._record = record
-        self._ring_others = ring
+        # Whether a standby confirmed every commit when this node last looked.
+        self.synchronous = False
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._shared, name)
-
         def call(*arguments: Any) -> Any:
-            self._before(name)
-            answer = method(*arguments)
-            self._after(name)
-            return answer
+            return self._called(name, lambda: getattr(self._database.memory, name)(*arguments))
 
         self.__dict__[name] = call
         return call
@@ -117,17 +71,75 @@ class NodeStore:
     def apply(self, change: Change) -> None:
         begun_ms = self._universe.now_ms
         self._before("apply")
-        if self._universe.now_ms - begun_ms > CALL_WITHIN_MS:
-            raise StoreUnavailable("a transaction that stands still is rolled back")
-        if self._universe.chance(self._universe.faults.conflict):
-            raise Conflict("two transactions met, and this one gave way")
-        self._shared.apply(change)
+        self._transaction(change, begun_ms)
         self._universe.say(f"{self._life.name} saved {told(change)}")
-        self._record(Committed(self._universe.now_ms, self._life.name, change))
-        self._ring_others(change)
         self._after("apply")
         self._record(Acknowledged(self._universe.now_ms, self._life.name, change))
         self._life.told.append(change)
+
+    def _transaction(self, change: Change, begun_ms: int) -> None:
+        """Open for a while, now and then: others commit meanwhile, and the server may be gone."""
+        xid, timeline = self._database.begin(), self._database.timeline
+        try:
+            disturb(self._universe, self._life, "the transaction")
+            if timeline != self._database.timeline or self._universe.now_ms - begun_ms > CALL_WITHIN_MS:
+                raise StoreUnavailable("a transaction that stands still is rolled back")
+            if self._universe.chance(self._universe.faults.conflict):
+                raise Conflict("two transactions met, and this one gave way")
+            if timeline != self._database.agreed:
+                self._database.adopt(self.synchronous)
+                raise Conflict("the database has failed over: decide again on what it holds now")
+            self._database.commit(xid, self._life.name, change)
+        finally:
+            self._database.end(xid)
+
+    def record_seen(self, seen: Collection[Seen]) -> None:
+        self._called("record_seen", lambda: self._database.write("record_seen", seen))
+
+    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+        self._called("record_sightings", lambda: self._database.write("record_sightings", sightings))
+
+    # -- shared
+
+    def feed(self) -> "NodeFeed":
+        return self._life.feed
+
+    def look(self, since: Mark | None, at_ms: int) -> News:
+        """What changed since, as of that moment; whoever finds another server there agrees on it first."""
+        self._before("look")
+        begun_ms, database = self._universe.now_ms, self._database
+        news = database.look(since, at_ms)
+        if database.agreed == database.timeline:
+            self.synchronous = self._universe.faults.standby
+        elif database.adopt(self.synchronous):
+            news = database.look(since, self._universe.now_ms)
+        self._after("look")
+        took_s = (self._universe.now_ms - begun_ms) / 1_000
+        return replace(news, told_s=news.asked_s + took_s) if took_s else news
+
+    def now(self) -> datetime:
+        return cast(datetime, self._called("now", self._universe.wall))
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        lasts_s = seconds * self._universe.faults.lease_times
+        return bool(self._called("take_lease", lambda: self._database.take_lease(name, node, lasts_s)))
+
+    def drop_lease(self, name: str, node: str) -> None:
+        self._called("drop_lease", lambda: self._database.drop_lease(name, node))
+
+    def living(self, past_s: float = 0.0) -> set[str]:
+        lasts_s = past_s * self._universe.faults.lease_times
+        return cast(set[str], self._called("living", lambda: self._database.living(lasts_s)))
+
+    def forget_changes(self, limit: int) -> int:
+        del limit
+        return int(self._called("forget_changes", self._database.forget_changes))
+
+    def _called(self, name: str, call: Callable[[], Any]) -> Any:
+        self._before(name)
+        answer = call()
+        self._after(name)
+        return answer
 
     def _before(self, call: str) -> None:
         disturb(self._universe, self._life, call)
@@ -139,6 +151,23 @@ class NodeStore:
         if self._universe.chance(self._universe.faults.fail_after):
             self._universe.say(f"{self._life.name} does not hear the end of {call}")
             raise StoreUnavailable(f"the store did not answer {call}: it may have happened or not")
+
+
+class NodeFeed:
+    """A node's own line to the database. Its follower looks every second; here, when somebody is about to use what it knows."""
+
+    def __init__(self, store: NodeStore, universe: Universe) -> None:
+        self._store = store
+        self._universe = universe
+        # When the last look was: some part of a second ago, or now.
+        self.at_ms = universe.now_ms
+
+    def look(self, since: Mark | None, wait_s: float) -> News:
+        del wait_s
+        return self._store.look(since, self.at_ms)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def told(change: Change) -> str:
@@ -201,10 +230,9 @@ class NodeExecutor:
     """A node's hand in that world. What it waits for is in its memory alone."""
 
     takes_orders = True
+    name = "hands"
 
-    def __init__(self, works: Works, universe: Universe, life: Life, number: int) -> None:
-        # Each node's own: a node takes up what its earlier lives left, and nobody else's.
-        self.name = f"executor-{number}"
+    def __init__(self, works: Works, universe: Universe, life: Life) -> None:
         self._works = works
         self._universe = universe
         self._life = life
@@ -238,7 +266,7 @@ class NodeExecutor:
 
     def next_report(self) -> datetime | None:
         ends = [end_ms for key in self._awaited if (end_ms := self._works.end_ms(key)) is not None]
-        return self._universe.wall(self._life.off_ms + min(ends) - self._universe.now_ms) if ends else None
+        return self._universe.wall() + timedelta(milliseconds=min(ends) - self._universe.now_ms) if ends else None
 
     def settled(self, report: Report) -> None:
         """It could be forgotten now; the world keeps it."""

@@ -19,7 +19,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.store import EventQuery, MaintenanceQuery
+from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from forewarn.web.answers import Request as HttpRequest
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
@@ -138,12 +138,24 @@ class Operator:
         choose = self._universe.choose
         acts = (self._schedule, self._steer, self._settle)
         choose.choices(acts, weights=(5, 3, 2))[0](choose.choice(self._shared.nodes))
+        if self._clock_held() and choose.random() < 0.2:
+            self.confirm_clock(choose.choice(self._shared.nodes))
+
+    # -- the clock
+
+    def _clock_held(self) -> bool:
+        return self._shared.database.memory.snapshot(Focus()).hold is not None
+
+    def confirm_clock(self, node: Node) -> None:
+        if node.alive and self._clock_held():
+            self._universe.say(f"an operator confirms the clock through {node.name}")
+            node.ask(lambda: node.control.confirm_clock(OPERATOR))
 
     # -- schedule
 
     def _schedule(self, node: Node) -> None:
-        open_ones = self._shared.store.maintenances(MaintenanceQuery(statuses=RUNNING))
-        if len(open_ones) < MAX_OPEN_MAINTENANCES and self._shared.store.inventory().machines:
+        open_ones = self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING))
+        if len(open_ones) < MAX_OPEN_MAINTENANCES and self._shared.database.memory.inventory().machines:
             self._keys += 1
             self._submit(node, self._request(), f"key-{self._keys}")
 
@@ -167,7 +179,7 @@ class Operator:
 
     def _request(self) -> Request:
         choose = self._universe.choose
-        machines = sorted(self._shared.store.inventory().machines)
+        machines = sorted(self._shared.database.memory.inventory().machines)
         some = Targets(machines=tuple(choose.sample(machines, min(len(machines), choose.randint(1, 2)))))
         rolling = choose.choice(ROLLING)
         start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
@@ -199,7 +211,7 @@ class Operator:
     # -- steer
 
     def _steer(self, node: Node) -> None:
-        choose, store = self._universe.choose, self._shared.store
+        choose, store = self._universe.choose, self._shared.database.memory
         events = store.events(EventQuery(statuses=(Status.PLANNED, Status.SCHEDULED, Status.STARTED), limit=500)).events
         if not events or not node.alive:
             return
@@ -225,22 +237,23 @@ class Operator:
 
     def _settle(self, node: Node) -> None:
         choose = self._universe.choose
-        for order in self._shared.store.orders({OrderState.FAILED}, 500):
+        for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
                 verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
                 node.ask(lambda: node.control.settle_event(order.id, verb, OPERATOR))  # noqa: B023 - called at once
                 return
 
     def _started(self, event_id: str) -> bool:
-        events = self._shared.store.events(EventQuery(statuses=(Status.STARTED,), limit=500)).events
+        events = self._shared.database.memory.events(EventQuery(statuses=(Status.STARTED,), limit=500)).events
         return any(event.id == event_id for event in events)
 
     def finish_all(self, node: Node) -> None:
-        """In the end: let go on what was paused, and say of everything that failed that it is done."""
-        for maintenance in self._shared.store.maintenances(MaintenanceQuery(statuses=RUNNING)):
+        """In the end: let go on what was paused or held, and say of everything that failed that it is done."""
+        self.confirm_clock(node)
+        for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
             if maintenance.paused:
                 node.ask(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
-        for order in self._shared.store.orders({OrderState.FAILED}, 500):
+        for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
                 node.ask(lambda: node.control.settle_event(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
 

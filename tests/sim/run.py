@@ -8,6 +8,7 @@ import logging
 import random
 from dataclasses import dataclass
 
+from forewarn.clock import MAX_READING_S
 from forewarn.control import MAX_DECISION_AGE_S
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
@@ -18,13 +19,14 @@ from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.parts import CALL_WITHIN_MS
 from tests.sim.people import Guest, Operator
 from tests.sim.sights import Notice
-from tests.sim.universe import Faults, Universe
+from tests.sim.universe import MAX_STEP_MS, Faults, Universe
 
 LENGTH_S = 2_000
 MAX_ROUNDS = 120
-FORWARD_JUMP_MS = 30_000
 # From deciding to saving, at most: once in the process, once in the store.
 DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS
+# And a reading of the clock may be so old.
+READING_MS = int(MAX_READING_S * 1_000)
 OPEN = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 
 
@@ -64,7 +66,6 @@ class Simulation:
         self.history: list[Entry] = []
         self.universe = Universe(seed, faults=faults)
         self.shared = Shared(self.universe, self.history.append)
-        self.skew_ms = self.universe.faults.skew_ms
         self.seed = seed
         self.universe.say(f"seed {seed}: {self.universe.faults}")
 
@@ -78,7 +79,7 @@ class Simulation:
             self._end()
         finally:
             logger.setLevel(level)
-        complaints, notice = judge(self.history, self.shared.store, tolerance_ms=2 * self.skew_ms + DECISION_MS)
+        complaints, notice = judge(self.history, self.shared.database.memory, tolerance_ms=DECISION_MS + READING_MS)
         return Run(self.seed, self.universe.trace, self.history, complaints, notice)
 
     # -- the beginning
@@ -95,7 +96,6 @@ class Simulation:
             node.start()
         faults.on = True
         for node in shared.nodes:
-            node.off_ms = universe.choose.randint(-faults.skew_ms, faults.skew_ms)
             universe.every(universe.choose.choice([20, 40, 80]), node.cycle)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         shared.curious = self._guests_hurry
@@ -104,7 +104,10 @@ class Simulation:
         universe.every(faults.crash_every_s, lambda: self._some_node().kill())
         universe.every(faults.away_every_s, self._store_goes_away)
         universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
-        universe.every(faults.clock_every_s, self._clocks_move)
+        universe.every(faults.clock_every_s, self._clock_is_set)
+        universe.every(faults.failover_every_s, self._fail_over)
+        universe.every(faults.foreign_every_s, self._somebody_elses_transaction)
+        universe.every(200, shared.database.forget_changes)
         universe.every(faults.forget_every_s, shared.works.forget)
 
     def _guests_hurry(self, change: Change) -> None:
@@ -128,18 +131,33 @@ class Simulation:
     def _store_goes_away(self) -> None:
         for node in self.shared.nodes:
             if self.universe.choose.random() < 0.6:
-                node.away_until_ms = self.universe.now_ms + self.universe.about_ms(30)
-                self.universe.say(f"{node.name} has lost its store")
+                node.lose_store(self.universe.about_ms(30))
 
-    def _clocks_move(self) -> None:
+    def _clock_is_set(self) -> None:
+        """By so much that nobody need notice, or by far more; forward and back."""
         universe = self.universe
+        by_ms = universe.choose.choice([universe.choose.randrange(-MAX_STEP_MS, MAX_STEP_MS), *self._jumps_ms()])
+        universe.set_wall(by_ms)
+        self.history.append(ClockMoved(universe.now_ms, by_ms))
+        # Whoever follows the database, and may act, does so within a second or two.
         for node in self.shared.nodes:
-            node.off_ms = universe.choose.randint(-self.skew_ms, self.skew_ms)
-        if universe.choose.random() < 0.3:
-            by_ms = universe.choose.choice([FORWARD_JUMP_MS, -FORWARD_JUMP_MS, -600_000, -3_600_000])
-            universe.wall_off_ms += by_ms
-            universe.say(f"the wall clock jumps by {by_ms / 1000:g} s")
-            self.history.append(ClockMoved(universe.now_ms, by_ms))
+            universe.later(universe.choose.randrange(2_000), node.cycle)
+
+    def _jumps_ms(self) -> list[int]:
+        jump_ms = self.universe.faults.jump_s * 1_000
+        return [jump_ms, -jump_ms] if jump_ms else []
+
+    def _fail_over(self) -> None:
+        """For a while there is no database, then there is another."""
+        for node in self.shared.nodes:
+            node.lose_store(self.universe.about_ms(5))
+        self.universe.later(1, self.shared.database.fail_over)
+
+    def _somebody_elses_transaction(self) -> None:
+        """A long one, which holds back the horizon."""
+        database = self.shared.database
+        xid = database.begin()
+        self.universe.later(self.universe.about_ms(60), lambda: database.end(xid))
 
     # -- the end
 
@@ -153,7 +171,7 @@ class Simulation:
         for number in range(MAX_ROUNDS):
             for node in nodes:
                 node.cycle()
-            if not self.shared.store.maintenances(MaintenanceQuery(statuses=OPEN, limit=1)):
+            if not self.shared.database.memory.maintenances(MaintenanceQuery(statuses=OPEN, limit=1)):
                 break
             self.operator.finish_all(nodes[number % len(nodes)])
             for guest in (guest for guest in self.guests if not guest.gone):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from forewarn.core.model import Change
 from tests.sim.account import Account, Stage
 from tests.sim.history import Answered, Approved, Committed, Shown, Submitted, Unanswered
-from tests.sim.node import DISABLE_AFTER_S, MAX_STALE_MS, REREAD_MS, stage
+from tests.sim.node import DISABLE_AFTER_S, LOOK_EVERY_MS, MAX_STALE_MS
 from tests.sim.people import WRONG_ID
 
 # A change shows on every node that still answers.
-EVERYWHERE_MS = MAX_STALE_MS + REREAD_MS
+EVERYWHERE_MS = MAX_STALE_MS + LOOK_EVERY_MS
 # Last-seen times are written in batches, and the last batch of a killed node is lost.
 UNWRITTEN_MS = 300_000
 IDLE_SLACK_MS = 60_000
@@ -25,6 +25,12 @@ class Notice(NamedTuple):
 
     promised: int
     held: int
+
+
+def stage(etag: str) -> Stage:
+    """(epoch, incarnation) of one of our tags; (0, 0) for anything else."""
+    incarnation, _, epoch = etag.strip('"').partition("-")
+    return (int(epoch or 1), int(incarnation)) if incarnation.isdigit() and (not epoch or epoch.isdigit()) else (0, 0)
 
 
 class Sights:
@@ -54,11 +60,13 @@ class Sights:
         self._asked[key].append((entry.at_ms, True))
         self._answered_ms[key].append(entry.at_ms)
         who, seen = f"{entry.scope}/{entry.machine}", stage(entry.etag)
-        if entry.if_none_match and seen < stage(entry.if_none_match):
+        # Until the nodes have agreed on another server, what is lost may have been seen.
+        settled = not account.unsettled
+        if settled and entry.if_none_match and seen < stage(entry.if_none_match):
             account.complain(f"{who} held {entry.if_none_match} and {entry.life} showed it the older {entry.etag}")
         if not entry.body and entry.etag != entry.if_none_match:
             account.complain(f"{who} was told that {entry.if_none_match} is unchanged by {entry.etag}")
-        if seen < self._shows[entry.life].get(entry.scope, seen):
+        if settled and seen < self._shows[entry.life].get(entry.scope, seen):
             account.complain(f"{entry.life} answered a change and showed {who} the document before it, {entry.etag}")
         due = [st for at_ms, st in account.stages[entry.scope] if at_ms <= entry.at_ms - EVERYWHERE_MS]
         if due and seen < due[-1]:

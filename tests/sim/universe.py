@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_TURNS = 20_000
+# A wall clock that is set forward by so much at once is nothing to notice.
+MAX_STEP_MS = 30_000
 # How many calls may hang at once: the first to hang is the last to go on, and must not wait for ever.
 MAX_HANGING = 2
 
@@ -36,8 +38,14 @@ class Faults:
     crash_every_s: int = 0
     away_every_s: int = 0
     stop_every_s: int = 0
-    skew_ms: int = 0
     clock_every_s: int = 0
+    jump_s: int = 0
+    too_large: float = 0.0
+    foreign_every_s: int = 0
+    failover_every_s: int = 0
+    standby: bool = False
+    lease_times: int = 15
+    same_name: float = 0.0
     work_fails: float = 0.0
     cannot_begin: float = 0.0
     report_twice: float = 0.0
@@ -61,8 +69,15 @@ class Faults:
             crash_every_s=some([0, 0, 900, 400]),
             away_every_s=some([0, 0, 600]),
             stop_every_s=some([0, 0, 600]),
-            skew_ms=some([0, 500, 15_000]),
             clock_every_s=some([0, 300]),
+            jump_s=some([0, 3_600, 600, 40]),
+            too_large=some([0.0, 0.0, 0.05]),
+            foreign_every_s=some([0, 300]),
+            failover_every_s=some([0, 0, 0, 600]),
+            standby=some([False, False, True]),
+            # Nodes do not act every second here, so leases last longer too; or they all end, and everybody ticks.
+            lease_times=some([1, 15, 15]),
+            same_name=some([0.0, 0.5]),
             work_fails=some([0.0, 0.1, 0.4]),
             cannot_begin=some([0.0, 0.0, 0.1]),
             report_twice=some([0.0, 0.2]),
@@ -76,8 +91,8 @@ class Universe:
         self.faults = faults if faults is not None else Faults.drawn(self.choose)
         self.trace: list[str] = []
         self.now_ms = 0
-        # How far the wall clock everybody goes by is off; the boot clock beside it never is.
-        self.wall_off_ms = 0
+        # When the wall clock everybody goes by was set, and by how much; the boot clock beside it never is.
+        self._moves: list[tuple[int, int]] = []
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = 0
         self._ids = 0
@@ -91,8 +106,16 @@ class Universe:
         self._ids += 1
         return f"{self._ids:08X}-0000-4000-8000-000000000000"
 
-    def wall(self, off_ms: int = 0) -> datetime:
-        return START + timedelta(milliseconds=self.now_ms + self.wall_off_ms + off_ms)
+    def wall(self, at_ms: int | None = None) -> datetime:
+        """What the wall clock shows, or showed then."""
+        if at_ms is None:
+            at_ms = self.now_ms
+        off_ms = sum(by_ms for moved_ms, by_ms in self._moves if moved_ms <= at_ms)
+        return START + timedelta(milliseconds=at_ms + off_ms)
+
+    def set_wall(self, by_ms: int) -> None:
+        self._moves.append((self.now_ms, by_ms))
+        self.say(f"the wall clock jumps by {by_ms / 1000:g} s")
 
     def chance(self, probability: float) -> bool:
         """While faults are on; a chance of none draws nothing."""

@@ -230,7 +230,8 @@ class Talk(Player):
         begun_s = self._watch_s or time.monotonic()
         moved_s = 0.0 if state == "stopped" else float(state[1:-2]) / 1000 if state.endswith("ms") else None
         self._watch_s = now_s = begun_s + (parse_duration(state[1:]) if moved_s is None else moved_s)
-        follow(lambda: now_s, self._patch)
+        assert self._side is not None
+        follow(lambda: now_s, self._patch, self._side.guests)
 
     def _do_hang_up(self) -> None:
         """Close the connection; goes on when that was noticed."""

@@ -43,7 +43,7 @@ def test_connections_of_all_guests() -> None:
 def test_rate_is_the_machines_own() -> None:
     """Five at once over all its connections, in both lanes; the sixth is refused; others are not affected."""
     with serving(rate_limit=5) as served, pytest.MonkeyPatch.context() as patch:
-        follow(lambda: 1e9, patch)
+        follow(lambda: 1e9, patch, served.guests)
         first, second = served.client(), served.client()
         seen = [status(client.ask(get())) for client in (first, second, first, second, first, second, first)]
         assert seen == [200] * 5 + [429] * 2

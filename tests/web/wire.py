@@ -14,7 +14,7 @@ from forewarn.core.model import EventType, Request, Targets
 from forewarn.server import Service, limits_of, trust_of
 from forewarn.settings import Settings
 from forewarn.store.memory import MemoryStore
-from forewarn.web import exchange, guest
+from forewarn.web import guest
 from forewarn.web.documents import Documents
 from forewarn.web.guest import Connection
 from forewarn.web.guests import Guests
@@ -35,10 +35,11 @@ class HandClock:
         return self.now_s
 
 
-def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch) -> None:
+def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch, *all_guests: Guests) -> None:
     """Connections read this clock instead of the machine's."""
-    for module in (guest, exchange):
-        patch.setattr(module, "monotonic", clock)
+    patch.setattr(guest, "monotonic", clock)
+    for guests in all_guests:
+        patch.setattr(guests, "monotonic", clock)
 
 
 @contextmanager
@@ -143,7 +144,13 @@ class World:
         self.documents.load()
         self.control.listen(self.documents.heard)
         self.guests = Guests(
-            self.documents, self.control, AtOnce(), loop, limits=limits_of(settings), trust=trust_of(settings)
+            self.documents,
+            self.control,
+            AtOnce(),
+            loop,
+            limits=limits_of(settings),
+            trust=trust_of(settings),
+            monotonic=loop._clock,
         )
         # As the listener does it: whoever changes a document holds locks.
         self.documents.changed = lambda views: loop.call_soon(lambda: self.guests.wake(views))

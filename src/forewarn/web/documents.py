@@ -46,17 +46,18 @@ class Now:
     poll must, need not call. Only a steady clock promises anything; another may be moved, and is asked each time.
     """
 
-    __slots__ = ("_clock", "moment", "until_s")
+    __slots__ = ("_clock", "_monotonic", "moment", "until_s")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._monotonic = monotonic
         self.moment = Moment(clock.glance())
         self.until_s = 0.0
 
     def __call__(self) -> Moment:
-        if time.monotonic() < self.until_s:
+        read_s = self._monotonic()
+        if read_s < self.until_s:
             return self.moment
-        read_s = time.monotonic()
         now = self._clock.glance()
         if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
             self.moment = Moment(now)
@@ -178,13 +179,21 @@ class Documents:
     Where other nodes share the store, what they change is followed, and what is known counts until `fresh_until_s`.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, max_stale_s: float | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        max_stale_s: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
+        self._monotonic = monotonic
         self._max_stale_s = max_stale_s
         self._readings = 0
         self.fresh_until_s = math.inf
         self._lock = threading.Lock()
-        self.now = Now(clock)
+        self.now = Now(clock, monotonic)
         self.views: dict[str, View] = {}
         self.by_address: dict[tuple[str, str], Caller] = {}
         self.by_instance_id: dict[str, Caller] = {}
@@ -195,8 +204,11 @@ class Documents:
 
     def load(self) -> None:
         """Everything, at start: "every enabled scope's 24 h begin anew"."""
+        begun_s = self._monotonic()
         with self._lock:
             self._read_everything()
+        if self._max_stale_s is not None:
+            self.fresh_until_s = begun_s + self._max_stale_s
 
     @property
     def shared(self) -> bool:
@@ -221,7 +233,7 @@ class Documents:
         with self._lock:
             if view.read_s > asked_s:
                 return
-            begun_s = time.monotonic()
+            begun_s = self._monotonic()
             changed = self._read([view.name])
             view.read_s = begun_s
         if changed:

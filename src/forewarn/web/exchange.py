@@ -7,7 +7,6 @@ connection at a time.
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from time import monotonic
 from typing import Protocol
 
 from forewarn.core.errors import ForewarnError, NotFound, RequestError
@@ -84,7 +83,7 @@ class Exchange:
         if isinstance(decision, Answer) and not decision.enables:
             connection.answer(decision, request)
             return
-        if guests.documents.stale(monotonic()):
+        if guests.documents.stale(guests.monotonic()):
             connection.answer(answers.UNAVAILABLE, request)
             return
         if raw is not None and isinstance(decision, Poll) and self._repeatable(decision):
@@ -110,7 +109,7 @@ class Exchange:
         self.pending = False
         if self._caller.view is None:
             self._connection.answer(answers.NOT_FOUND, self._request)
-        elif self._guests.documents.stale(monotonic()):
+        elif self._guests.documents.stale(self._guests.monotonic()):
             self._connection.answer(answers.UNAVAILABLE, self._request)
         else:
             unchanged = answers.matches(self._poll.if_none_match, self._view.state.etag)
@@ -157,7 +156,7 @@ class Exchange:
         if view.state.enabled:
             return  # somebody of the scope was first
         # Before the scope shows as enabled: the first answers of others are held back as well.
-        view.held_until_s = monotonic() + self._guests.first_call_delay_s
+        view.held_until_s = self._guests.monotonic() + self._guests.first_call_delay_s
         try:
             self._guests.control.enable(view.name, self._actor())
             if not view.state.enabled:
@@ -169,7 +168,7 @@ class Exchange:
 
     def _held(self, decision: Answer | Poll | Approve) -> None:
         """While a scope's first call is being delayed, every answer of it is."""
-        delay_s = self._view.held_until_s - monotonic()
+        delay_s = self._view.held_until_s - self._guests.monotonic()
         if delay_s <= 0:
             self._decided(decision)
             return
@@ -186,7 +185,7 @@ class Exchange:
         if isinstance(decision, Answer):
             self._connection.answer(decision, self._request)
         elif isinstance(decision, Poll):
-            tag, view, asked_s = answers.plain_tag(decision.if_none_match), self._view, monotonic()
+            tag, view, asked_s = answers.plain_tag(decision.if_none_match), self._view, self._guests.monotonic()
             if tag is not None and self._guests.behind(view.state, tag):
                 # "One guest never sees time run backwards": what it saw elsewhere is read before it is answered.
                 read_again = self._guests.documents.read_again
@@ -263,7 +262,7 @@ class Exchange:
 
 def within_rate(guests: Guests, caller: Caller) -> bool:
     """Each request takes its share of a second; whoever is a second ahead must wait."""
-    now_s = monotonic()
+    now_s = guests.monotonic()
     spent_s = max(caller.spent_until_s, now_s) + guests.request_share_s
     if spent_s > now_s + BURST_S:
         return False

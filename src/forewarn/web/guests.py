@@ -3,11 +3,11 @@
 Belongs to the listener's event loop; only `Documents` is touched from other threads.
 """
 
+import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from time import monotonic
 from typing import Protocol
 
 from forewarn.control import Control
@@ -77,7 +77,9 @@ class Guests:
         limits: Limits,
         trust: Trust,
         first_call_delay_s: float = 0.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.monotonic = monotonic
         self.documents = documents
         self.now = documents.now
         # By source address, where nothing but the address says who is calling.
@@ -98,7 +100,7 @@ class Guests:
         self.to_write: list[Caller] = []
         self._sightings: list[Sighting] = []
         # The monotonic clock as of the last sweep: exact enough for "silent for a minute", and nothing to compute.
-        self.about_s = monotonic()
+        self.about_s = self.monotonic()
         self.stopping = False
 
     def fresh_moment(self, now_s: float) -> Moment | None:
@@ -157,7 +159,7 @@ class Guests:
 
     def sweep(self) -> None:
         """Close what took too long: one pass a second instead of a timer per request."""
-        now_s = self.about_s = monotonic()
+        now_s = self.about_s = self.monotonic()
         for connection in list(self.connections):
             connection.check_deadline(now_s)
         if self.documents.stale(now_s):

@@ -1,0 +1,197 @@
+"""What all nodes share, as PostgreSQL would do it: state, what changed and in which transaction, leases, its own wall clock.
+
+It can fail over: another server goes on, on another timeline, from what it had: everything, where a standby confirmed every
+commit, else without the last few seconds. What a node does about that is written down in `adopt`, as the real store has it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from forewarn.core.model import Change
+from forewarn.store import Mark, News
+from forewarn.store.memory import MemoryStore
+from tests.sim.history import Adopted, Committed, Entry, FailedOver
+from tests.sim.universe import Universe
+
+# Real nodes forget after an hour; here whoever was away for a minute has missed something for good.
+KEPT_MS = 60_000
+MAX_LOST_MS = 10_000
+
+
+class Row(NamedTuple):
+    """What one transaction changed."""
+
+    number: int
+    xid: int
+    at_ms: int
+    everything: bool
+    scopes: dict[str, int]
+    machines: tuple[tuple[str, str], ...]
+
+
+class Database:
+    def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
+        self._universe = universe
+        self._record = record
+        self.memory = MemoryStore()
+        # The server's own timeline, and the one the nodes have agreed on.
+        self.timeline = self.agreed = 1
+        self._rows: list[Row] = []
+        self._numbers = 0
+        self._next_xid = 1
+        self._open: set[int] = set()
+        self._forgotten = 0
+        self._leases: dict[str, tuple[str, datetime]] = {}
+        # All that was written, in order: a server that lost the end of it is made of the rest.
+        self._log: list[tuple[int, str, Any]] = []
+        self.heard: Callable[[Change], None] = lambda _: None
+
+    # -- changes
+
+    def begin(self) -> int:
+        """A transaction, which is open until it is committed or rolled back."""
+        self._next_xid += 1
+        self._open.add(self._next_xid - 1)
+        return self._next_xid - 1
+
+    def end(self, xid: int) -> None:
+        self._open.discard(xid)
+
+    def commit(self, xid: int, life: str, change: Change) -> None:
+        """Checked and saved, or Conflict; in no time."""
+        now_ms = self._universe.now_ms
+        self.memory.apply(change)
+        self._log.append((now_ms, "apply", change))
+        self._record(Committed(now_ms, life, change))
+        scopes = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)
+        machines = (*change.removed_machines, *(machine.key for machine in change.machines))
+        too_large = self._universe.chance(self._universe.faults.too_large)
+        self._add_row(xid, everything=too_large, scopes={} if too_large else scopes, machines=machines)
+        self.end(xid)
+        self.heard(change)
+
+    def write(self, name: str, *arguments: Any) -> Any:
+        """What needs no version check and rings no bell."""
+        self._log.append((self._universe.now_ms, name, arguments))
+        return getattr(self.memory, name)(*arguments)
+
+    def _add_row(
+        self, xid: int, *, everything: bool, scopes: dict[str, int], machines: tuple[tuple[str, str], ...]
+    ) -> None:
+        self._numbers += 1
+        self._rows.append(Row(self._numbers, xid, self._universe.now_ms, everything, scopes, machines))
+
+    def look(self, since: Mark | None, at_ms: int) -> News:
+        """What was changed since, as it stood at that moment: whatever came later was still open then."""
+        later = [row.xid for row in self._rows if row.at_ms > at_ms]
+        horizon = min([*self._open, *later], default=self._next_xid)
+        cluster = ("simulated", self.agreed)
+        everything = since is None or since.cluster != cluster or since.horizon <= self._forgotten
+        rows = [] if since is None or everything else self._since(since.horizon, at_ms)
+        new = [row for row in rows if since is None or row.number not in since.handled]
+        scopes: dict[str, int] = {}
+        for row in new:
+            scopes |= row.scopes
+        return News(
+            mark=Mark(cluster, horizon, frozenset(row.number for row in rows if row.xid >= horizon)),
+            everything=everything or any(row.everything for row in new),
+            scopes={name: version for name, version in scopes.items() if version},
+            removed=frozenset(name for row in new for name, version in row.scopes.items() if not version),
+            machines=tuple(key for row in new for key in row.machines),
+            changed=bool(new) or everything,
+            now=self._universe.wall(at_ms),
+            asked_s=at_ms / 1_000,
+            told_s=at_ms / 1_000,
+        )
+
+    def _since(self, horizon: int, at_ms: int) -> list[Row]:
+        return [row for row in self._rows if row.xid >= horizon and row.at_ms <= at_ms]
+
+    def forget_changes(self) -> int:
+        """What is older than a minute; who has not read it must read everything."""
+        old = [row for row in self._rows if row.at_ms < self._universe.now_ms - KEPT_MS]
+        if old:
+            self._forgotten = max(self._forgotten, *(row.xid for row in old))
+            self._rows = self._rows[len(old) :]
+        return 0
+
+    # -- leases, by its own clock
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        now = self._universe.wall()
+        holder, until = self._leases.get(name, (node, now))
+        # One that ends later than any could was given by a clock that has been set back since.
+        if holder != node and now <= until <= now + timedelta(seconds=seconds):
+            return False
+        self._leases[name] = (node, now + timedelta(seconds=seconds))
+        self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
+        return True
+
+    def drop_lease(self, name: str, node: str) -> None:
+        if self._leases.get(name, ("", None))[0] == node:
+            del self._leases[name]
+            self._log.append((self._universe.now_ms, "lease", (name, None)))
+
+    def living(self, past_s: float) -> set[str]:
+        since = self._universe.wall() - timedelta(seconds=past_s)
+        return {node for name, (node, until) in self._leases.items() if name == f"node {node}" and until >= since}
+
+    # -- failing over
+
+    def fail_over(self) -> None:
+        """Another server goes on from here, or from a few seconds ago."""
+        universe, lost_ms = self._universe, 0
+        if not universe.faults.standby:
+            lost_ms = universe.choose.randrange(MAX_LOST_MS)
+        kept = [entry for entry in self._log if entry[0] <= universe.now_ms - lost_ms]
+        lost = [entry for entry in self._log[len(kept) :] if entry[1] == "apply"]
+        self.timeline += 1
+        self._open.clear()
+        universe.say(f"the database fails over to timeline {self.timeline}: {len(lost)} change(s) are lost")
+        if len(kept) < len(self._log):
+            self._rebuild(kept)
+        self._record(FailedOver(universe.now_ms, tuple(change for _, _, change in lost)))
+
+    def _rebuild(self, kept: list[tuple[int, str, Any]]) -> None:
+        self.memory, self._leases, self._log = MemoryStore(), {}, kept
+        last_ms = kept[-1][0] if kept else 0
+        self._rows = [row for row in self._rows if row.at_ms <= last_ms]
+        for _, name, what in kept:
+            if name == "apply":
+                self.memory.apply(what)
+            elif name == "epochs":
+                self._begin_epochs()
+            elif name == "lease" and what[1] is None:
+                self._leases.pop(what[0], None)
+            elif name == "lease":
+                self._leases[what[0]] = what[1]
+            else:
+                getattr(self.memory, name)(*what)
+
+    def adopt(self, synchronous: bool) -> bool:
+        """Agree on the server there is, once for all nodes; whether there was anything to agree on."""
+        if self.agreed == self.timeline:
+            return False
+        self.agreed = self.timeline
+        if not synchronous:
+            self._log.append((self._universe.now_ms, "epochs", None))
+            self._begin_epochs()
+        self._rows.clear()
+        xid = self.begin()
+        self._forgotten = xid
+        self._add_row(xid, everything=True, scopes={}, machines=())
+        self.end(xid)
+        self._universe.say(f"the nodes agree on timeline {self.agreed}{'' if synchronous else ', in new epochs'}")
+        self._record(Adopted(self._universe.now_ms, renewed=not synchronous))
+        return True
+
+    def _begin_epochs(self) -> None:
+        for name, scope in self.memory._scopes.items():
+            self.memory._scopes[name] = renewed(scope)
+
+
+def renewed(scope: Any) -> Any:
+    """As `begin_epochs` in the store's queries."""
+    return replace(scope, epoch=scope.epoch + 1_000, incarnation=1, version=scope.version + 1_000_000)
