@@ -68,6 +68,11 @@ class Follower:
             log.info("the database is back, and everything is read")
             self._trouble = ""
 
+    @property
+    def timeline(self) -> int:
+        """Which of the database's lives this is; 0 before it was first heard of."""
+        return self._mark.cluster[1] if self._mark is not None else 0
+
     def silent_s(self) -> float:
         """How long ago all that the database had was known here."""
         return time.monotonic() - self._asked_s

@@ -31,6 +31,7 @@ from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.follower import Follower
+from forewarn.health import Health
 from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, is_postgres, on_loopback, store_path
 from forewarn.store import SharedStore, Store
@@ -65,8 +66,6 @@ MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.001
-# The follower looks once a second: a node that has heard of its database since then can ask it.
-FRESH_S = 1.5
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -167,6 +166,7 @@ class Service:
             shared=shared,
             may_tick=settings.role != "guest",
         )
+        self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if self.follower is not None:
             self.follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
         if isinstance(self.executor, CommandExecutor):
@@ -182,29 +182,6 @@ class Service:
             raise InvalidFleet(
                 f"{path}: it does not fit the fleet there is: {error}; what is not in the file stays unless you say --prune"
             ) from None
-
-    def store_works(self) -> str:
-        """ "" or what is wrong with the store."""
-        if self.follower is not None:
-            return self.follower.complaint()
-        try:
-            self.store.next_wakeup()
-        except ServiceError as error:
-            return str(error)
-        return ""
-
-    def warnings(self) -> dict[str, str]:
-        """What works, and should be better."""
-        found = {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
-        if self.follower is not None and self.follower.silent_s() > FRESH_S:
-            return found  # whoever asks must not wait for a database that may not answer
-        with suppress(ServiceError):
-            hold = self.control.clock_hold()
-            if hold is not None:
-                found["clock"] = (
-                    f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
-                )
-        return found
 
     def close(self) -> None:
         self.executor.close()
@@ -517,8 +494,9 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
     health_only = settings.role == "guest"
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
-        store_works=service.store_works,
-        warnings=service.warnings,
+        store_works=service.health.store_works,
+        warnings=service.health.warnings,
+        facts=lambda: service.health.facts(guests.documents),
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
         pages=[] if health_only else [*pages, *portal.routes()],

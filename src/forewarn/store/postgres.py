@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from forewarn.core.errors import Conflict
 from forewarn.core.model import AuditEntry, Change
+from forewarn.store import Connections
 from forewarn.store.postgres_news import PostgresFeed
 from forewarn.store.postgres_pool import (
     FLEET_WITHIN_S,
@@ -111,6 +112,9 @@ class PostgresStore(SqlStore):
     def feed(self) -> PostgresFeed:
         """What others change, as it happens."""
         return PostgresFeed(self._direct, self._pool, self)
+
+    def connections(self) -> Connections:
+        return self._pool.counted()
 
     def hold(self) -> None:
         """It is there for many: nobody claims it."""

@@ -199,6 +199,10 @@ class Documents:
             self._read_everything()
 
     @property
+    def machines(self) -> int:
+        return len(self._callers)
+
+    @property
     def shared(self) -> bool:
         """Whether others may know something newer."""
         return self._max_stale_s is not None

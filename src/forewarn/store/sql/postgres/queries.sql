@@ -159,6 +159,11 @@ SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER 
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 
+-- name: backlog
+SELECT (SELECT min(not_before) FROM events WHERE ended IS NULL AND status = 'Scheduled') AS earliest_start,
+    (SELECT min(wake_at) FROM maintenances WHERE wake_at IS NOT NULL) AS earliest_wake,
+    (SELECT count(*) FROM orders WHERE state = 'open') AS open, (SELECT count(*) FROM orders WHERE state = 'running') AS running;
+
 -- name: count_scopes
 SELECT count(*) AS scopes FROM scopes;
 
