@@ -501,7 +501,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         guests=guests.guests,
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
-        guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
+        guard=None if on_loopback(settings.operator) and not settings.token_free else access.watcher,
     )
     config = uvicorn.Config(
         app,
