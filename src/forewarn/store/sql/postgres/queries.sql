@@ -436,15 +436,17 @@ WHERE EXISTS (SELECT FROM old)
     AND (SELECT max(xid::text::bigint) FROM old) > forgotten::text::bigint;
 
 -- name: same_cluster
--- Whether the server we talk to is the one the nodes agreed on.
-SELECT identity = (SELECT system_identifier::text FROM pg_control_system())
-    AND timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS same FROM cluster;
+-- Whether the database we talk to is the one the nodes agreed on, and `promoted`: only its timeline is another. Replicas have the
+-- same oids; where a dump is restored, on the same server too, this table has another.
+SELECT ours AND going AS same, ours AND NOT going AS promoted FROM
+    (SELECT identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()) AS ours,
+        timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS going FROM cluster) known;
 
 -- name: lock_cluster
 SELECT identity, timeline FROM cluster FOR UPDATE;
 
 -- name: adopt_cluster
-UPDATE cluster SET identity = (SELECT system_identifier::text FROM pg_control_system()),
+UPDATE cluster SET identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()),
     timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
     forgotten = pg_current_xact_id();
 
