@@ -1,7 +1,7 @@
 """Three nodes under load and chaos: run a seed, or check a history that was kept.
 
-    python -m tests.chaos --seed 17
-    python -m tests.chaos --check FOLDER/history.jsonl
+python -m tests.chaos --seed 17
+python -m tests.chaos --check FOLDER/history.jsonl
 """
 
 import argparse
@@ -10,15 +10,16 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos.checker import check
 from tests.chaos.faults import schedule
 from tests.chaos.history import read
 from tests.chaos.run import DISTURBED_S, run_house
-from tests.chaos.verdict import verdict
 from tests.store.servers import server
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    keep = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__, formatter_class=keep)
     parser.add_argument("--seed", type=int, help="run this one")
     parser.add_argument("--seconds", type=float, default=DISTURBED_S, help="how long the nodes are disturbed")
     parser.add_argument("--folder", type=Path, help="where logs and history go; by default a new temporary folder")
@@ -35,7 +36,7 @@ def main() -> int:
             print(f"  {fault.at_s:5.1f} s  {fault.what} {fault.node} for {fault.for_s:.1f} s")
         with server() as database:
             history = run_house(database, folder, seed, asked.seconds)
-    found = verdict(history)
+    found = check(history)
     print(found)
     return 1 if found.complaints else 0
 

@@ -41,9 +41,10 @@ class Closer:
         for scope in self._items("/v1/scopes"):
             recorder.record(Scope(name=scope["name"], approval=scope["approval"]))
         for row in self._items("/v1/maintenances"):
-            key = row["description"].partition(" ")[0]
             recorder.record(
-                Maintenance(id=row["id"], status=row["status"], key=key, ended=row["ended"] is not None)
+                Maintenance(
+                    id=row["id"], status=row["status"], description=row["description"], ended=row["ended"] is not None
+                )
             )
         for row in self._items("/v1/events"):
             recorder.record(_event(row))

@@ -35,7 +35,8 @@ MACHINES = tuple(_machines())
 
 def fleet_file() -> str:
     scopes = [
-        f'[[scopes]]\nname = "{name}"\nkind = "{kind}"\napproval = "{approval}"\n' for name, kind, approval, *_ in SCOPES
+        f'[[scopes]]\nname = "{name}"\nkind = "{kind}"\napproval = "{approval}"\n'
+        for name, kind, approval, *_ in SCOPES
     ]
     machines = [
         f'[[machines]]\nscope = "{m.scope}"\nname = "{m.name}"\nupdate_domain = {m.update_domain}\n'

@@ -87,8 +87,12 @@ class Maintenance:
 
     id: str
     status: str
-    key: str
+    description: str
     ended: bool
+
+    @property
+    def key(self) -> str:
+        return self.description.partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,4 +201,5 @@ def collected(entries: Iterable[Entry]) -> History:
 
 def _entry(said: dict[str, Any]) -> Entry:
     kind = KINDS[said.pop("kind")]
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+    return kind(**values)

@@ -170,11 +170,6 @@ def failed_events(asker: Asker, peer: Peer) -> list[str]:
 
 def _target(chance: Random, machine: Machine) -> dict[str, object]:
     """One machine, its update domain, or, now and then, all of its scope wave by wave."""
-    return chance.choice(
-        (
-            {"machines": [str(machine)]},
-            {"machines": [str(machine)]},
-            {"scope": machine.scope, "update_domain": machine.update_domain},
-            {"scope": machine.scope},
-        )
-    )
+    one: dict[str, object] = {"machines": [str(machine)]}
+    domain: dict[str, object] = {"scope": machine.scope, "update_domain": machine.update_domain}
+    return chance.choice((one, one, domain, {"scope": machine.scope}))

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.asking import Asker, Peers
+from tests.chaos.asking import Asker, Peer, Peers
 from tests.chaos.ending import Closer
 from tests.chaos.faults import disturb, schedule
-from tests.chaos.fleet import MACHINES
+from tests.chaos.fleet import MACHINES, Machine
 from tests.chaos.history import History, Recorder, Run
 from tests.chaos.house import MAX_STALE_S, a_house, work_done
 from tests.chaos.load import OPERATORS, Desk, Guest, Operator
@@ -55,9 +55,7 @@ def run(
         guests_stop, operators_stop = threading.Event(), threading.Event()
         desk = Desk()
         guests = [Guest(machine, peers, seed, recorder, guests_stop) for machine in MACHINES]
-        operators = [
-            Operator(n + 1, peers, seed, recorder, desk, operators_stop, token) for n in range(OPERATORS)
-        ]
+        operators = [Operator(n + 1, peers, seed, recorder, desk, operators_stop, token) for n in range(OPERATORS)]
         closer = Asker("operator 0", "127.11.0.100", recorder, token)
         try:
             for thread in (*guests, *operators):
@@ -81,8 +79,13 @@ def _enable(peers: Peers, recorder: Recorder) -> None:
     """A scope that nobody asked for gets no notice: every machine asks once before anything is scheduled."""
     for number, machine in enumerate(MACHINES):
         asker = Asker(f"guest {machine}", machine.address, recorder)
-        until(lambda number=number, machine=machine, asker=asker: asker.poll(peers()[number % len(peers())], machine).done)  # type: ignore[misc]
+        peer = peers()[number % len(peers())]
+        until(partial(_answered, asker, peer, machine))
         asker.close()
+
+
+def _answered(asker: Asker, peer: Peer, machine: Machine) -> bool:
+    return asker.poll(peer, machine).done
 
 
 def _end(threads: "list[Guest] | list[Operator]", stop: threading.Event) -> None:
