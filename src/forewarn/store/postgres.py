@@ -170,8 +170,8 @@ class PostgresStore(SqlStore):
     def adopt(self) -> bool:
         """Agree on the server we found after a failover, once for all nodes; whether there was anything to agree on.
 
-        Unless a standby that had confirmed every commit was promoted, guests may have seen what this server never had: what they will see of
-        it from now on belongs to another epoch.
+        Unless a standby that had confirmed every commit was promoted, guests may have seen what this server never had: what they
+        will see of it from now on belongs to another epoch.
         """
         with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
             writer = PostgresSession(self._pool, connection, FLEET_WITHIN_S)
