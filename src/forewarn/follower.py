@@ -74,6 +74,11 @@ class Follower:
         if news.told_s - news.asked_s <= MAX_READING_S:
             self._clock.keep(news.now, news.told_s)
 
+    @property
+    def timeline(self) -> int:
+        """Which of the database's lives this is; 0 before it was first heard of."""
+        return self._mark.cluster[1] if self._mark is not None else 0
+
     def silent_s(self) -> float:
         """How long ago all that the database had was known here."""
         return self._monotonic() - self._asked_s

@@ -22,7 +22,7 @@ from pathlib import Path
 import uvicorn
 
 from forewarn.clock import Clock, clock_for
-from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused, ServiceError
+from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
 from forewarn.core.model import Actor, Role, Token
 from forewarn.executors import Executor
@@ -30,6 +30,7 @@ from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.follower import Follower
+from forewarn.health import Health
 from forewarn.node import GuestParts, Node, follow, try_to_write
 from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, is_postgres, on_loopback, store_path
@@ -62,8 +63,6 @@ MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.001
-# The follower looks once a second: a node that has heard of its database since then can ask it.
-FRESH_S = 1.5
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -157,6 +156,7 @@ class Service(Node):
             follower=follower,
             may_tick=settings.role != "guest",
         )
+        self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if isinstance(executor, CommandExecutor):
             executor.nudge = self.ticker.nudge
         if isinstance(executor, SimulatedExecutor):
@@ -170,29 +170,6 @@ class Service(Node):
             raise InvalidFleet(
                 f"{path}: it does not fit the fleet there is: {error}; what is not in the file stays unless you say --prune"
             ) from None
-
-    def store_works(self) -> str:
-        """ "" or what is wrong with the store."""
-        if self.follower is not None:
-            return self.follower.complaint()
-        try:
-            self.store.next_wakeup()
-        except ServiceError as error:
-            return str(error)
-        return ""
-
-    def warnings(self) -> dict[str, str]:
-        """What works, and should be better."""
-        found = {"store": self.follower.warning} if self.follower is not None and self.follower.warning else {}
-        if self.follower is not None and self.follower.silent_s() > FRESH_S:
-            return found  # whoever asks must not wait for a database that may not answer
-        with suppress(ServiceError):
-            hold = self.control.clock_hold()
-            if hold is not None:
-                found["clock"] = (
-                    f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
-                )
-        return found
 
     def close(self) -> None:
         self.executor.close()
@@ -469,13 +446,14 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
     health_only = settings.role == "guest"
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
-        store_works=service.store_works,
-        warnings=service.warnings,
+        store_works=service.health.store_works,
+        warnings=service.health.warnings,
+        facts=lambda: service.health.facts(guests.documents),
         guests_accepted=guests.listener.accepting,
         guests=guests.guests,
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
-        guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify,
+        guard=None if on_loopback(settings.operator) and not settings.token_free else access.watcher,
     )
     config = uvicorn.Config(
         app,

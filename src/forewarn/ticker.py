@@ -102,6 +102,7 @@ class Ticker:
         self._trouble = ""
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
+        self.taken_over = 0
         control.listen(lambda _: self.nudge())
 
     # -- the loop
@@ -127,6 +128,11 @@ class Ticker:
     def stop(self) -> None:
         self._stopping.set()
         self.nudge()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node moves events and hands out orders, as far as it knows."""
+        return self._leads
 
     def nudge(self) -> None:
         """Something changed: look again now."""
@@ -192,6 +198,7 @@ class Ticker:
                 continue  # it ended, or somebody else was first
             self._take_up(self._work(taken))
             done["took over {} order(s)"] += 1
+            self.taken_over += 1
         return done
 
     # -- one cycle

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.core.errors import InvalidSettings
-from forewarn.core.model import Role
+from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
+from forewarn.core.model import Role, Token
 from forewarn.server import _keep_operator_token
 from forewarn.settings import load
+from forewarn.web.api.access import Access, digest
 from forewarn.web.api.calls import CALLS, Call
 from forewarn.web.gate import GateSocket
 from tests.api.house import FLEET, House, folder_of, house
+from tests.web.serving import START
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
@@ -219,6 +221,31 @@ def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: i
         assert not (folder_of(home) / "operator.token").exists()
         for path in ("/v1/scopes", "/healthz", "/metrics"):
             assert home.ask("GET", path, headers=headers).status == status
+
+
+def test_whoever_watches_is_known_while_the_store_is_away() -> None:
+    """Health and metrics can be looked at by whom the store last knew; a token revoked before is not among them."""
+    kept, gone = (Token(id=i, name=i, role=Role.VIEWER, digest=digest(i), created=START) for i in ("kept", "gone"))
+    answers: list[list[Token] | None] = [[kept, gone], [kept], None, None, None]
+
+    def tokens() -> list[Token]:
+        answer = answers.pop(0)
+        if answer is None:
+            raise StoreUnavailable("away")
+        return answer
+
+    access = Access(tokens)
+    assert access.watcher(bearing("gone"), "127.0.0.1").name == "gone"
+    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
+    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
+    with pytest.raises(Unauthorized):
+        access.watcher(bearing("gone"), "127.0.0.1")
+    with pytest.raises(StoreUnavailable):
+        access.identify(bearing("kept"), "127.0.0.1")
+
+
+def bearing(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
 
 
 def test_without_tokens_is_refused_where_it_is_dangerous() -> None:

@@ -1,4 +1,4 @@
-"""The page about the endpoint says what the endpoint does: its errors, limits and metrics."""
+"""The page about the endpoint says what the endpoint does: its errors and limits."""
 
 import re
 from dataclasses import fields
@@ -31,16 +31,6 @@ def test_every_limit_is_described_with_its_default() -> None:
     for name in LIMITS + MORE_LIMITS:
         (row,) = [line for line in table.splitlines() if f"`{name.removesuffix('_s')}`" in line]
         assert re.search(rf"\b{defaults[name]}\b", row), row
-
-
-def test_every_metric_is_described() -> None:
-    """What /metrics shows stands in the table, under the name it has there."""
-    source = (ROOT / "src/forewarn/web/operator.py").read_text("utf-8")
-    names = set(re.findall(r'"(forewarn_\w+)"', source))
-    names |= {f"forewarn_guest_{name}" for name in re.findall(r'^ +\("(\w+)", "', source, re.MULTILINE)}
-    assert len(names) >= 10
-    for name in names:
-        assert re.search(rf"`{name}(_total)?(\{{\w+\}})?`", PROTOCOL), name
 
 
 def test_the_printed_answer_is_well_formed() -> None:

@@ -196,7 +196,7 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     service.ticker.settle()
     assert service.control.event(event.id)[0].status is Status.SCHEDULED
     assert "clock" in [reason.code for reason in service.control.why(event.id)]
-    assert "jumped forward by 7200 s" in service.warnings()["clock"]
+    assert "jumped forward by 7200 s" in service.health.warnings()["clock"]
 
     service = Service(settings, clock=times.clock(), store=store, node="here")
     service.ticker.settle()
@@ -205,6 +205,6 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     service.control.confirm_clock(OPERATOR)
     service.ticker.settle()
     assert service.control.event(event.id)[0].status is Status.STARTED
-    assert not service.warnings()
+    assert not service.health.warnings()
     told = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
     assert told == ["clock confirmed", "clock jumped forward"]

@@ -37,9 +37,10 @@ bootstrap:
     ttl: {ttl_s}
     loop_wait: {loop_s}
     retry_timeout: {retry_s}
+    synchronous_mode: {synchronous}
     postgresql:
       use_pg_rewind: true
-      parameters: {{wal_keep_size: 64MB, shared_buffers: 16MB, max_connections: 20, wal_retrieve_retry_interval: 500ms}}
+      parameters: {{wal_keep_size: 64MB, shared_buffers: 16MB, max_connections: 60, wal_retrieve_retry_interval: 500ms}}
   initdb: [{{auth-local: trust}}, {{auth-host: trust}}, {{encoding: UTF8}}, no-sync]
 postgresql:
   listen: {address}:{sql}
@@ -60,7 +61,7 @@ postgresql:
 class Member:
     """A machine of the cluster: everything in it dies with its first process."""
 
-    def __init__(self, folder: Path, number: int, *, ttl_s: int, loop_s: int) -> None:
+    def __init__(self, folder: Path, number: int, *, ttl_s: int, loop_s: int, synchronous: bool = False) -> None:
         self.name = f"pg{number}"
         self.address = f"127.0.0.{10 + number}"
         self.url = f"http://{self.address}:{REST_PORT}"
@@ -72,7 +73,7 @@ class Member:
             CONFIG.format(
                 name=self.name, address=self.address, rest=REST_PORT, sql=SQL_PORT, etcd=ETCD, folder=self.folder,
                 binaries=BINARIES[-1], ttl_s=ttl_s, retry_s=(ttl_s - loop_s) // 2,
-                loop_s=loop_s,
+                loop_s=loop_s, synchronous=str(synchronous).lower(),
             )
         )  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
@@ -137,6 +138,13 @@ class Cluster:
         return len(good) == len(self.members)
 
     @property
+    def confirmed(self) -> bool:
+        """A standby confirms every commit."""
+        said = self.members[0].says("/cluster").get("members", [])
+        assert isinstance(said, list)
+        return any(each["role"] == "sync_standby" for each in said)
+
+    @property
     def addresses(self) -> str:
         return ",".join(each.address for each in self.members)
 
@@ -147,19 +155,20 @@ class Cluster:
 
 
 @contextmanager
-def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1) -> Iterator[Cluster]:
-    """Running, its first member leading and streaming to the others."""
+def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1, synchronous: bool = False) -> Iterator[Cluster]:
+    """Running, its first member leading and streaming to the others, one of which confirms every commit if `synchronous`."""
     folder = Path(tempfile.mkdtemp(prefix="patroni-"))
     folder.chmod(0o711)
     etcd = _etcd(folder)
-    cluster = Cluster(folder, [Member(folder, number, ttl_s=ttl_s, loop_s=loop_s) for number in range(count)])
+    members = [Member(folder, n, ttl_s=ttl_s, loop_s=loop_s, synchronous=synchronous) for n in range(count)]
+    cluster = Cluster(folder, members)
     try:
         first, *others = cluster.members
         first.up()
         until(lambda: first.role in ("master", "primary"), WITHIN_S)
         for each in others:
             each.up()
-        until(lambda: cluster.ready, WITHIN_S)
+        until(lambda: cluster.ready and cluster.confirmed == synchronous, WITHIN_S)
         yield cluster
     except BaseException:
         print(cluster.log())

@@ -119,6 +119,7 @@ def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
     store.apply(change(scopes=[scope(epoch=1, incarnation=4)], audit=[entry()]))
     feed = store.feed()
     mark = feed.look(None, 0.0).mark
+    store.synchronous = True  # a standby of the old one says nothing of what this one has
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("UPDATE forewarn.cluster SET identity = 'the one it was dumped from'")
     news = feed.look(mark, 0.0)

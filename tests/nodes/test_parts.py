@@ -13,7 +13,7 @@ from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Progress
 from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.server import Service
-from forewarn.store import Feed, Mark, News, Seen
+from forewarn.store import Connections, Feed, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from forewarn.ticker import ELSEWHERE_AFTER_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
@@ -256,6 +256,9 @@ class SharedMemory(MemoryStore):
 
     def now(self) -> datetime:
         return START
+
+    def connections(self) -> Connections:
+        return Connections(0, 0, 1, away=False)
 
     def forget_changes(self, limit: int) -> int:
         return 0

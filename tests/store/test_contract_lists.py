@@ -10,6 +10,7 @@ from forewarn.core.errors import Invalid
 from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
 from forewarn.store import (
     AuditQuery,
+    Backlog,
     Counts,
     EventQuery,
     MachineQuery,
@@ -103,6 +104,27 @@ def test_failed_counts_started_events_whose_order_failed(store: Store) -> None:
     assert (counts.started, counts.failed) == (2, 1)
     assert store.counts(("shop",)) == counts
     assert store.counts(()) == Counts()
+
+
+def test_the_backlog_is_what_is_not_over(store: Store) -> None:
+    """Open events by status, orders by state without those done or given up, and the two moments that may be late."""
+    assert store.backlog() == Backlog()
+    fields: list[dict[str, Any]] = [
+        {"status": Status.PLANNED},
+        {"not_before": at(1_800)},
+        {"not_before": at(1_700)},
+        *[{"status": Status.STARTED} for _ in range(3)],
+        {"status": Status.ABANDONED},
+        {"status": Status.COMPLETED},
+    ]
+    events = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **each) for n, each in enumerate(fields)]
+    states = (OrderState.OPEN, OrderState.RUNNING, OrderState.FAILED, OrderState.FAILED, OrderState.DONE)
+    orders = [order(f"E{n}", state=state) for n, state in enumerate(states, 3)]
+    waking = [maintenance("M0", wake_at=at(7)), maintenance("M1", wake_at=at(5)), maintenance("M2", wake_at=None)]
+    store.apply(change(scopes=[scope("shop")], maintenances=waking, events=events, orders=orders))
+    assert store.backlog() == Backlog(
+        planned=1, scheduled=2, started=3, failed=1, open=1, running=1, earliest_start=at(1_700), earliest_wake=at(5)
+    )
 
 
 # -- order and conditions

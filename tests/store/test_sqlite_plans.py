@@ -22,6 +22,7 @@ READ_EVERYTHING = {
     "machines_known",
     "tokens_all",
     "count_open",
+    "backlog",
     "count_scopes",
     "count_machines",
 }

@@ -79,7 +79,9 @@ def test_readyz_says_which_part_does_not_work() -> None:
 def test_readyz_follows_the_real_listener() -> None:
     """The listener accepts once it is started, and no more once it is stopped."""
     with serving() as served:
-        app = app_of(served, store_works=served.service.store_works, guests_accepted=served.side.listener.accepting)
+        app = app_of(
+            served, store_works=served.service.health.store_works, guests_accepted=served.side.listener.accepting
+        )
         assert ask(app, "/readyz")[0] == 200
         served.store.away = True
         served.side.listener.stop(0.5)

@@ -275,6 +275,32 @@ class Counts:
     machines: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What is not over: open events by status, orders not ended, those failed and not settled; what comes first, and may be late.
+
+    `earliest_start` is the least NotBefore of what is Scheduled, `earliest_wake` when the ticker has to look first.
+    """
+
+    planned: int = 0
+    scheduled: int = 0
+    started: int = 0
+    failed: int = 0
+    open: int = 0
+    running: int = 0
+    earliest_start: datetime | None = None
+    earliest_wake: datetime | None = None
+
+
+class Connections(NamedTuple):
+    """To a database elsewhere: how many are at work and how many wait for work, how many there may be, whether it is away."""
+
+    used: int
+    idle: int
+    most: int
+    away: bool
+
+
 class Store(Protocol):
     """Raises StoreUnavailable when it cannot read or write, whatever the method."""
 
@@ -329,6 +355,9 @@ class Store(Protocol):
     def counts(self, within: tuple[str, ...] | None) -> Counts:
         """Of what lies in these scopes; None for all."""
 
+    def backlog(self) -> Backlog:
+        """For whoever watches over the service."""
+
     def machines_named(self, name: str) -> list[Machine]:
         """The machines of this name, at most a few, by scope."""
 
@@ -376,6 +405,9 @@ class SharedStore(Store, Leases, Protocol):
 
     def now(self) -> datetime:
         """The time that counts for all of them."""
+
+    def connections(self) -> Connections:
+        """Of this process; asks nobody."""
 
     def forget_changes(self, limit: int) -> int:
         """Forget what every one of them has long heard of; how much."""

@@ -27,6 +27,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import (
     AuditQuery,
+    Backlog,
     Counts,
     EventQuery,
     Focus,
@@ -182,6 +183,23 @@ class MemoryStore:
                 failed=sum(order is not None and order.state is OrderState.FAILED for order in orders),
                 scopes=len(names),
                 machines=sum(len(self._machines.get(name, ())) for name in names),
+            )
+
+    def backlog(self) -> Backlog:
+        counts = self.counts(None)
+        with self._lock:
+            orders = Counter(order.state for order in self._orders.values())
+            scheduled = [self._events[i] for ids in self._open_of_scope.values() for i in ids]
+            starts = [e.not_before for e in scheduled if e.status is Status.SCHEDULED and e.not_before is not None]
+            return Backlog(
+                planned=counts.planned,
+                scheduled=counts.scheduled,
+                started=counts.started,
+                failed=counts.failed,
+                open=orders[OrderState.OPEN],
+                running=orders[OrderState.RUNNING],
+                earliest_start=min(starts, default=None),
+                earliest_wake=self.next_wakeup(),
             )
 
     def machines_named(self, name: str) -> list[Machine]:

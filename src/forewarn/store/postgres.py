@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from forewarn.core.errors import Conflict
 from forewarn.core.model import AuditEntry, Change
+from forewarn.store import Connections
 from forewarn.store.postgres_news import PostgresFeed
 from forewarn.store.postgres_pool import (
     FLEET_WITHIN_S,
@@ -112,6 +113,9 @@ class PostgresStore(SqlStore):
         """What others change, as it happens."""
         return PostgresFeed(self._direct, self._pool, self)
 
+    def connections(self) -> Connections:
+        return self._pool.counted()
+
     def hold(self) -> None:
         """It is there for many: nobody claims it."""
 
@@ -166,16 +170,17 @@ class PostgresStore(SqlStore):
     def adopt(self) -> bool:
         """Agree on the server we found after a failover, once for all nodes; whether there was anything to agree on.
 
-        Unless a standby had confirmed every commit, guests may have seen what this server never had: what they will see of
-        it from now on belongs to another epoch.
+        Unless a standby that had confirmed every commit was promoted, guests may have seen what this server never had: what they
+        will see of it from now on belongs to another epoch.
         """
         with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
             writer = PostgresSession(self._pool, connection, FLEET_WITHIN_S)
             writer.ask("lock_cluster")
-            if _same_cluster(writer):
+            (found,) = writer.ask("same_cluster")
+            if found["same"]:
                 return False
             detail = "a standby had confirmed every commit: nothing is lost"
-            if not self.synchronous:
+            if not (self.synchronous and found["promoted"]):
                 detail = f"commits may be lost: {writer.one('begin_epochs')} scope(s) begin a new epoch"
             writer.one("forget_all_changes")
             writer.one("adopt_cluster")

@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
 from forewarn.core.errors import Conflict, ForewarnError, InvalidSettings, InvariantBroken, StoreUnavailable
+from forewarn.store import Connections
 
 Connection = psycopg.Connection[dict[str, Any]]
 
@@ -141,6 +142,7 @@ class Pool:
         self._size = size
         self._free = threading.BoundedSemaphore(size)
         self._idle: deque[Connection] = deque()
+        self._used: set[object] = set()
         self.deadlines = Deadlines()
         self._away: tuple[float, str] = (0.0, "")
         self._closed = False
@@ -184,6 +186,8 @@ class Pool:
                 f"all {self._size} connections to {self.dsn.shown} were busy for {FREE_WITHIN_S:g} s: the database is too slow"
             )
         connection: Connection | None = None
+        use = object()
+        self._used.add(use)
         try:
             connection = self._begun(how, within_s)
             self._away = (0.0, "")
@@ -192,6 +196,7 @@ class Pool:
             if connection is not None:
                 self.deadlines.take_back(connection)
                 self._give_back(connection)
+            self._used.discard(use)
             self._free.release()
 
     def _begun(self, how: str, within_s: int) -> Connection:
@@ -226,6 +231,9 @@ class Pool:
             self._idle.append(connection)
         else:
             connection.close()
+
+    def counted(self) -> Connections:
+        return Connections(len(self._used), len(self._idle), self._size, away=time.monotonic() < self._away[0])
 
     # -- when it is away
 

@@ -23,7 +23,7 @@ SCHEMA_VERSION = migrations("postgres")[-1].number
 SCHEMA_LOCK = 0x6677726400
 COMMIT_LOCK = 0x6677726401
 _IDENTITY = """
-INSERT INTO cluster SELECT true, system_identifier::text,
+INSERT INTO cluster SELECT true, system_identifier || '/' || 'cluster'::regclass::oid,
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, pg_current_xact_id()
 FROM pg_control_system()
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
     AuditQuery,
+    Backlog,
     Counts,
     EventQuery,
     MachineQuery,
@@ -44,6 +45,18 @@ def counts(reader: "Session", within: Scopes) -> Counts:
         (row,) = reader.ask(name, scopes=reader.listed(sorted(set(within or ()))))
         found |= dict(zip(row.keys(), map(row.__getitem__, row.keys()), strict=True))
     return Counts(**found)
+
+
+def backlog(reader: "Session") -> Backlog:
+    (events,), (rest,) = reader.ask("count_open"), reader.ask("backlog")
+    start, wake = rest["earliest_start"], rest["earliest_wake"]
+    return Backlog(
+        **{name: events[name] for name in ("planned", "scheduled", "started", "failed")},
+        open=rest["open"],
+        running=rest["running"],
+        earliest_start=None if start is None else reader.rows.read_time(start),
+        earliest_wake=None if wake is None else reader.rows.read_time(wake),
+    )
 
 
 def scopes(reader: "Session", query: ScopeQuery) -> Iterable[Row]:

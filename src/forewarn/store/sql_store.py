@@ -28,6 +28,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import (
     AuditQuery,
+    Backlog,
     Counts,
     EventQuery,
     Focus,
@@ -202,6 +203,10 @@ class SqlStore:
     def counts(self, within: tuple[str, ...] | None) -> Counts:
         with self._reading() as reader:
             return sql_lists.counts(reader, within)
+
+    def backlog(self) -> Backlog:
+        with self._reading() as reader:
+            return sql_lists.backlog(reader)
 
     def machines_named(self, name: str) -> list[Machine]:
         with self._reading() as reader:

@@ -211,6 +211,10 @@ class Documents:
             self.fresh_until_s = begun_s + self._max_stale_s
 
     @property
+    def machines(self) -> int:
+        return len(self._callers)
+
+    @property
     def shared(self) -> bool:
         """Whether others may know something newer."""
         return self._max_stale_s is not None

@@ -1,18 +1,19 @@
 """The operator listener: the API under `/v1`, and what watches over the service.
 
-`/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what guests did. These need
+`/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what
+it did and how it is. These need
 no token while the listener is on loopback. `/healthz` waits for none of the threads that work.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -21,44 +22,10 @@ from starlette.types import ASGIApp
 from forewarn import __version__
 from forewarn.core.errors import ForewarnError
 from forewarn.web.guests import Guests
+from forewarn.web.metrics import Facts, GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
 
 # A ticker that has not completed a cycle for so long is stuck; it looks at its store at least once a second.
 TICKER_SILENT_S = 5.0
-
-
-class GuestMetrics:
-    """The guest listener's counters, read when somebody asks."""
-
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
-    def collect(self) -> Iterable[Metric]:
-        guests, counters = self._guests, self._guests.counters
-        requests = CounterMetricFamily("forewarn_guest_requests", "Requests of guests, by status.", labels=["status"])
-        outcomes = dict(counters.outcomes)
-        outcomes[200] = outcomes.get(200, 0) + counters.remembered - counters.not_modified
-        outcomes[304] = outcomes.get(304, 0) + counters.not_modified
-        for status, count in sorted(outcomes.items()):
-            requests.add_metric([str(status)], count)
-        yield requests
-        lanes = CounterMetricFamily(
-            "forewarn_guest_lane", "Requests answered from memory, and parsed.", labels=["lane"]
-        )
-        lanes.add_metric(["remembered"], counters.remembered)
-        lanes.add_metric(["parsed"], counters.parsed)
-        yield lanes
-        waiting = sum(len(view.waiters) for view in list(guests.documents.views.values()) if view.waiters)
-        yield GaugeMetricFamily("forewarn_guest_connections", "Open connections of guests.", len(guests.connections))
-        yield GaugeMetricFamily("forewarn_guest_waiting", "Long polls that wait for a change.", waiting)
-        for name, text, count in (
-            ("connections_accepted", "Connections accepted.", counters.accepted),
-            ("connections_refused", "Connections over a limit, closed at once.", counters.refused),
-            ("timed_out", "Connections closed because a deadline passed.", counters.timed_out),
-            ("unknown_callers", "Requests of callers that are no known machine.", counters.unknown),
-            ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counters.forged),
-            ("documents_rendered", "Documents read again because they changed.", guests.documents.rendered_states),
-        ):
-            yield CounterMetricFamily(f"forewarn_guest_{name}", text, count)
 
 
 def _in_our_shape(request: Request, error: Exception) -> JSONResponse:
@@ -77,17 +44,28 @@ def operator_app(
     guests_accepted: Callable[[], bool],
     guests: Guests,
     warnings: Callable[[], Mapping[str, str]] = dict,
+    facts: Callable[[], Facts] | None = None,
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
 
-    What `warnings` tells does not make it unready.
+    What `warnings` tells does not make it unready; `facts` are for the metrics.
     `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
     """
-    registry = CollectorRegistry()
-    registry.register(GuestMetrics(guests))
+
+    def checks() -> dict[str, str]:
+        ticked_s = ticked_at_s()
+        ticking = ticked_s is not None and time.monotonic() - ticked_s < TICKER_SILENT_S
+        return {
+            "store": store_works() or "ok",
+            "ticker": "ok" if ticking else "no cycle lately",
+            "guest": "ok" if guests_accepted() else "the listener does not accept",
+        }
+
+    answers = OperatorMetrics()
+    registry = registry_of(GuestMetrics(guests), answers, NodeMetrics(checks, facts))
 
     def healthz(request: Request) -> JSONResponse:
         del request
@@ -95,15 +73,9 @@ def operator_app(
 
     def readyz(request: Request) -> JSONResponse:
         del request
-        ticked_s = ticked_at_s()
-        ticking = ticked_s is not None and time.monotonic() - ticked_s < TICKER_SILENT_S
-        checks = {
-            "store": store_works() or "ok",
-            "ticker": "ok" if ticking else "no cycle lately",
-            "guest": "ok" if guests_accepted() else "the listener does not accept",
-        }
-        ready = all(result == "ok" for result in checks.values())
-        told = {"ready": ready, "checks": checks}
+        found = checks()
+        ready = all(result == "ok" for result in found.values())
+        told = {"ready": ready, "checks": found}
         if warned := warnings():
             told["warnings"] = dict(warned)
         return JSONResponse(told, status_code=200 if ready else 503)
@@ -127,6 +99,7 @@ def operator_app(
     watching = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app = Starlette(
         routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *pages],
+        middleware=[Middleware(answers.around)],
         exception_handlers={HTTPException: _in_our_shape},
     )
     app.router.redirect_slashes = False

@@ -9,10 +9,11 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from forewarn.core.errors import Forbidden, Unauthorized
+from forewarn.core.errors import Forbidden, ServiceError, Unauthorized
 from forewarn.core.model import Actor, Role, Token
 
 SECRET_PREFIX = "fw_"  # noqa: S105 - how a token begins, not one
@@ -72,6 +73,7 @@ class Access:
         self._tokens = tokens
         self._environment_digest = digest(environment_token) if environment_token else ""
         self._free = free
+        self._latest: tuple[Token, ...] = ()
 
     def still_known(self, asking: Asking) -> bool:
         """Whether whoever asked a while ago could ask again."""
@@ -79,16 +81,25 @@ class Access:
             return True
         return any(token.id == asking.token_id for token in self._tokens())
 
+    def watcher(self, headers: Mapping[str, str], peer: str) -> Asking:
+        """As `identify`, for health and metrics: while the store is away whoever was known when it last answered may look."""
+        with suppress(ServiceError):
+            self._latest = tuple(self._tokens())
+        return self._identified(headers, peer, lambda: self._latest)
+
     def identify(self, headers: Mapping[str, str], peer: str) -> Asking:
+        return self._identified(headers, peer, self._tokens)
+
+    def _identified(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Asking:
         if self._free:
             _refuse_foreign(headers)
             return Asking("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
-            raise Unauthorized(MISSING + self._where())
+            raise Unauthorized(MISSING + self._where(tokens))
         wanted, found = digest(secret.strip()), None
         # Every token is compared, whichever matches: how long it takes tells nothing.
-        for token in self._tokens():
+        for token in tokens():
             if hmac.compare_digest(token.digest, wanted):
                 found = token
         origin, raw = f"{peer} by token", secret.strip().encode()
@@ -100,9 +111,9 @@ class Access:
             return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
         raise Unauthorized(WRONG)
 
-    def _where(self) -> str:
+    def _where(self, tokens: Callable[[], Iterable[Token]]) -> str:
         """A service keeps a token in its folder; an emulator off loopback has the environment's alone."""
-        only = self._environment_digest and not any(True for _ in self._tokens())
+        only = self._environment_digest and not any(True for _ in tokens())
         return IN_THE_ENVIRONMENT if only else IN_THE_FOLDER
 
 

@@ -159,6 +159,11 @@ SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER 
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 
+-- name: backlog
+SELECT (SELECT min(not_before) FROM events WHERE ended IS NULL AND status = 'Scheduled') AS earliest_start,
+    (SELECT min(wake_at) FROM maintenances WHERE wake_at IS NOT NULL) AS earliest_wake,
+    (SELECT count(*) FROM orders WHERE state = 'open') AS open, (SELECT count(*) FROM orders WHERE state = 'running') AS running;
+
 -- name: count_scopes
 SELECT count(*) AS scopes FROM scopes;
 
@@ -431,15 +436,17 @@ WHERE EXISTS (SELECT FROM old)
     AND (SELECT max(xid::text::bigint) FROM old) > forgotten::text::bigint;
 
 -- name: same_cluster
--- Whether the server we talk to is the one the nodes agreed on.
-SELECT identity = (SELECT system_identifier::text FROM pg_control_system())
-    AND timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS same FROM cluster;
+-- Whether the database we talk to is the one the nodes agreed on, and `promoted`: only its timeline is another. Replicas have the
+-- same oids; where a dump is restored, on the same server too, this table has another.
+SELECT ours AND going AS same, ours AND NOT going AS promoted FROM
+    (SELECT identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()) AS ours,
+        timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS going FROM cluster) known;
 
 -- name: lock_cluster
 SELECT identity, timeline FROM cluster FOR UPDATE;
 
 -- name: adopt_cluster
-UPDATE cluster SET identity = (SELECT system_identifier::text FROM pg_control_system()),
+UPDATE cluster SET identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()),
     timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
     forgotten = pg_current_xact_id();
 

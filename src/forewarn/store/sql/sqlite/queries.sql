@@ -158,6 +158,11 @@ FROM json_each(:scopes) n CROSS JOIN events e INDEXED BY events_open_by_scope ON
 LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
+-- name: backlog
+SELECT (SELECT min(not_before) FROM events INDEXED BY events_open WHERE ended IS NULL AND status = 'Scheduled') AS earliest_start,
+    (SELECT min(wake_at) FROM maintenances WHERE wake_at IS NOT NULL) AS earliest_wake,
+    (SELECT count(*) FROM orders WHERE state = 'open') AS open, (SELECT count(*) FROM orders WHERE state = 'running') AS running;
+
 -- name: count_scopes
 SELECT count(*) AS scopes FROM scopes;
 
