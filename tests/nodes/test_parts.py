@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.clock import KeptClock
+from forewarn.clock import KeptClock, ManualClock
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Progress
@@ -19,6 +19,7 @@ from forewarn.ticker import ELSEWHERE_AFTER_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.nodes.nodes import until
 from tests.web.serving import START, WEB_0, Serving, body, get, serving, status
 
 
@@ -118,6 +119,22 @@ def test_what_is_too_old_is_not_told_in_either_lane() -> None:
             assert b"Retry-After: 1" in answer
         assert status(client.ask(get("/nowhere"))) == 404
         served.side.documents.follow(news(1))
+        assert status(client.ask(get())) == 200
+
+
+def test_what_is_too_old_stays_so_whoever_asks_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of real seconds a poll trusts the present second; nobody else who reads it makes memory count for longer."""
+    monkeypatch.setattr(ManualClock, "steady", True)
+    with sharing() as served:
+        client, documents = served.client(), served.side.documents
+        for _ in range(4):
+            assert status(client.ask(get())) == 200
+        assert served.guests.counters.remembered > 0
+        documents.fresh_until_s = time.monotonic() + 0.05
+        until(lambda: documents.stale(time.monotonic()))
+        documents.now()
+        assert status(client.ask(get())) == 503
+        documents.follow(news(1))
         assert status(client.ask(get())) == 200
 
 
