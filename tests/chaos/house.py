@@ -5,10 +5,11 @@ it. The command is the witness: it writes down each beginning and end itself.
 """
 
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -42,7 +43,7 @@ class House:
         self._command = folder / "work"
         self._command.write_text(WORK.format(file=self.witness))
         self._command.chmod(0o755)
-        self._living: list[Node | None] = [None] * len(addresses)
+        self._processes: list[subprocess.Popen[str] | None] = [None] * len(addresses)
         self._peers = [Peer(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
         self._starting: list[threading.Thread] = []
         self._closed = False
@@ -57,9 +58,11 @@ class House:
 
     def restart(self, number: int) -> None:
         """Like whoever watches over a service: again and again until it is up."""
-        thread = threading.Thread(target=self._keep_starting, args=(number,), daemon=True)
-        self._starting.append(thread)
-        thread.start()
+        name = self._peers[number].name
+        if not any(thread.name == name and thread.is_alive() for thread in self._starting):
+            thread = threading.Thread(target=self._keep_starting, args=(number,), name=name, daemon=True)
+            self._starting.append(thread)
+            thread.start()
 
     def wait(self) -> None:
         """Until all that are to be up are up."""
@@ -69,17 +72,16 @@ class House:
         self._starting.clear()
 
     def signal(self, number: int, which: signal.Signals) -> None:
-        node = self._living[number]
-        if node is not None:
-            with suppress(ProcessLookupError):
-                node.kill(which)
+        process = self._processes[number]
+        if process is not None:
+            process.send_signal(which)
 
     def holder(self) -> int:
         """Which node holds the ticker's lease; the first where nobody does."""
         with psycopg.connect(self._database, connect_timeout=5) as connection:
             row = connection.execute("SELECT node FROM forewarn.leases WHERE name = 'ticker'").fetchone()
         pid = int(str(row[0]).rpartition(":")[2]) if row else 0
-        pids = [node.process.pid if node is not None else -1 for node in self._living]
+        pids = [process.pid if process is not None else -1 for process in self._processes]
         return pids.index(pid) if pid in pids else 0
 
     def close(self) -> None:
@@ -87,6 +89,9 @@ class House:
 
     def _keep_starting(self, number: int) -> None:
         deadline_s = time.monotonic() + START_WITHIN_S
+        before = self._processes[number]
+        if before is not None:
+            before.wait(START_WITHIN_S)
         while not self._closed and time.monotonic() < deadline_s:
             process, log = self._nodes.begin(
                 self._addresses[number],
@@ -96,13 +101,13 @@ class House:
                 FOREWARN_COMMAND=str(self._command),
                 FOREWARN_MAX_STALE=f"{MAX_STALE_S}s",
             )
+            self._processes[number] = process
             try:
                 node = Node(process, log)
             except AssertionError:
                 time.sleep(0.2)
                 continue
             name, life, *_ = self._peers[number]
-            self._living[number] = node
             addresses = (url.removeprefix("http://") for url in (node.guest, node.operator))
             self._peers[number] = Peer(name, life + 1, *addresses)
             return

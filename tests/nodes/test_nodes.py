@@ -44,6 +44,21 @@ def test_no_guest_sees_time_run_backwards(nodes: Nodes) -> None:
     assert (newest.status, newest.etag) == (200, tags[-1])
 
 
+def test_what_another_node_did_is_shown_where_it_is_answered_again(nodes: Nodes) -> None:
+    """A request repeated at another node under its key gets the same answer, and that node's guests see it then."""
+    address = SHARED.fresh()
+    both = nodes.start(address), nodes.start(address)
+    assert [node.poll().etag for node in both] == ['"1"', '"1"']
+    for number in range(10):
+        asked = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
+        answers = []
+        for node in both:
+            answers.append(node.api("POST", "/v1/maintenances", asked, key=f"once-{number}"))
+            assert len(node.poll().events) == number + 1
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 201
+
+
 def test_a_change_reaches_guests_of_every_node(nodes: Nodes) -> None:
     """A long poll on one node ends with what an operator did on another; an approval there starts the event here."""
     address = SHARED.fresh()

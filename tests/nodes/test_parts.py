@@ -1,5 +1,6 @@
 """The parts of being several, one by one, with stores and clocks that a test holds in its hand."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,6 +95,22 @@ def test_silence_is_complained_about_after_three_seconds(monkeypatch: pytest.Mon
     assert follower.complaint() == ""
 
 
+def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here() -> None:
+    """A look that began before does not count; where none comes the answer is that it is not known."""
+    feed = ScriptedFeed()
+    follower = Follower(feed, KeptClock(lambda: START))
+    follower.begin()
+    waiting = threading.Thread(target=follower.catch_up, daemon=True)
+    waiting.start()
+    until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
+    assert waiting.is_alive()
+    follower.look(0.0)
+    waiting.join(5)
+    assert not waiting.is_alive()
+    with pytest.raises(StoreUnavailable, match="ask again"):
+        follower.catch_up(within_s=0.01)
+
+
 # -- staleness, and what other nodes showed
 
 
@@ -156,6 +173,21 @@ def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
         served.store.away = True
         newer = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "3"')
         assert status(client.ask(newer)) == 503  # anything else could be older than what it has
+
+
+def test_a_yes_to_what_another_node_did_is_shown_here_first() -> None:
+    """An approval of what another node cancelled saves nothing; and yet this node's guests see that it is gone."""
+    with sharing() as served:
+        served.client().ask(get())
+        control, documents = served.service.control, served.side.documents
+        control.listen_to_answers(documents.at_least)
+        served.reboot("shop", "web-0")
+        (event,) = documents.views["shop"].state.events
+        control._bells.clear()  # from here on another node does it, and this one does not hear of it
+        control.cancel_maintenance(event.maintenance_id, Actor("operator of another node"))
+        assert len(documents.views["shop"].state.events) == 1
+        control.approve("shop", "web-0", [event.id], Actor("shop/web-0"))  # "ended: 200, nothing changes"
+        assert len(documents.views["shop"].state.events) == 0
 
 
 @pytest.mark.parametrize("tag", ['"1"', '"0"', '"x"', "null", '"2-0"', '"' + "9" * 19 + '"', '"1-1"'])

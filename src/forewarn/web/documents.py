@@ -251,6 +251,10 @@ class Documents:
         if changed:
             self.changed(changed)
 
+    def at_least(self, scopes: Iterable[Scope]) -> None:
+        """Somebody is answered by these: returns when memory shows nothing older."""
+        self.refresh(scope.name for scope in scopes if not self._knows(scope.name, scope.version))
+
     def refresh(self, names: Iterable[str]) -> None:
         """Read these again, though no bell named them; returns when memory shows what is saved."""
         names = tuple(names)
