@@ -45,6 +45,7 @@ class House:
         self._command.chmod(0o755)
         self._processes: list[subprocess.Popen[str] | None] = [None] * len(addresses)
         self._peers = [Peer(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
+        self._killed = [0] * len(addresses)
         self._starting: list[threading.Thread] = []
         self._closed = False
 
@@ -57,12 +58,10 @@ class House:
         return self._peers
 
     def restart(self, number: int) -> None:
-        """Like whoever watches over a service: again and again until it is up."""
-        name = self._peers[number].name
-        if not any(thread.name == name and thread.is_alive() for thread in self._starting):
-            thread = threading.Thread(target=self._keep_starting, args=(number,), name=name, daemon=True)
-            self._starting.append(thread)
-            thread.start()
+        """Like whoever watches over a service: again and again until it is up, or killed once more."""
+        thread = threading.Thread(target=self._keep_starting, args=(number, self._killed[number]), daemon=True)
+        self._starting.append(thread)
+        thread.start()
 
     def wait(self) -> None:
         """Until all that are to be up are up."""
@@ -72,6 +71,7 @@ class House:
         self._starting.clear()
 
     def signal(self, number: int, which: signal.Signals) -> None:
+        self._killed[number] += which is signal.SIGKILL
         process = self._processes[number]
         if process is not None:
             process.send_signal(which)
@@ -87,12 +87,9 @@ class House:
     def close(self) -> None:
         self._closed = True
 
-    def _keep_starting(self, number: int) -> None:
+    def _keep_starting(self, number: int, killed: int) -> None:
         deadline_s = time.monotonic() + START_WITHIN_S
-        before = self._processes[number]
-        if before is not None:
-            before.wait(START_WITHIN_S)
-        while not self._closed and time.monotonic() < deadline_s:
+        while not self._closed and self._killed[number] == killed and time.monotonic() < deadline_s:
             process, log = self._nodes.begin(
                 self._addresses[number],
                 "--state-dir",
