@@ -172,4 +172,5 @@ def _target(chance: Random, machine: Machine) -> dict[str, object]:
     """One machine, its update domain, or, now and then, all of its scope wave by wave."""
     one: dict[str, object] = {"machines": [str(machine)]}
     domain: dict[str, object] = {"scope": machine.scope, "update_domain": machine.update_domain}
-    return chance.choice((one, one, domain, {"scope": machine.scope}))
+    everything: dict[str, object] = {"scope": machine.scope}
+    return chance.choice((one, one, domain, everything))
