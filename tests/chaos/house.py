@@ -99,6 +99,9 @@ class House:
                 FOREWARN_MAX_STALE=f"{MAX_STALE_S}s",
             )
             self._processes[number] = process
+            if self._killed[number] != killed:  # just now, and the signal went to the one before
+                process.kill()
+                return
             try:
                 node = Node(process, log)
             except AssertionError:

@@ -111,7 +111,7 @@ class Operator(threading.Thread):
         self._keys += 1
         key = f"{self.name.replace(' ', '-')}-{self._keys}"
         machine = chance.choice(MACHINES)
-        work_s, fails = chance.choice((0.1, 0.3, 1, 4)), chance.random() < 0.15
+        work_s, fails = chance.choice((0.1, 0.3, 1, 3)), chance.random() < 0.15
         after_s = chance.choice((0, 0, 1, 3, 8))
         alone = self._keys <= PREEMPTED
         asked: dict[str, object] = {"type": "Preempt", "targets": {"machines": [str(machine)]}}

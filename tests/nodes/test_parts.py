@@ -16,7 +16,7 @@ from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.server import Service
 from forewarn.store import Connections, Feed, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
-from forewarn.ticker import ELSEWHERE_AFTER_S, RENEW_EVERY_S, Ticker
+from forewarn.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
@@ -387,6 +387,39 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker)
     assert len(executor.asked) == 2
+
+
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
+    overtaken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease ended between taking an order and beginning it: another may have begun it, and then it does not."""
+    store = SharedMemory()
+    service = make_service(store, enabled=False)
+    executor = ScriptedExecutor(Progress.UNKNOWN)
+    later_s = 0.0
+    ticker = ticker_on(service, "a:1", executor)
+    ticker._monotonic = lambda: time.monotonic() + later_s
+    event_id = reboot(service)
+    real_take = service.control.take_order
+
+    def stopped(order_id: str, actor: Actor, *, node: str) -> Order:
+        nonlocal later_s
+        taken = real_take(order_id, actor, node=node)
+        later_s = LEASE_S + 1
+        if overtaken:
+            service.control.take_over_order(order_id, actor, node="scripted on b:2", of=node)
+        return taken
+
+    monkeypatch.setattr(service.control, "take_order", stopped)
+    ticker.cycle()
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert order.state is OrderState.RUNNING
+    assert executor.asked == []
+    store.alive.add("b:2")
+    ticker.cycle()
+    assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
