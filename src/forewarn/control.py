@@ -6,14 +6,14 @@ No rule lives here. A conflict (somebody else was first) means reload and decide
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.clock import Clock
 from forewarn.core import lifecycle
 from forewarn.core.document import ApiVersion, render
-from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused
+from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused, ServiceError, StoreUnavailable
 from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import (
@@ -38,7 +38,9 @@ from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for, waiting_for_each
 from forewarn.store import Focus, Store
 
-MAX_TRIES = 3
+MAX_TRIES = 8
+# So many however long they took: a decision that grew too old deserves a second one.
+MIN_TRIES = 2
 # Notice counts from the moment it was decided on: whoever was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
 
@@ -75,7 +77,10 @@ class Control:
         order_timeout_s: int,
         node: str = "",
         monotonic: Callable[[], float] = time.monotonic,
+        pause: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`pause` waits a little after a conflict, given how many there were."""
+        self._pause = pause
         self._node = node
         self._store = store
         self._clock = clock
@@ -167,8 +172,8 @@ class Control:
         once: Once | None = None,
         answer: Callable[[Difference], tuple[int, str]] | None = None,
     ) -> Difference:
-        with self._deciding:
-            for _ in range(MAX_TRIES):
+        for _ in self._tries():
+            with self._deciding:
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory()
@@ -429,8 +434,8 @@ class Control:
         raise Answered(receipt)
 
     def _decide(self, focus: Focus, decide: Decision, once: Once | None = None) -> Change:
-        with self._deciding:
-            for _ in range(MAX_TRIES):
+        for _ in self._tries():
+            with self._deciding:
                 self.refuse_repetition(once)
                 decided_s, now = self._monotonic(), self._now()
                 snapshot = self._store.snapshot(focus)
@@ -441,6 +446,16 @@ class Control:
                     return change
         raise _too_many_conflicts()
 
+    def _tries(self) -> Iterator[int]:
+        """How many went before, each after a pause: whoever holds no lock meanwhile keeps nobody waiting."""
+        begun_s = self._monotonic()
+        for tried in range(MAX_TRIES):
+            if tried:
+                self._pause(tried)
+            if tried >= MIN_TRIES and self._monotonic() - begun_s > MAX_DECISION_AGE_S:
+                return
+            yield tried
+
     def _save(self, change: Change, decided_s: float | None = None) -> bool:
         """Whether it was saved; a repetition has nothing to save. What tells nobody of a time may be as old as it likes."""
         if not change.empty:
@@ -450,17 +465,27 @@ class Control:
                 self._store.apply(change)
             except Conflict:
                 return False
-        self._ring(change)
+        if not self._ring(change):
+            raise StoreUnavailable("it is saved, but not shown here yet: look before you do it again")
         return True
 
     def _refuse_old(self, decided_s: float) -> None:
         if self._monotonic() - decided_s > MAX_DECISION_AGE_S:
             raise Conflict("it was decided too long ago: this process was stopped meanwhile")
 
-    def _ring(self, change: Change) -> None:
-        if not change.empty:
-            for bell in self._bells:
+    def _ring(self, change: Change) -> bool:
+        """Whether everybody here has taken in what is saved. Nobody keeps it from the others, and it stays saved."""
+        heard = True
+        for bell in self._bells if not change.empty else ():
+            try:
                 bell(change)
+            except ServiceError as error:
+                log.error("what was saved is not shown here yet: %s", error)
+                heard = False
+            except Exception:
+                log.exception("what was saved is not shown here yet")
+                heard = False
+        return heard
 
 
 def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
@@ -483,7 +508,7 @@ def _with_receipt(change: Change, once: Once | None, told: tuple[int, str]) -> C
 
 
 def _too_many_conflicts() -> Conflict:
-    return Conflict(f"others changed the same scopes {MAX_TRIES} times meanwhile: try again")
+    return Conflict("others kept changing the same scopes meanwhile: try again")
 
 
 def _at(event_id: str) -> Focus:

@@ -47,7 +47,7 @@ class Health:
     def store_works(self) -> str:
         """ "" or what is wrong with the store."""
         if self._follower is not None:
-            return self._follower.complaint()
+            return self._follower.complaint() or self._ticker.complaint()
         try:
             self._store.next_wakeup()
         except ServiceError as error:
@@ -58,7 +58,7 @@ class Health:
         """What works, and should be better."""
         found = {"store": self._follower.warning} if self._follower is not None and self._follower.warning else {}
         with suppress(ServiceError):
-            hold = self._control.clock_hold() if self._can_be_asked() else None
+            hold = self._control.clock_hold() if self.can_be_asked() else None
             if hold is not None:
                 found["clock"] = (
                     f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
@@ -67,7 +67,7 @@ class Health:
 
     def facts(self, documents: Documents) -> Facts:
         backlog, held, now = None, None, self._clock.glance()
-        if self._can_be_asked():
+        if self.can_be_asked():
             with suppress(ServiceError):
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
@@ -102,7 +102,8 @@ class Health:
             connections=connections,
         )
 
-    def _can_be_asked(self) -> bool:
+    def can_be_asked(self) -> bool:
+        """Whether the store has just answered."""
         return self._follower is None or self._follower.silent_s() <= FRESH_S
 
     def _backlog(self) -> Backlog | None:

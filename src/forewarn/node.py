@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Writer
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from forewarn.clock import Clock, KeptClock, boot_clock_s
@@ -61,6 +62,8 @@ class Node:
         shared: SharedStore | None = None,
         follower: Follower | None = None,
         may_tick: bool = True,
+        alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
+        pause: Callable[[int], None] = lambda _: None,
         times: Times = REAL,
     ) -> None:
         self.store = store
@@ -69,7 +72,13 @@ class Node:
         self.follower = follower
         self.times = times
         self.control = Control(
-            store, clock, new_id=new_id, order_timeout_s=order_timeout_s, node=name, monotonic=times.monotonic
+            store,
+            clock,
+            new_id=new_id,
+            order_timeout_s=order_timeout_s,
+            node=name,
+            monotonic=times.monotonic,
+            pause=pause,
         )
         self.ticker = Ticker(
             self.control,
@@ -80,6 +89,7 @@ class Node:
             retain_history_s=retain_history_s,
             shared=shared,
             may_tick=may_tick,
+            alone=alone,
             monotonic=times.monotonic,
         )
         if follower is not None:

@@ -6,6 +6,8 @@ Ids and the wall clock enter the system here and in `clock`, nowhere else.
 import gc
 import logging
 import os
+import random
+import re
 import secrets
 import signal
 import socket
@@ -32,6 +34,7 @@ from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.follower import Follower
 from forewarn.health import Health
 from forewarn.node import GuestParts, Node, follow, try_to_write
+from forewarn.place import Place
 from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, is_postgres, on_loopback, store_path
 from forewarn.store import SharedStore, Store
@@ -63,6 +66,9 @@ MIN_TOKEN_CHARS = 16
 SECRET_BYTES = 32
 START_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.001
+# After a conflict, doubled with every further one.
+PAUSE_S = 0.005
+MAX_PAUSE_S = 0.25
 # How long a thread that computes may keep the others waiting; Python says 5 ms.
 SWITCH_S = 0.0005
 
@@ -114,6 +120,22 @@ def executor_for(settings: Settings) -> Executor:
     return ExternalExecutor()
 
 
+def _new_place() -> str:
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:60] or "host"
+    return f"{host}-{secrets.token_hex(4)}"
+
+
+def _node_name(place: Place | None) -> str:
+    """Never given twice: containers may share a host's name and have the same process id each."""
+    here = place.name if place is not None else socket.gethostname()
+    return f"{here}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _pause(tried: int) -> None:
+    """Two that were in each other's way meet again unless each waits for as long as chance will have it."""
+    time.sleep(random.uniform(0.0, min(PAUSE_S * 2**tried, MAX_PAUSE_S)))  # noqa: S311 - no secret
+
+
 class Service(Node):
     """A node as its settings want it; the listeners come with `serve`."""
 
@@ -128,6 +150,7 @@ class Service(Node):
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
+        self.place: Place | None = None
         store = store or open_store(settings)
         shared = store if isinstance(store, SharedStore) and clock is None else None
         follower: Follower | None = None
@@ -135,6 +158,8 @@ class Service(Node):
             store.hold()
             if shared is not None:
                 follower, clock = follow(shared)
+                if settings.role != "guest":
+                    self.place = Place(settings.state_dir, _new_place)
             elif clock is None:
                 lived = [s.changed for s in store.scopes().values() if s.changed is not None]
                 clock = clock_for(settings.clock, floor=max(lived, default=None))
@@ -148,13 +173,15 @@ class Service(Node):
             store,
             clock,
             executor,
-            name=node or f"{socket.gethostname()}:{os.getpid()}",
+            name=node or _node_name(self.place),
             new_id=new_id,
             order_timeout_s=settings.order_timeout_s,
             retain_history_s=settings.retain_history_s,
             shared=shared,
             follower=follower,
             may_tick=settings.role != "guest",
+            alone=self.place.alone if self.place is not None else lambda: nullcontext(False),
+            pause=_pause,
         )
         self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if isinstance(executor, CommandExecutor):
@@ -174,6 +201,8 @@ class Service(Node):
     def close(self) -> None:
         self.executor.close()
         self.store.close()
+        if self.place is not None:
+            self.place.close()
 
 
 class GuestSide(GuestParts):
@@ -411,15 +440,23 @@ def _findable(service: Service, url: str) -> Iterator[None]:
 
 def _keep_operator_token(service: Service, path: Path) -> None:
     """The token in the file is one that is known; a revoked one is replaced, never brought back."""
-    known = {token.digest for token in service.store.tokens()}
+    known = service.store.tokens()
     with suppress(OSError, ValueError):
-        if digest(read_private(path)) in known:
+        if digest(read_private(path)) in {token.digest for token in known}:
             return
+    name, actor = "operator", Actor("service", "first start")
+    if service.place is not None:
+        # Nodes come and go, and their folders with them: each would leave a token with the others for ever.
+        if environment_token():
+            return
+        name = f"operator of {service.place.name}"
+        for lost in [token for token in known if token.name == name]:
+            service.control.revoke_token(lost.id, actor)
     secret = secret_text(secrets.token_bytes(SECRET_BYTES))
-    token = Token(id=new_id(), name="operator", role=Role.OPERATOR, digest=digest(secret), created=service.clock.now())
+    token = Token(id=new_id(), name=name, role=Role.OPERATOR, digest=digest(secret), created=service.clock.now())
     # In this order: a token in the file that is not known is replaced at the next start, one that nobody has would stay.
     write_private(path, secret)
-    service.control.add_token(token, Actor("service", "first start"))
+    service.control.add_token(token, actor)
 
 
 @contextmanager
@@ -427,7 +464,13 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
     """The operator listener in a thread of its own; yields its address once it accepts."""
     settings = service.settings
     host, _, port = settings.operator.rpartition(":")
-    access = Access(service.store.tokens, environment_token=token, free=settings.token_free)
+    access = Access(
+        service.store.tokens,
+        environment_token=token,
+        free=settings.token_free,
+        reachable=service.health.can_be_asked,
+    )
+    access.learn()
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.ring())
     if service.follower is not None:

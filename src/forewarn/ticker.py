@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -40,7 +40,9 @@ MAX_ADVANCE_S = 3_650 * 86_400
 LEASE_S = 10.0
 RENEW_EVERY_S = 3.0
 TICKER_LEASE = "ticker"
-# A node on the same machine finds what a dead one's executor left there. Others give it so much longer to come back.
+# A node that could not renew its lease for so long cannot save anything.
+UNREADY_AFTER_S = RENEW_EVERY_S + 3.0
+# A node at the same place finds what a dead one's executor left there. Others give it so much longer to come back.
 ELSEWHERE_AFTER_S = 20.0
 
 log = logging.getLogger("forewarn.ticker")
@@ -67,9 +69,13 @@ class Ticker:
         retain_history_s: int,
         shared: SharedStore | None = None,
         may_tick: bool = True,
+        alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shared` is the store again, where other nodes use it too; one that may not tick does its chores alone."""
+        """`shared` is the store again, where other nodes use it too; one that may not tick does its chores alone.
+
+        A node is called `PLACE:PROCESS`; `alone` tells whether no other process serves our place.
+        """
         self._control = control
         self._store = store
         self._clock = clock
@@ -79,11 +85,17 @@ class Ticker:
         self._shared = shared
         self._monotonic = monotonic
         self._may_tick = may_tick
+        self._alone = alone
+        self._dead: set[str] = set()  # nodes of our place that ended before we began, whatever their leases say
         self._leads = shared is None and may_tick
         self._renew_at_s = 0.0
+        self._renewed_s = monotonic()
         self._lives_until_s = 0.0  # others may take our orders over from then on
         # Who took an order, and by which executor: another one must not take it for its own after a restart.
-        self._taker = f"{executor.name} on {node}"
+        self._prefix = f"{executor.name} on "
+        self._taker = self._prefix + node
+        # Under whose name an end is reported: where nobody could take an order over, nobody asks.
+        self._teller = self._taker if shared is not None else ""
         self._retain = timedelta(seconds=retain_history_s) if retain_history_s else None
         self._prune_at: datetime | None = None
         self._cycling = threading.RLock()
@@ -119,10 +131,12 @@ class Ticker:
                     recovered = True
                 busy = self.cycle()
                 self._all_well()
+                self.cycled_at_s = self._monotonic()
             except Exception as error:
                 self._say_trouble(error)
                 busy = False
-            self.cycled_at_s = self._monotonic()
+                if isinstance(error, Conflict):  # the store works, and somebody was first
+                    self.cycled_at_s = self._monotonic()
             if not busy:
                 self._wait()
 
@@ -147,8 +161,12 @@ class Ticker:
         with self._cycling:
             if not self._executor.takes_orders:
                 return
-            orders = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
-            ours = [order for order in orders if order.node.startswith(f"{self._executor.name} on ")]
+            with self._alone() as alone:
+                orders = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
+            ours = [order for order in orders if order.node.startswith(self._prefix)]
+            if alone:
+                nodes = {order.node.removeprefix(self._prefix) for order in ours}
+                self._dead = {node for node in nodes if _place(node) == _place(self._node)} - {self._node}
             if len(ours) < len(orders):
                 log.warning("%d order(s) were taken by others; they are theirs to finish", len(orders) - len(ours))
             running = [self._work(order) for order in ours]
@@ -171,9 +189,9 @@ class Ticker:
         done: Counter[str] = Counter()
         if self._shared is None or self._monotonic() < self._renew_at_s:
             return done
-        lives_until_s = self._monotonic() + LEASE_S
+        asked_s = self._monotonic()
         self._shared.take_lease(f"node {self._node}", self._node, LEASE_S)
-        self._lives_until_s = lives_until_s
+        self._renewed_s, self._lives_until_s = asked_s, asked_s + LEASE_S
         leads = self._may_tick and self._shared.take_lease(TICKER_LEASE, self._node, LEASE_S)
         if leads != self._leads:
             log.info("this node ticks from now on" if leads else "another node ticks")
@@ -186,23 +204,33 @@ class Ticker:
     def _take_over(self, shared: SharedStore) -> Counter[str]:
         done: Counter[str] = Counter()
         running = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
-        prefix, here = f"{self._executor.name} on ", self._node.rpartition(":")[0]
-        others = [o for o in running if o.node.startswith(prefix) and o.node != self._taker]
+        others = [o for o in running if o.node.startswith(self._prefix) and o.node != self._taker]
         if not others:
             return done
-        living, lately = shared.living(), shared.living(ELSEWHERE_AFTER_S)
+        living, lately = shared.living() - self._dead, shared.living(ELSEWHERE_AFTER_S)
         for order in others:
-            node = order.node.removeprefix(prefix)
-            if node in living or (node.rpartition(":")[0] != here and (node in lately or not self._leads)):
+            node = order.node.removeprefix(self._prefix)
+            elsewhere = _place(node) != _place(self._node)
+            if node in living or (elsewhere and (node in lately or not self._leads)):
                 continue
             try:
                 taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
             except (Refused, Conflict):
                 continue  # it ended, or somebody else was first
+            except StoreUnavailable:
+                self._doubtful.add(order.id)
+                raise
             self._take_up(self._work(taken))
             done["took over {} order(s)"] += 1
             self.taken_over += 1
         return done
+
+    def complaint(self) -> str:
+        """ "" or since when nothing could be saved, where other nodes think us dead by and by."""
+        silent_s = self._monotonic() - self._renewed_s
+        if self._shared is None or silent_s <= UNREADY_AFTER_S:
+            return ""
+        return f"nothing could be saved for {silent_s:.0f} s: {self._trouble or 'it does not answer'}"
 
     # -- one cycle
 
@@ -299,7 +327,7 @@ class Ticker:
     def _save_reports(self) -> Counter[str]:
         """Save ended orders, many at once; only one that came too late is looked at by itself."""
         done: Counter[str] = Counter()
-        self._unsaved.extend(self._executor.reports(self._clock.now()))
+        self._unsaved.extend(replace(report, node=self._teller) for report in self._executor.reports(self._clock.now()))
         while self._unsaved and not self._stopping.is_set():
             batch = list(islice(self._unsaved, BATCH))
             try:
@@ -352,7 +380,7 @@ class Ticker:
         """An order that is ours and may have been begun: its executor knows."""
         status = self._executor.status(work)
         if isinstance(status, Outcome):
-            self._unsaved.append(Report(work.order.id, work.order.attempt, status))
+            self._unsaved.append(Report(work.order.id, work.order.attempt, status, self._teller))
         elif status is Progress.RUNNING:
             self._executor.watch(work)
         else:
@@ -362,7 +390,8 @@ class Ticker:
         try:
             self._executor.begin(work)
         except OSError as error:
-            self._unsaved.append(Report(work.order.id, work.order.attempt, Outcome(False, f"could not begin: {error}")))
+            outcome = Outcome(False, f"could not begin: {error}")
+            self._unsaved.append(Report(work.order.id, work.order.attempt, outcome, self._teller))
 
     def _settle(self, report: Report) -> Counter[str]:
         """Save the end of an order, unless another attempt has begun or somebody settled the event meanwhile."""
@@ -372,8 +401,19 @@ class Ticker:
             done[_ended(report)] += 1
         except (Refused, NotFound) as error:
             log.info("the end of order %s came too late to matter: %s", report.order_id, error)
+            if self._goes_on_elsewhere(report):
+                return done  # and what is kept of it here may be what another node of this place waits for
         self._executor.settled(report)
         return done
+
+    def _goes_on_elsewhere(self, report: Report) -> bool:
+        if self._shared is None:
+            return False
+        with suppress(NotFound):
+            _, order = self._control.event(report.order_id)
+            running = order is not None and order.state is OrderState.RUNNING and order.attempt == report.attempt
+            return running and order is not None and order.node != report.node
+        return False
 
     def _work(self, order: Order) -> Work:
         event, _ = self._control.event(order.id)
@@ -417,9 +457,10 @@ class Ticker:
         """The first failure and each change of failure, not every second the same line."""
         first, longest = BACKOFF_S
         self._backoff_s = min(max(self._backoff_s * 2, first), longest)
-        if isinstance(error, Conflict) or repr(error) == self._trouble:
+        told = str(error) or repr(error)
+        if isinstance(error, Conflict) or told == self._trouble:
             return
-        self._trouble = repr(error)
+        self._trouble = told
         if isinstance(error, ForewarnError):
             log.error("the ticker cannot work: %s", error)
         else:
@@ -430,6 +471,10 @@ class Ticker:
         if self._trouble:
             log.info("the ticker works again")
             self._trouble = ""
+
+
+def _place(node: str) -> str:
+    return node.rpartition(":")[0]
 
 
 def _ended(report: Report) -> str:

@@ -251,26 +251,33 @@ def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor,
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's."""
+    """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's.
+
+    `node` says who tells it, if given: one from whom the order was taken over cannot speak for whoever goes on with it.
+    """
 
     order_id: str
     attempt: int | None
     outcome: Outcome
+    node: str = ""
 
 
 def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, actor: Actor) -> Change:
     """Executors are done, one way or the other, all in one change. A failed order leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
     for each in reports:
-        _report(draft, each.order_id, each.attempt, each.outcome)
+        _report(draft, each)
     return draft.change()
 
 
-def _report(draft: Draft, order_id: str, attempt: int | None, outcome: Outcome) -> None:
+def _report(draft: Draft, told: Report) -> None:
+    order_id, attempt, outcome = told.order_id, told.attempt, told.outcome
     order = _order(draft, order_id)
     event = draft.events[order_id]
     if attempt is not None and attempt != order.attempt:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: the end of attempt {attempt} no longer matters")
+    if told.node and told.node != order.node:
+        raise Refused(f"order {order_id} is with {order.node} by now: what {told.node} did of it no longer matters")
     after(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
@@ -278,8 +285,8 @@ def _report(draft: Draft, order_id: str, attempt: int | None, outcome: Outcome) 
     )
     if not outcome.ok:
         # The order will have another attempt's output one day: the end of this one is kept with the failure.
-        told = [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]
-        draft.note("order failed", event=event, detail="\n".join(text for text in told if text))
+        texts = [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]
+        draft.note("order failed", event=event, detail="\n".join(text for text in texts if text))
         return
     _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)

@@ -80,13 +80,13 @@ class CommandExecutor:
         ended = []
         while not self._ended.empty():
             ended.append(self._ended.get())
+        self._watched -= {(report.order_id, report.attempt or 0) for report in ended}
         return ended
 
     def next_report(self) -> datetime | None:
         return None
 
     def settled(self, report: Report) -> None:
-        self._watched.discard((report.order_id, report.attempt or 0))
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
     def tidy(self, running: Collection[Work]) -> None:

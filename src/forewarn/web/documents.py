@@ -261,7 +261,8 @@ class Documents:
             for key in change.removed_machines:
                 self._remove(key)
             for machine in change.machines:
-                self._put(_known(machine))
+                if machine.scope in self.views:  # else another node has removed it since
+                    self._put(_known(machine))
             for name in change.removed_scopes:
                 self.views.pop(name, None)
         if changed:

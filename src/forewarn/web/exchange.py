@@ -17,6 +17,9 @@ from forewarn.web.documents import Caller, View, response_index
 from forewarn.web.guests import BURST_S, Guests
 from forewarn.web.loop import Timer
 
+# Whoever waits in line for the writer is told in time that it hangs; what it asked for is not done then.
+MAX_IN_LINE_S = 5.0
+
 log = logging.getLogger("forewarn.guest")
 
 
@@ -200,22 +203,33 @@ class Exchange:
             )
 
     def _later(self, write: Callable[[], None], then: Callable[[], None]) -> None:
-        """Write in the writer's thread, then answer; nothing of this connection is answered meanwhile."""
+        """Write in the writer's thread, then answer; nothing of this connection is answered meanwhile.
+
+        What was not begun in time is not done any more: a line that does not move must not grow.
+        """
         self.pending = True
 
         def done(future: "Future[None]") -> None:
             self.pending = False
-            error = future.exception()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             if self._connection.gone:
                 return
-            if error is None:
+            error = None if future.cancelled() else future.exception()
+            if future.cancelled():
+                self._connection.answer(answers.UNAVAILABLE, self._request)
+            elif error is None:
                 then()
             else:
                 self._connection.answer(_told(error), self._request)
             self._connection.answered()
 
+        loop = self._guests.loop
         written = self._guests.writer.submit(write)
-        written.add_done_callback(lambda future: self._guests.loop.call_from_thread(lambda: done(future)))
+        written.add_done_callback(lambda future: loop.call_from_thread(lambda: done(future)))
+        if not written.done():
+            self._timer = loop.call_later(MAX_IN_LINE_S, written.cancel)
 
     # -- polls
 

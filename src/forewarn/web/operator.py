@@ -1,8 +1,8 @@
 """The operator listener: the API under `/v1`, and what watches over the service.
 
 `/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what
-it did and how it is. These need
-no token while the listener is on loopback. `/healthz` waits for none of the threads that work.
+it did and how it is. The latter two need no token while the listener is on loopback. `/healthz` needs none anywhere, for it
+says nothing of the fleet, and waits neither for the threads that work nor for the store.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def operator_app(
     """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
 
     What `warnings` tells does not make it unready; `facts` are for the metrics.
-    `rest` answers what no page does. `guard`, where given, raises for whoever may not look at health and metrics.
+    `rest` answers what no page does. `guard`, where given, raises for whoever may not look at readiness and metrics.
     """
 
     def checks() -> dict[str, str]:
@@ -87,7 +87,7 @@ def operator_app(
     def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                if guard is not None:
+                if guard is not None and look is not healthz:
                     # In asyncio's own threads: those of the API may all be busy.
                     await asyncio.to_thread(guard, request.headers, request.client.host if request.client else "")
             except ForewarnError as error:

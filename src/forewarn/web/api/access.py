@@ -68,9 +68,16 @@ class Access:
     """`tokens` reads those of the store; `environment_token` is an operator's as well; `free` asks for none."""
 
     def __init__(
-        self, tokens: Callable[[], Iterable[Token]], *, environment_token: str = "", free: bool = False
+        self,
+        tokens: Callable[[], Iterable[Token]],
+        *,
+        environment_token: str = "",
+        free: bool = False,
+        reachable: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`reachable` says, without asking the store, whether it is worth asking."""
         self._tokens = tokens
+        self._reachable = reachable
         self._environment_digest = digest(environment_token) if environment_token else ""
         self._free = free
         self._latest: tuple[Token, ...] = ()
@@ -83,12 +90,24 @@ class Access:
 
     def watcher(self, headers: Mapping[str, str], peer: str) -> Asking:
         """As `identify`, for health and metrics: while the store is away whoever was known when it last answered may look."""
-        with suppress(ServiceError):
-            self._latest = tuple(self._tokens())
-        return self._identified(headers, peer, lambda: self._latest)
+        return self._identified(headers, peer, self._known)
 
     def identify(self, headers: Mapping[str, str], peer: str) -> Asking:
-        return self._identified(headers, peer, self._tokens)
+        return self._identified(headers, peer, self._read)
+
+    def learn(self) -> None:
+        """Whom the store knows now may look when it is away."""
+        self._known()
+
+    def _known(self) -> tuple[Token, ...]:
+        if self._reachable():
+            with suppress(ServiceError):
+                self._read()
+        return self._latest
+
+    def _read(self) -> tuple[Token, ...]:
+        self._latest = tuple(self._tokens())
+        return self._latest
 
     def _identified(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Asking:
         if self._free:
@@ -98,18 +117,19 @@ class Access:
         if scheme.lower() != "bearer" or not secret:
             raise Unauthorized(MISSING + self._where(tokens))
         wanted, found = digest(secret.strip()), None
+        origin, raw = f"{peer} by token", secret.strip().encode()
+        # Before the store is asked, which may be away: whoever brings it is known all the same.
+        if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
+            token_id = f"environment {wanted[:16]}"
+            return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
         # Every token is compared, whichever matches: how long it takes tells nothing.
         for token in tokens():
             if hmac.compare_digest(token.digest, wanted):
                 found = token
-        origin, raw = f"{peer} by token", secret.strip().encode()
-        if found is not None:
-            within = found.scopes if found.role is Role.OWNER else None
-            return Asking(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
-        if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
-            token_id = f"environment {wanted[:16]}"
-            return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
-        raise Unauthorized(WRONG)
+        if found is None:
+            raise Unauthorized(WRONG)
+        within = found.scopes if found.role is Role.OWNER else None
+        return Asking(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
 
     def _where(self, tokens: Callable[[], Iterable[Token]]) -> str:
         """A service keeps a token in its folder; an emulator off loopback has the environment's alone."""
