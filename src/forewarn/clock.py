@@ -33,10 +33,11 @@ def boot_clock_s() -> float:
 
 
 class Jump(NamedTuple):
-    """The clock is ahead by so much; `trusted` is what it would say otherwise."""
+    """The clock is ahead by so much; `trusted` is what it would say otherwise, and `since` what it said last before."""
 
     trusted: datetime
     seconds: float
+    since: datetime
 
 
 class Clock(Protocol):
@@ -88,8 +89,10 @@ class _Watched:
                 expected = self._at + timedelta(seconds=read_s - self._at_s)
                 ahead_s = (reading - expected).total_seconds()
                 if ahead_s > MAX_JUMP_S:
-                    trusted = expected if self._jump is None else min(expected, self._jump.trusted)
-                    self._jump = Jump(trusted, (reading - trusted).total_seconds())
+                    trusted, since = expected, self._at
+                    if self._jump is not None:
+                        trusted, since = min(trusted, self._jump.trusted), min(since, self._jump.since)
+                    self._jump = Jump(trusted, (reading - trusted).total_seconds(), since)
             self._at, self._at_s = reading, read_s
 
     def jump(self) -> Jump | None:

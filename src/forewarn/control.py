@@ -364,12 +364,14 @@ class Control:
         jump = self._clock.jump()
         if jump is not None:
             hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
-            change = lifecycle.hold_clock(hold, now=now)
-            self._store.apply(change)
+            change = lifecycle.hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
+            if not change.empty:
+                self._store.apply(change)
+                log.error(
+                    "the clock jumped forward by %d s: unapproved starts wait for `forewarn clock confirm`",
+                    jump.seconds,
+                )
             self._clock.note_jump(jump)
-            log.error(
-                "the clock jumped forward by %d s: unapproved starts wait for `forewarn clock confirm`", jump.seconds
-            )
             self._ring(change)
         return now
 

@@ -16,7 +16,7 @@ from forewarn.core.model import Hold, Order, Snapshot, Status
 def held(world: World, minutes: float) -> Hold:
     """The clock was right until so many minutes after the beginning, and jumped then."""
     hold = Hold(trusted=at(minutes), noticed=world.now, jumped_s=7_200)
-    world.save(lifecycle.hold_clock(hold, now=world.now))
+    world.save(lifecycle.hold_clock(Snapshot(), hold, since=at(minutes), now=world.now))
     return hold
 
 

@@ -42,6 +42,8 @@ from forewarn.core.transitions import OrderVerb, Verb, after, order_after
 from forewarn.core.waiting import order_failed
 
 MAX_NOTED_OUTPUT = 4_000
+# Two nodes that measure one jump differ by the steps that are too small to hold anything.
+SAME_JUMP_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +333,17 @@ def _lies_within(draft: Draft, maintenance_id: str) -> bool:
 # -- a clock that jumped
 
 
-def hold_clock(hold: Hold, *, now: datetime) -> Change:
-    """From here on, what time alone would let start waits for an operator."""
+def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime) -> Change:
+    """From here on, what time alone would let start waits for an operator; unless one has confirmed this very jump.
+
+    `since` is what the clock said when it was last looked at: a node that was cut off for a while notices later than others.
+    """
+    known = snapshot.confirmed
+    if known is not None and known.confirmed is not None:
+        # They looked before it jumped, they see no less than was confirmed, and little more than that is left to explain.
+        during = since <= known.trusted and known.confirmed <= now
+        if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
+            return Change(at=now)
     detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
     noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
     return Change(at=now, hold=hold, audit=(noted,))

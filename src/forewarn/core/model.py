@@ -389,6 +389,7 @@ class Hold:
     noticed: datetime
     jumped_s: int
     node: str = ""
+    confirmed: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,7 +456,8 @@ class Snapshot:
     """The scopes concerned, their open events with approvals and orders, and the maintenances these belong to, whole.
 
     A maintenance may reach into scopes that are not concerned: those events are there to be read, not changed.
-    Machines are there only where they were asked for.
+    Machines are there only where they were asked for. `hold` is one that nobody has confirmed; the last that somebody has
+    is `confirmed`, until there is another.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -464,6 +466,7 @@ class Snapshot:
     events: Mapping[str, Event] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
     hold: Hold | None = None
+    confirmed: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,13 +82,15 @@ class MemoryStore:
             met = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
             if focus.whole:
                 events |= {e.id: e for maintenance_id in met for e in self._of(maintenance_id)}
+            jumped = None if focus.shown else self._hold
             return Snapshot(
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
                 maintenances={i: self._maintenances[i] for i in met if i in self._maintenances and not focus.shown},
                 events={i: _shown(e) for i, e in events.items()} if focus.shown else events,
                 orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
-                hold=None if focus.shown else self._hold,
+                hold=jumped if jumped is not None and jumped.confirmed is None else None,
+                confirmed=jumped if jumped is not None and jumped.confirmed is not None else None,
             )
 
     def scopes(self) -> dict[str, Scope]:
@@ -437,10 +439,10 @@ class MemoryStore:
     def _put_hold(self, change: Change) -> None:
         if change.hold is not None:
             known = self._hold
-            earlier = known is not None and known.trusted <= change.hold.trusted
+            earlier = known is not None and known.confirmed is None and known.trusted <= change.hold.trusted
             self._hold = known if earlier else change.hold
         if change.releases_hold:
-            self._hold = None
+            self._hold = replace(self._hold, confirmed=change.at) if self._hold is not None else None
             for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
                 self._put_maintenance(replace(maintenance, wake_at=change.at))
 

@@ -162,7 +162,9 @@ class Pool:
             yield connection, pipeline
 
     @contextmanager
-    def _transaction(self, how: str, within_s: int, mode: Callable[[Connection], Any]) -> Iterator[tuple[Connection, Any]]:
+    def _transaction(
+        self, how: str, within_s: int, mode: Callable[[Connection], Any]
+    ) -> Iterator[tuple[Connection, Any]]:
         self._refuse_while_away()
         with explained(self.dsn, self), self._taken(how, within_s) as connection:
             committing = False
@@ -335,7 +337,7 @@ def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
         told = error.diag.message_primary or constraint
         return InvariantBroken(f"the database refused a change that breaks its rules ({told}); nothing was saved")
     told = _ADVICE.get(state) or _plain(error, dsn)
-    return StoreUnavailable(f"{dsn.shown}: {told}; nothing was saved ({state or type(error).__name__})")
+    return StoreUnavailable(f"{dsn.shown}: {told} ({state or type(error).__name__})")
 
 
 def _plain(error: psycopg.Error, dsn: Dsn) -> str:

@@ -103,13 +103,15 @@ class SqlStore:
             approvals = () if focus.shown else reader.ask("approvals_of_events", ids=ids)
             orders = () if focus.shown else reader.ask("orders_of_events", ids=ids)
             maintenances = () if focus.shown else reader.ask("maintenances_by_id", ids=reader.listed(maintenance_ids))
+            jumped = next((reader.rows.hold.thing(row) for row in hold), None)
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.thing(row) for row in scopes},
                 machines=machines,
                 maintenances={row["id"]: reader.rows.maintenance.thing(row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.thing(row) for row in orders},
-                hold=next((reader.rows.hold.thing(row) for row in hold), None),
+                hold=jumped if jumped is not None and jumped.confirmed is None else None,
+                confirmed=jumped if jumped is not None and jumped.confirmed is not None else None,
             )
 
     def inventory(self) -> Inventory:
@@ -310,9 +312,7 @@ def _with_addresses(
     }
 
 
-def _events(
-    reader: Session, focus: Focus, names: set[str]
-) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
+def _events(reader: Session, focus: Focus, names: set[str]) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
     """The events by id, the maintenances they belong to, and every scope concerned."""
     named = list(reader.ask("events_by_id", ids=reader.listed(focus.events))) if focus.events else []
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
@@ -396,5 +396,5 @@ def _write_hold(writer: Session, change: Change) -> None:
     if change.hold is not None:
         writer.one("hold_clock", **writer.rows.hold.values(change.hold))
     if change.releases_hold:
-        writer.one("release_clock")
+        writer.one("release_clock", at=writer.rows.time(change.at))
         writer.one("wake_everything", at=writer.rows.time(change.at))

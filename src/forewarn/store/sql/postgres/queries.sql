@@ -389,17 +389,17 @@ SELECT machine, at FROM sightings WHERE event_id = %(event_id)s ORDER BY machine
 SELECT * FROM machines WHERE name = %(name)s ORDER BY scope LIMIT 4;
 
 -- name: clock_hold
-SELECT trusted, noticed, jumped_s, node FROM clock_hold WHERE one;
+SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one;
 
 -- name: hold_clock
--- Of two holds the earlier counts.
-INSERT INTO clock_hold VALUES (true, %(trusted)s, %(noticed)s, %(jumped_s)s, %(node)s)
+-- Of two holds the earlier counts, unless it is confirmed.
+INSERT INTO clock_hold VALUES (true, %(trusted)s, %(noticed)s, %(jumped_s)s, %(node)s, %(confirmed)s)
 ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.noticed, jumped_s = excluded.jumped_s,
-    node = excluded.node
-WHERE excluded.trusted < clock_hold.trusted;
+    node = excluded.node, confirmed = excluded.confirmed
+WHERE excluded.trusted < clock_hold.trusted OR clock_hold.confirmed IS NOT NULL;
 
 -- name: release_clock
-DELETE FROM clock_hold WHERE one;
+UPDATE clock_hold SET confirmed = %(at)s WHERE one;
 
 -- name: wake_everything
 UPDATE maintenances SET wake_at = %(at)s, version = version + 1

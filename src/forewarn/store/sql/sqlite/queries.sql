@@ -377,17 +377,17 @@ SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
 SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT 4;
 
 -- name: clock_hold
-SELECT trusted, noticed, jumped_s, node FROM clock_hold WHERE one = 1;
+SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one = 1;
 
 -- name: hold_clock
--- Of two holds the earlier counts.
-INSERT INTO clock_hold VALUES (1, :trusted, :noticed, :jumped_s, :node)
+-- Of two holds the earlier counts, unless it is confirmed.
+INSERT INTO clock_hold VALUES (1, :trusted, :noticed, :jumped_s, :node, :confirmed)
 ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.noticed, jumped_s = excluded.jumped_s,
-    node = excluded.node
-WHERE excluded.trusted < clock_hold.trusted;
+    node = excluded.node, confirmed = excluded.confirmed
+WHERE excluded.trusted < clock_hold.trusted OR clock_hold.confirmed IS NOT NULL;
 
 -- name: release_clock
-DELETE FROM clock_hold WHERE one = 1;
+UPDATE clock_hold SET confirmed = :at WHERE one = 1;
 
 -- name: wake_everything
 UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1

@@ -267,11 +267,12 @@ CREATE TABLE sightings (
     PRIMARY KEY (event_id, machine)
 ) WITHOUT ROWID;
 
--- While there is a row, no event starts because of time that passed after `trusted`.
+-- While there is a row that nobody confirmed, no event starts because of time that passed after `trusted`.
 CREATE TABLE clock_hold (
-    one      INTEGER PRIMARY KEY CHECK (one = 1),
-    trusted  TEXT NOT NULL,
-    noticed  TEXT NOT NULL,
-    jumped_s INTEGER NOT NULL,
-    node     TEXT NOT NULL
+    one       INTEGER PRIMARY KEY CHECK (one = 1),
+    trusted   TEXT NOT NULL,
+    noticed   TEXT NOT NULL,
+    jumped_s  INTEGER NOT NULL,
+    node      TEXT NOT NULL,
+    confirmed TEXT
 );

@@ -295,11 +295,12 @@ CREATE TABLE leases (
     until timestamptz NOT NULL
 );
 
--- While there is a row, no event starts because of time that passed after `trusted`.
+-- While there is a row that nobody confirmed, no event starts because of time that passed after `trusted`.
 CREATE TABLE clock_hold (
-    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
-    trusted  timestamptz NOT NULL,
-    noticed  timestamptz NOT NULL,
-    jumped_s integer NOT NULL,
-    node     text NOT NULL
+    one       boolean PRIMARY KEY DEFAULT true CHECK (one),
+    trusted   timestamptz NOT NULL,
+    noticed   timestamptz NOT NULL,
+    jumped_s  integer NOT NULL,
+    node      text NOT NULL,
+    confirmed timestamptz
 );
