@@ -9,13 +9,13 @@ from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.sqlite import SqliteStore
-from tests.store.servers import SHARED
+from tests.store.servers import ANY_TIME_S, SHARED
 
 StoreFactory = Callable[[Path], Store]
 
 STORES: dict[str, StoreFactory] = {
     "memory": lambda _: MemoryStore(),
-    "postgres": lambda _: PostgresStore(SHARED.emptied()),
+    "postgres": lambda _: PostgresStore(SHARED.emptied(), decided_within_s=ANY_TIME_S),
     "sqlite": lambda folder: SqliteStore(folder / "forewarn.db"),
 }
 

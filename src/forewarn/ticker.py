@@ -36,6 +36,9 @@ RECEIPTS_KEPT = timedelta(hours=24)
 PRUNE_BATCH = 500
 SICK_WAIT_S = 10.0
 BACKOFF_S = (0.2, 5.0)
+# A conflict is no failure: somebody else got on. Five hundred guests may approve one after the other while a tick is decided,
+# and the last of them must not wait for what the others made of it.
+CONFLICT_WAIT_S = 0.05
 MAX_ADVANCE_S = 3_650 * 86_400
 LEASE_S = 10.0
 RENEW_EVERY_S = 3.0
@@ -409,9 +412,12 @@ class Ticker:
 
     def _say_trouble(self, error: Exception) -> None:
         """The first failure and each change of failure, not every second the same line."""
+        if isinstance(error, Conflict):
+            self._backoff_s = CONFLICT_WAIT_S
+            return
         first, longest = BACKOFF_S
         self._backoff_s = min(max(self._backoff_s * 2, first), longest)
-        if isinstance(error, Conflict) or repr(error) == self._trouble:
+        if repr(error) == self._trouble:
             return
         self._trouble = repr(error)
         if isinstance(error, ForewarnError):

@@ -15,7 +15,7 @@ from forewarn.store import AuditQuery, Feed, Mark, News
 from forewarn.store import postgres as postgres_store
 from forewarn.store.postgres import PostgresStore
 from forewarn.web.documents import Documents
-from tests.store.servers import SHARED
+from tests.store.servers import ANY_TIME_S, SHARED
 from tests.store.things import at, change, entry, event, machine, maintenance, saved_scope, scope
 
 
@@ -26,7 +26,7 @@ def address() -> str:
 
 @pytest.fixture
 def store(address: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(address)
+    made = PostgresStore(address, decided_within_s=ANY_TIME_S)
     yield made
     made.close()
 
@@ -212,7 +212,7 @@ def test_only_newer_versions_are_applied(store: PostgresStore, node: Follower) -
 
 def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: PostgresStore) -> None:
     """Each saw that it is not there: one makes it, the other decides again."""
-    other = PostgresStore(address)
+    other = PostgresStore(address, decided_within_s=ANY_TIME_S)
     new = Change(at=at(0), expect=(("new", 0),), scopes=(scope("new"),))
     together, outcomes = threading.Barrier(2), []
 
@@ -236,7 +236,7 @@ def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: 
 
 def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) -> None:
     """A stream that goes by ids misses nothing: whoever commits later has the greater id, at eight writers on two nodes."""
-    other = PostgresStore(address)
+    other = PostgresStore(address, decided_within_s=ANY_TIME_S)
     told = [maintenance(f"M{n}") for n in range(8)]
     store.apply(change(maintenances=told, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
     seen: list[int] = []

@@ -16,7 +16,7 @@ from forewarn.store import EventQuery, Focus
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.store.sqlite_file import SCHEMA_VERSION, backup
-from tests.store.servers import SHARED
+from tests.store.servers import ANY_TIME_S, SHARED
 from tests.store.things import change, entry, event, one_maintenance, scope
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -386,7 +386,7 @@ def test_a_shared_database_is_made_and_described(tmp_path: Path) -> None:
     made = shared(address, tmp_path, "migrate")
     assert (made.returncode, made.stdout.splitlines()[0]) == (DONE, "applied 0001 initial")
     assert shared(address, tmp_path, "migrate").stdout.splitlines() == made.stdout.splitlines()[-1:]
-    with closing(PostgresStore(address)) as store:
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
         store.apply(one_maintenance())
     told = shared(address, tmp_path, "status")
     assert told.returncode == DONE

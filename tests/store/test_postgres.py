@@ -5,18 +5,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from forewarn.core.errors import InvalidSettings, InvariantBroken, StoreUnavailable
+from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, StoreUnavailable
 from forewarn.core.model import Status
-from forewarn.store import Focus, postgres_pool, postgres_schema
+from forewarn.store import AuditQuery, Focus, postgres, postgres_pool, postgres_schema
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.postgres_pool import READ, Dsn, Pool
 from forewarn.store.sql import migrations
 from tests.nodes.nodes import wire_to
-from tests.store.servers import SHARED
+from tests.store.servers import ANY_TIME_S, SHARED
 from tests.store.things import (
     approval,
     at,
@@ -43,7 +45,7 @@ def address() -> str:
 
 @pytest.fixture
 def store(address: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(address)
+    made = PostgresStore(address, decided_within_s=ANY_TIME_S)
     yield made
     made.close()
 
@@ -168,7 +170,8 @@ def test_an_ordinary_user_suffices() -> None:
     server = SHARED.server
     server.execute("CREATE ROLE plain_user LOGIN")
     server.execute("CREATE DATABASE plainly_owned OWNER plain_user TEMPLATE template0")
-    store = PostgresStore(f"postgresql://plain_user@127.0.0.1:{server.port}/plainly_owned")
+    address = f"postgresql://plain_user@127.0.0.1:{server.port}/plainly_owned"
+    store = PostgresStore(address, decided_within_s=ANY_TIME_S)
     store.apply(one_maintenance())
     feed = store.feed()
     assert feed.look(None, 0.0).everything
@@ -264,7 +267,7 @@ def test_connections_that_died_are_replaced(address: str, store: PostgresStore) 
 
 def test_through_a_pooler_nothing_outlives_a_transaction(address: str) -> None:
     """With an address of its own for what needs one, the rest brings its settings along, and leaves none behind."""
-    store = PostgresStore(address, direct=address)
+    store = PostgresStore(address, direct=address, decided_within_s=ANY_TIME_S)
     store.apply(one_maintenance())
     assert saved_scope(store).version == 1
     store.inventory()
@@ -275,6 +278,39 @@ def test_through_a_pooler_nothing_outlives_a_transaction(address: str) -> None:
     outside = connection.execute("SHOW search_path").fetchall()
     assert outside[0]["search_path"] != "forewarn"
     store.close()
+
+
+def test_what_was_decided_too_long_ago_is_decided_again(address: str) -> None:
+    """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
+    store = PostgresStore(address)
+    now = store.now()
+    old = now - timedelta(seconds=postgres.DECIDED_WITHIN_S + 1)
+    recent = now - timedelta(seconds=postgres.DECIDED_WITHIN_S / 2)
+    store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
+    made = change(old, maintenances=[maintenance("M1")], events=[event("E1", "M1")], audit=[entry()])
+    with pytest.raises(Conflict, match="decided too long ago"):
+        store.apply(made)
+    assert store.maintenance("M1") is None
+    assert store.audit(AuditQuery()) == []
+    store.apply(replace(made, at=recent))
+    for late in (change(old, approvals=[approval()]), change(old, orders=[order()])):
+        with pytest.raises(Conflict, match="decided too long ago"):
+            store.apply(late)
+    store.close()
+
+
+def test_a_refused_change_leaves_the_connection_usable(store: PostgresStore) -> None:
+    """Statements travel together: whichever of them fails, the whole change is undone and the next one works."""
+    store.apply(one_maintenance(status=Status.STARTED))
+    for n in range(20):
+        with pytest.raises(InvariantBroken):
+            store.apply(change(maintenances=[maintenance(f"N{n}")], events=[event("E1", f"N{n}")], audit=[entry()]))
+        with pytest.raises(Conflict):
+            store.apply(change(maintenances=[maintenance("M1")], audit=[entry()]))
+        store.apply(change(audit=[entry(detail=str(n))]))
+    assert store.maintenance("N0") is None
+    assert [e.detail for e in store.audit(AuditQuery())][0] == "19"
+    assert len(store._pool._idle) == 1
 
 
 def test_crosswise_changes_both_succeed(store: PostgresStore) -> None:

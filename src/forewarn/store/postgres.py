@@ -3,6 +3,7 @@
 Reads are repeatable-read transactions. A change locks the scopes it relied on in the order of their names, checks their
 versions, writes, and says in the same transaction what others must read again. It also makes sure that the server is the
 one the nodes agreed on: after a failover that may have lost commits, everything begins a new epoch before anything else.
+Statements that need no answer before the next travel together: a change waits for the server four times, however large.
 """
 
 import json
@@ -13,9 +14,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from psycopg import Pipeline
 from psycopg.rows import tuple_row
 
-from forewarn.core.errors import Conflict
+from forewarn.core.errors import Conflict, ForewarnError
 from forewarn.core.model import AuditEntry, Change
 from forewarn.store import Connections
 from forewarn.store.postgres_news import PostgresFeed
@@ -26,13 +28,14 @@ from forewarn.store.postgres_pool import (
     STATEMENT_WITHIN_S,
     WRITE,
     Connection,
+    Cursor,
     Dsn,
     Pool,
 )
 from forewarn.store.postgres_schema import COMMIT_LOCK, require_schema
 from forewarn.store.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql import queries
-from forewarn.store.sql_store import Session, SqlStore
+from forewarn.store.sql_store import Session, SqlStore, ask_versions, check_versions
 
 SQL = queries("postgres")
 BATCH = 1_000
@@ -40,8 +43,24 @@ WALKED_AT_ONCE = 5_000
 # A change that names more than so many machines or scopes says "everything" instead.
 MAX_NAMED = 10_000
 CHANGES_KEPT_S = 3_600
+# Notice counts from the moment it was decided on. A node asks itself how long ago that was; the database's clock has the last
+# word, and a little more patience: nodes keep its time by what they last heard of it.
+DECIDED_WITHIN_S = 10.0
 
 log = logging.getLogger("forewarn.store")
+
+
+class _Asked:
+    """The answer to a question, waited for when it is first looked at."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._rows: list[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._rows is None:
+            self._rows = self._cursor.fetchall()
+        return iter(self._rows)
 
 
 class PostgresSession:
@@ -49,14 +68,24 @@ class PostgresSession:
 
     rows = NATIVE_ROWS
 
-    def __init__(self, pool: Pool, connection: Connection, within_s: int = STATEMENT_WITHIN_S) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        connection: Connection,
+        pipeline: Pipeline | None = None,
+        *,
+        within_s: int = STATEMENT_WITHIN_S,
+    ) -> None:
         self._pool = pool
         self._connection = connection
+        self._pipeline = pipeline
         self._within_s = within_s
+        # What was sent and must have changed so many rows, or else.
+        self._unchecked: list[tuple[Cursor, int, ForewarnError]] = []
 
     def ask(self, name: str, /, **values: object) -> Iterable[Row]:
         self._pool.touch(self._connection, self._within_s)
-        return self._connection.execute(SQL[name].encode(), _sent(values)).fetchall()  # type: ignore[return-value]
+        return _Asked(self._connection.execute(SQL[name].encode(), _sent(values)))
 
     def walk(self, name: str, /) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
@@ -68,21 +97,41 @@ class PostgresSession:
 
     def one(self, name: str, /, **values: object) -> int:
         self._pool.touch(self._connection, self._within_s)
-        return self._connection.execute(SQL[name].encode(), values).rowcount
+        cursor = self._connection.execute(SQL[name].encode(), values)
+        self._wait()
+        return cursor.rowcount
 
-    def many(self, name: str, values: Iterable[Values], /) -> int:
+    def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
         """In one go, or in several where there are very many, so that a time limit can be told from a large fleet."""
-        todo, done = iter(values), 0
+        todo = iter(values)
         query = SQL[name].encode()
         while batch := list(islice(todo, BATCH)):
             self._pool.touch(self._connection, self._within_s)
+            cursor = self._connection.cursor()
             if len(batch) == 1:
-                done += self._connection.execute(query, batch[0]).rowcount
-                continue
-            with self._connection.cursor() as cursor:
+                cursor.execute(query, batch[0])
+            else:
                 cursor.executemany(query, batch)
-                done += cursor.rowcount
-        return done
+            if otherwise is not None:
+                self._unchecked.append((cursor, len(batch), otherwise))
+            if len(batch) == BATCH:
+                self.settle()
+
+    def settle(self) -> None:
+        """Before the commit: whatever had to change rows did."""
+        if not self._unchecked:
+            return
+        self._pool.touch(self._connection, self._within_s)
+        self._wait()
+        for cursor, count, otherwise in self._unchecked:
+            if cursor.rowcount != count:
+                raise otherwise
+        self._unchecked.clear()
+
+    def _wait(self) -> None:
+        """Until everything that was sent is answered."""
+        if self._pipeline is not None:
+            self._pipeline.sync()
 
     def listed(self, values: Iterable[object], /) -> list[object]:
         return [without_nul(each) if isinstance(each, str) else each for each in values]
@@ -98,10 +147,19 @@ def _sent(values: Values) -> Values:
 class PostgresStore(SqlStore):
     """Opens a database of the right version, or puts the schema into an empty one.
 
-    `direct` is an address for what needs a connection of its own, where `address` leads through a pooler.
+    `direct` is an address for what needs a connection of its own, where `address` leads through a pooler. A change decided
+    longer ago than `decided_within_s` is refused; whoever lives by another clock than the database's says how long is long.
     """
 
-    def __init__(self, address: str, *, direct: str = "", size: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        direct: str = "",
+        size: int = MAX_CONNECTIONS,
+        decided_within_s: float = DECIDED_WITHIN_S,
+    ) -> None:
+        self._decided_within_s = decided_within_s
         self.dsn = Dsn(address, pooled=bool(direct))
         self._direct = Dsn(direct) if direct else self.dsn
         require_schema(self._direct)
@@ -126,18 +184,20 @@ class PostgresStore(SqlStore):
 
     @contextmanager
     def _reading(self) -> Iterator[PostgresSession]:
-        with self._pool.transaction(READ) as connection:
-            yield PostgresSession(self._pool, connection)
+        with self._pool.pipeline(READ) as (connection, pipeline):
+            yield PostgresSession(self._pool, connection, pipeline)
 
     @contextmanager
     def _reading_fleet(self) -> Iterator[PostgresSession]:
         with self._pool.transaction(READ, FLEET_WITHIN_S) as connection:
-            yield PostgresSession(self._pool, connection, FLEET_WITHIN_S)
+            yield PostgresSession(self._pool, connection, within_s=FLEET_WITHIN_S)
 
     @contextmanager
     def _writing(self) -> Iterator[PostgresSession]:
-        with self._pool.transaction(WRITE) as connection:
-            yield PostgresSession(self._pool, connection)
+        with self._pool.pipeline(WRITE) as (connection, pipeline):
+            writer = PostgresSession(self._pool, connection, pipeline)
+            yield writer
+            writer.settle()
 
     # -- several nodes
 
@@ -149,19 +209,29 @@ class PostgresStore(SqlStore):
             raise Conflict("the database has failed over: decide again on what it holds now") from None
 
     def _prepare(self, writer: Session, change: Change) -> None:
-        if not _same_cluster(writer):
+        """All of it is asked at once. Maintenances are locked before scopes."""
+        known = {m.id: m.version for m in change.maintenances}
+        ids = sorted({*known, *change.wakes})
+        may = writer.ask("may_change", at=change.at, within_s=self._decided_within_s)
+        maintenances = writer.ask("lock_maintenances", ids=writer.listed(ids)) if ids else ()
+        scopes = ask_versions(writer, change)
+        (told,) = may
+        if not told["same"]:
             raise _AnotherServer
-        ids = {m.id for m in change.maintenances} | set(change.wakes)
-        if ids:
-            writer.ask("lock_maintenances", ids=writer.listed(sorted(ids)))
+        if told["old"] and _tells_of_time(change):
+            raise Conflict("it was decided too long ago, by the database's clock: this process was stopped meanwhile")
+        check_versions(change, scopes)
+        for row in maintenances:
+            if known.get(row["id"], row["version"]) != row["version"]:
+                raise Conflict(f"maintenance {row['id']} was changed by somebody else")
 
     def _announce(self, writer: Session, change: Change) -> None:
         versions = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)
         machines = [*change.removed_machines, *(machine.key for machine in change.machines)]
         everything = len(versions) + len(machines) > MAX_NAMED
-        writer.ask("lock_order_of_commits", lock=COMMIT_LOCK)
-        writer.one(
+        writer.ask(
             "add_change",
+            lock=COMMIT_LOCK,
             everything=everything,
             scopes=json.dumps({} if everything else versions),
             machines=json.dumps([] if everything else machines),
@@ -174,7 +244,7 @@ class PostgresStore(SqlStore):
         will see of it from now on belongs to another epoch.
         """
         with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
-            writer = PostgresSession(self._pool, connection, FLEET_WITHIN_S)
+            writer = PostgresSession(self._pool, connection, within_s=FLEET_WITHIN_S)
             writer.ask("lock_cluster")
             (found,) = writer.ask("same_cluster")
             if found["same"]:
@@ -185,8 +255,7 @@ class PostgresStore(SqlStore):
             writer.one("forget_all_changes")
             writer.one("adopt_cluster")
             now: datetime = next(iter(writer.ask("now")))["now"]
-            writer.ask("lock_order_of_commits", lock=COMMIT_LOCK)
-            writer.one("add_change", everything=True, scopes="{}", machines="[]")
+            writer.one("add_change", lock=COMMIT_LOCK, everything=True, scopes="{}", machines="[]")
             entry = AuditEntry(at=now, who="service", action="database failed over", detail=detail)
             writer.many("add_audit", [writer.rows.audit.values(entry)])
         log.warning("the database has failed over: %s", detail)
@@ -219,6 +288,11 @@ class PostgresStore(SqlStore):
     def now(self) -> datetime:
         with self._reading() as reader:
             return reader.rows.read_time(next(iter(reader.ask("now")))["now"])  # type: ignore[no-any-return]
+
+
+def _tells_of_time(change: Change) -> bool:
+    """A change of the fleet alone may be as old as it likes: a large one takes long to decide on."""
+    return bool(change.events or change.maintenances or change.approvals or change.orders)
 
 
 class _AnotherServer(Exception):

@@ -77,20 +77,18 @@ class PostgresFeed:
     def _read(self, connection: Connection, since: Mark | None) -> tuple[News, bool]:
         self._pool.touch(connection)
         asked_s = time.monotonic()
-        connection.execute(self._dsn.begin(READ, STATEMENT_WITHIN_S))
-        (where,) = connection.execute(SQL["where_we_are"]).fetchall()
-        told_s = time.monotonic()
-        (cluster,) = connection.execute(SQL["same_cluster"]).fetchall()
-        (standbys,) = connection.execute(SQL["standbys"]).fetchall()
+        with connection.pipeline():  # all of it in one trip
+            connection.execute(self._dsn.begin(READ, STATEMENT_WITHIN_S))
+            asked = [connection.execute(SQL[name]) for name in ("where_we_are", "same_cluster", "standbys")]
+            changes = None if since is None else connection.execute(SQL["changes_since"], {"xid": str(since.horizon)})
+            connection.execute("COMMIT")
+            (where,) = asked[0].fetchall()
+            told_s = time.monotonic()
+        self._pool.deadlines.take_back(connection)
+        (cluster,), (standbys,) = asked[1].fetchall(), asked[2].fetchall()
         known = since is not None and since.cluster == (where["identity"], where["timeline"])
         everything = since is None or not known or since.horizon <= where["forgotten"]
-        rows = (
-            []
-            if since is None or everything
-            else connection.execute(SQL["changes_since"], {"xid": str(since.horizon)}).fetchall()
-        )
-        connection.execute("COMMIT")
-        self._pool.deadlines.take_back(connection)
+        rows = [] if everything or changes is None else changes.fetchall()
         if cluster["same"]:  # a server just promoted has no standby yet: what counts is the one before it
             self._store.synchronous = standbys["synchronous"] > 0
         new = [row for row in rows if since is None or row["number"] not in since.handled]

@@ -9,8 +9,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -21,6 +21,7 @@ from forewarn.core.errors import Conflict, ForewarnError, InvalidSettings, Invar
 from forewarn.store import Connections
 
 Connection = psycopg.Connection[dict[str, Any]]
+Cursor = psycopg.Cursor[dict[str, Any]]
 
 SCHEMA = "forewarn"
 MAX_CONNECTIONS = 8
@@ -151,24 +152,37 @@ class Pool:
 
     @contextmanager
     def transaction(self, how: str, within_s: int = STATEMENT_WITHIN_S) -> Iterator[Connection]:
+        with self._transaction(how, within_s, nullcontext) as (connection, _):
+            yield connection
+
+    @contextmanager
+    def pipeline(self, how: str) -> Iterator[tuple[Connection, psycopg.Pipeline]]:
+        """As `transaction`, but statements are sent on without waiting for the answer to the one before."""
+        with self._transaction(how, STATEMENT_WITHIN_S, psycopg.Connection.pipeline) as (connection, pipeline):
+            yield connection, pipeline
+
+    @contextmanager
+    def _transaction(self, how: str, within_s: int, mode: Callable[[Connection], Any]) -> Iterator[tuple[Connection, Any]]:
         self._refuse_while_away()
         with explained(self.dsn, self), self._taken(how, within_s) as connection:
+            committing = False
             try:
-                yield connection
-            except BaseException:
+                with mode(connection) as entered:
+                    yield connection, entered
+                    committing = True
+                    self.touch(connection)
+                    connection.execute("COMMIT")
+            except BaseException as error:
                 if not connection.closed:
                     with suppress(psycopg.Error):
                         connection.execute("ROLLBACK")
+                if committing and how is WRITE:
+                    self._explain_commit(error)
                 raise
-            self._commit(connection, unsaved=how is READ)
 
-    def _commit(self, connection: Connection, *, unsaved: bool) -> None:
-        try:
-            self.touch(connection)
-            connection.execute("COMMIT")
-        except psycopg.OperationalError as error:
-            if unsaved or error.sqlstate:
-                raise
+    def _explain_commit(self, error: BaseException) -> None:
+        """A server that says nothing at the commit may have saved it."""
+        if isinstance(error, psycopg.OperationalError) and not error.sqlstate:
             self.went_away(f"{self.dsn.shown}: the connection broke while a change was being saved")
             raise StoreUnavailable(
                 f"{self.dsn.shown}: the connection broke while this was being saved: it may have been saved or not; look before"

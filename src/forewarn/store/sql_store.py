@@ -4,14 +4,14 @@ A store gives it two doors, `_reading` and `_writing`; behind each is a `Session
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
-from forewarn.core.errors import Conflict, InvariantBroken
+from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
     Approval,
     AuditEntry,
@@ -51,7 +51,8 @@ class Session(Protocol):
 
     rows: Rows
 
-    def ask(self, name: str, /, **values: object) -> Iterable[Row]: ...
+    def ask(self, name: str, /, **values: object) -> Iterable[Row]:
+        """Its rows. What is asked before any of them is looked at may travel together: ask first, look then."""
 
     def walk(self, name: str, /) -> Iterable[Any]:
         """As `ask`, for what may be very long: rows one by one, by position."""
@@ -59,8 +60,8 @@ class Session(Protocol):
     def one(self, name: str, /, **values: object) -> int:
         """The number of rows it changed."""
 
-    def many(self, name: str, values: Iterable[Values], /) -> int:
-        """Run it for each; the number of rows it changed."""
+    def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
+        """Run it for each. With `otherwise` each must change one row, or that is raised and nothing is saved."""
 
     def listed(self, values: Iterable[object], /) -> object:
         """Names, ids or numbers as a query takes them."""
@@ -85,7 +86,8 @@ class SqlStore:
         raise NotImplementedError
 
     def _prepare(self, writer: Session, change: Change) -> None:
-        """Before a change is checked: where others may write at the same time, what it touches is locked, in order."""
+        """Before anything is written: what the change relied on is still so. Where others may write, it is locked, in order."""
+        check_versions(change, ask_versions(writer, change))
 
     def _announce(self, writer: Session, change: Change) -> None:
         """Before its audit is written, which comes last: where others read, they are told."""
@@ -94,19 +96,20 @@ class SqlStore:
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
+            hold = () if focus.shown else reader.ask("clock_hold")
             machines = _machines(reader, focus)
-            events, maintenance_ids, names = _events(reader, focus, {scope for scope, _ in machines})
-            orders = () if focus.shown else reader.ask("orders_of_events", ids=reader.listed(events))
-            scopes = reader.ask("scopes_by_name", names=reader.listed(sorted(names)))
+            found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
+            ids = reader.listed(found)
+            approvals = () if focus.shown else reader.ask("approvals_of_events", ids=ids)
+            orders = () if focus.shown else reader.ask("orders_of_events", ids=ids)
             maintenances = () if focus.shown else reader.ask("maintenances_by_id", ids=reader.listed(maintenance_ids))
-            hold = () if focus.shown else [reader.rows.hold.thing(row) for row in reader.ask("clock_hold")]
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.thing(row) for row in scopes},
                 machines=machines,
                 maintenances={row["id"]: reader.rows.maintenance.thing(row) for row in maintenances},
-                events=events,
+                events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.thing(row) for row in orders},
-                hold=hold[0] if hold else None,
+                hold=next((reader.rows.hold.thing(row) for row in hold), None),
             )
 
     def inventory(self) -> Inventory:
@@ -132,12 +135,9 @@ class SqlStore:
     def apply(self, change: Change) -> None:
         with self._writing() as writer:
             self._prepare(writer, change)
-            _check_versions(writer, change)
             _write_inventory(writer, change)
             _write_maintenances(writer, change)
-            written = writer.many("put_event", (writer.rows.event.values(e) for e in change.events))
-            if written != len(change.events):
-                raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
+            writer.many("put_event", (writer.rows.event.values(e) for e in change.events), otherwise=_used_event_id())
             writer.many("add_approval", (writer.rows.approval.values(a) for a in change.approvals))
             writer.many("put_order", (writer.rows.order.values(o) for o in change.orders))
             writer.many("wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes))
@@ -232,10 +232,10 @@ class SqlStore:
         with self._reading() as reader:
             numbers = sql_lists.event_numbers(reader, query)
             shown = numbers[: query.limit]
-            found = reader.ask("events_by_number", numbers=reader.listed(shown))
-            return Page(
-                tuple(_with_approvals(reader, found).values()), shown[-1] if len(numbers) > query.limit else None
-            )
+            found = {row["id"]: row for row in reader.ask("events_by_number", numbers=reader.listed(shown))}
+            approvals = reader.ask("approvals_of_events", ids=reader.listed(found))
+            events = tuple(_with_approvals(reader, found, approvals).values())
+            return Page(events, shown[-1] if len(numbers) > query.limit else None)
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
         with self._reading() as reader:
@@ -310,40 +310,42 @@ def _with_addresses(
     }
 
 
-def _events(reader: Session, focus: Focus, names: set[str]) -> tuple[dict[str, Event], list[str], set[str]]:
-    """The events, the maintenances they belong to, and every scope concerned."""
+def _events(
+    reader: Session, focus: Focus, names: set[str]
+) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
+    """The events by id, the maintenances they belong to, and every scope concerned."""
     named = list(reader.ask("events_by_id", ids=reader.listed(focus.events))) if focus.events else []
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
     if focus.maintenances:
         names |= {row["scope"] for row in reader.ask("scopes_of_maintenances", ids=reader.listed(focus.maintenances))}
-    scopes = reader.listed(sorted(names))
-    found = [*reader.ask("events_open_in_scopes", names=scopes), *named]
+    listed = reader.listed(sorted(names))
+    scopes = reader.ask("scopes_by_name", names=listed)
+    found = [*reader.ask("events_open_in_scopes", names=listed), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole:
-        found += reader.ask("events_else_of_maintenances", ids=reader.listed(maintenance_ids), names=scopes)
-    if focus.shown:
-        return {row["id"]: reader.rows.event.thing(row) for row in found}, maintenance_ids, names
-    return _with_approvals(reader, found), maintenance_ids, names
+        found += reader.ask("events_else_of_maintenances", ids=reader.listed(maintenance_ids), names=listed)
+    return {row["id"]: row for row in found}, maintenance_ids, scopes
 
 
-def _with_approvals(reader: Session, found: Iterable[Any]) -> dict[str, Event]:
-    by_id = {row["id"]: row for row in found}
+def _with_approvals(reader: Session, found: Mapping[str, Row], approved: Iterable[Row]) -> dict[str, Event]:
     approvals: dict[str, list[Approval]] = defaultdict(list)
-    for row in reader.ask("approvals_of_events", ids=reader.listed(by_id)):
+    for row in approved:
         approvals[row["event_id"]].append(reader.rows.approval.thing(row))
     return {
         event_id: reader.rows.event.thing(row, approvals=tuple(approvals.get(event_id, ())))
-        for event_id, row in by_id.items()
+        for event_id, row in found.items()
     }
 
 
 # -- writing
 
 
-def _check_versions(writer: Session, change: Change) -> None:
-    known = {
-        row["name"]: row["version"] for row in writer.ask("versions", names=writer.listed(n for n, _ in change.expect))
-    }
+def ask_versions(writer: Session, change: Change) -> Iterable[Row]:
+    return writer.ask("versions", names=writer.listed(name for name, _ in change.expect)) if change.expect else ()
+
+
+def check_versions(change: Change, found: Iterable[Row]) -> None:
+    known = {row["name"]: row["version"] for row in found}
     for name, version in change.expect:
         if known.get(name, 0) != version:
             raise Conflict(f"scope {name} was changed by somebody else")
@@ -353,8 +355,7 @@ def _write_inventory(writer: Session, change: Change) -> None:
     writer.many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
     new = {name for name, version in change.expect if version == 0}
     added = [writer.rows.scope.values(s) for s in change.scopes if s.name in new]
-    if writer.many("add_scope", added) != len(added):
-        raise Conflict("a scope that was to be made is there already")
+    writer.many("add_scope", added, otherwise=Conflict("a scope that was to be made is there already"))
     writer.many("put_scope", (writer.rows.scope.values(s) for s in change.scopes if s.name not in new))
     keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines]
     writer.many("clear_addresses", keys)
@@ -372,18 +373,23 @@ def _write_inventory(writer: Session, change: Change) -> None:
 
 
 def _write_maintenances(writer: Session, change: Change) -> None:
-    for maintenance in sorted(change.maintenances, key=attrgetter("id")):
-        name = "update_maintenance" if maintenance.version else "add_maintenance"
-        if writer.one(name, **writer.rows.maintenance.values(maintenance)) != 1:
-            raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")
+    inorder = sorted(change.maintenances, key=attrgetter("id"))
+    added = [writer.rows.maintenance.values(m) for m in inorder if not m.version]
+    writer.many("add_maintenance", added, otherwise=Conflict("a maintenance that was to be made is there already"))
+    updated = [writer.rows.maintenance.values(m) for m in inorder if m.version]
+    writer.many("update_maintenance", updated, otherwise=Conflict("a maintenance was changed by somebody else"))
 
 
 def _write_tokens(writer: Session, change: Change) -> None:
     writer.many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
-    if writer.many("add_token", (writer.rows.token.values(t) for t in change.tokens)) != len(change.tokens):
-        raise Conflict("a token with this id or secret exists already")
-    if writer.many("add_receipt", (writer.rows.receipt.values(r) for r in change.receipts)) != len(change.receipts):
-        raise Conflict("a request with this key was answered already")
+    tokens = [writer.rows.token.values(t) for t in change.tokens]
+    writer.many("add_token", tokens, otherwise=Conflict("a token with this id or secret exists already"))
+    receipts = [writer.rows.receipt.values(r) for r in change.receipts]
+    writer.many("add_receipt", receipts, otherwise=Conflict("a request with this key was answered already"))
+
+
+def _used_event_id() -> InvariantBroken:
+    return InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
 
 
 def _write_hold(writer: Session, change: Change) -> None:

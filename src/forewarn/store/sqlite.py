@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from forewarn.core.errors import ForewarnError
 from forewarn.store.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql import queries
 from forewarn.store.sql_store import SqlStore
@@ -38,8 +39,10 @@ class SqliteSession:
     def one(self, name: str, /, **values: object) -> int:
         return self._connection.execute(SQL[name], values).rowcount
 
-    def many(self, name: str, values: Iterable[Values], /) -> int:
-        return self._connection.executemany(SQL[name], values).rowcount
+    def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
+        todo = list(values)
+        if todo and self._connection.executemany(SQL[name], todo).rowcount != len(todo) and otherwise is not None:
+            raise otherwise
 
     def listed(self, values: Iterable[object], /) -> str:
         return json.dumps(list(values))

@@ -408,15 +408,13 @@ WHERE status IN ('Planned', 'Running', 'Paused');
 -- The rest is about being several.
 
 -- name: lock_maintenances
-SELECT id FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
-
--- name: lock_order_of_commits
--- From here to the commit one change at a time: what NOTIFY asks for anyway, and what keeps the audit's ids in order.
-SELECT pg_advisory_xact_lock(%(lock)s);
+SELECT id, version FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: add_change
+-- From here to the commit one change at a time: what NOTIFY asks for anyway, and what keeps the audit's ids in order.
+WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(%(lock)s))
 INSERT INTO changes (everything, scopes, machines)
-VALUES (%(everything)s, %(scopes)s::jsonb, %(machines)s::jsonb) RETURNING pg_notify('forewarn', number::text);
+SELECT %(everything)s, %(scopes)s::jsonb, %(machines)s::jsonb FROM locked RETURNING pg_notify('forewarn', number::text);
 
 -- name: changes_since
 SELECT number, xid::text::bigint AS xid, everything, scopes, machines FROM changes
@@ -441,6 +439,12 @@ WHERE EXISTS (SELECT FROM old)
 SELECT ours AND going AS same, ours AND NOT going AS promoted FROM
     (SELECT identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()) AS ours,
         timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS going FROM cluster) known;
+
+-- name: may_change
+-- As the last, and whether a change is older than it may be, by this clock.
+SELECT identity = (SELECT system_identifier::text FROM pg_control_system())
+    AND timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS same,
+    clock_timestamp() - %(at)s::timestamptz > %(within_s)s * interval '1 second' AS old FROM cluster;
 
 -- name: lock_cluster
 SELECT identity, timeline FROM cluster FOR UPDATE;
