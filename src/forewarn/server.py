@@ -90,7 +90,10 @@ def open_store(settings: Settings) -> Store:
                 "store: PostgreSQL needs its driver: pip install 'forewarn[server,postgres]'"
             ) from None
 
-        return PostgresStore(settings.store, direct=settings.store_direct)
+        store = PostgresStore(settings.store, direct=settings.store_direct, size=settings.store_connections)
+        if store.dsn.unverified:
+            log.warning("store: %s", store.dsn.unverified)
+        return store
     path = store_path(settings)
     if path is None:
         return MemoryStore()

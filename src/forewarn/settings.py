@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid, InvalidSettings
@@ -177,6 +178,15 @@ def is_postgres(store: str) -> bool:
     return store.startswith(("postgresql://", "postgres://"))
 
 
+def holds_password(store: str) -> bool:
+    """Whether an address of a database has one in it."""
+    try:
+        given = urlsplit(store)
+        return bool(given.password or parse_qs(given.query).get("password"))
+    except ValueError:
+        return False
+
+
 def default_state_dir(environment: Mapping[str, str]) -> Path:
     """The user's state directory, as the XDG rules have it."""
     base = environment.get("XDG_STATE_HOME") or "~/.local/state"
@@ -203,6 +213,11 @@ class Settings:
         "",
         _postgres,
         "the same database without a pooler in between, where `store` leads through one: for what needs a connection of its own",
+    )
+    store_connections: int = _setting(
+        8,
+        _whole(2, 1_000),
+        "how many connections to a PostgreSQL store this node uses at most, beside the one it hears of others by",
     )
     role: str = _setting(
         "all",
@@ -397,6 +412,7 @@ def store_path(settings: Settings) -> Path | None:
     kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
     if kind != "sqlite" or not path:
         raise InvalidSettings(
-            f"store: {kind + ':'!r} is unknown: use sqlite:PATH, postgresql://USER@HOST/DATABASE or memory:"
+            # Never quoted: it may be PostgreSQL's other way to say where, with the password in it.
+            "store: this is none: use sqlite:PATH, postgresql://USER@HOST/DATABASE (only as such a URL) or memory:"
         )
     return Path(path).expanduser()

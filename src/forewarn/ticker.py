@@ -32,6 +32,7 @@ IDLE_WAIT_S = 1.0
 MAX_CYCLES_AT_ONE_MOMENT = 1_000_000
 MAX_RUNNING_ORDERS = 1_000_000
 PRUNE_EVERY = timedelta(hours=1)
+PRUNE_AGAIN = timedelta(minutes=1)
 RECEIPTS_KEPT = timedelta(hours=24)
 PRUNE_BATCH = 500
 SICK_WAIT_S = 10.0
@@ -101,6 +102,7 @@ class Ticker:
         self._teller = self._taker if shared is not None else ""
         self._retain = timedelta(seconds=retain_history_s) if retain_history_s else None
         self._prune_at: datetime | None = None
+        self._prune_batch = PRUNE_BATCH
         self._cycling = threading.RLock()
         self._nudged = threading.Event()
         self._stopping = threading.Event()
@@ -428,13 +430,26 @@ class Ticker:
         now = self._clock.now()
         if self._prune_at is not None and now < self._prune_at:
             return
-        forgotten = self._store.forget_receipts(now - RECEIPTS_KEPT, PRUNE_BATCH)
-        if self._retain is not None:
-            forgotten = max(forgotten, self._store.prune(now - self._retain, PRUNE_BATCH))
-        if self._shared is not None:
-            forgotten = max(forgotten, self._shared.forget_changes(PRUNE_BATCH))
-        if forgotten < PRUNE_BATCH:
-            self._prune_at = now + PRUNE_EVERY
+        limit, most, failed = self._prune_batch, 0, False
+        for forget in self._forgetting(now, limit):
+            try:
+                most = max(most, forget())
+            except StoreUnavailable as error:
+                log.warning("what is old could not be forgotten, %d at once; later with fewer: %s", limit, error)
+                failed = True
+        if failed:
+            self._prune_batch, self._prune_at = max(1, limit // 2), now + PRUNE_AGAIN
+        elif most < limit:
+            self._prune_batch, self._prune_at = PRUNE_BATCH, now + PRUNE_EVERY
+
+    def _forgetting(self, now: datetime, limit: int) -> list[Callable[[], int]]:
+        """Each by itself: nothing here is urgent, and what one meets must stop neither the others nor the cycle."""
+        found = [lambda: self._store.forget_receipts(now - RECEIPTS_KEPT, limit)]
+        if (retain := self._retain) is not None:
+            found.append(lambda: self._store.prune(now - retain, limit))
+        if (shared := self._shared) is not None:
+            found.append(lambda: shared.forget_changes(limit))
+        return found
 
     def _wait(self) -> None:
         moment = None if self._backoff_s else self._next_or_none()

@@ -56,7 +56,7 @@ def test_a_clock_set_back_and_forth_has_jumped() -> None:
     trusted = times.wall
     times.set_by(3_600)
     clock.now()
-    assert clock.jump() == (trusted, 3_600.0)
+    assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60))
 
 
 def test_a_jump_says_what_was_last_trusted() -> None:
@@ -68,11 +68,11 @@ def test_a_jump_says_what_was_last_trusted() -> None:
     times.set_by(3_600)
     clock.now()
     first = clock.jump()
-    assert first == (trusted, 3_600.0)
+    assert first == (trusted, 3_600.0, START)
     times.set_by(60)
     clock.now()
     second = clock.jump()
-    assert second == (trusted, 3_660.0)
+    assert second == (trusted, 3_660.0, START)
     clock.note_jump(first)
     assert clock.jump() == second
     clock.note_jump(second)
@@ -172,7 +172,7 @@ def test_a_keeper_that_jumps_is_noticed() -> None:
     trusted = times.wall
     times.set_by(31)
     clock.keep(times.wall)
-    assert clock.jump() == (trusted, 31.0)
+    assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1))
 
 
 def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:

@@ -1,6 +1,7 @@
 """The commands: parse, call, print. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable."""
 
 import io
+import logging
 import os
 import shutil
 import sys
@@ -129,6 +130,11 @@ def serve(
             "demo: this is for `forewarn demo` alone: leave it out of the file, and unset FOREWARN_DEMO"
         )
     logs.set_up(loaded.log_level)
+    if store is not None and settings.holds_password(store):
+        logging.getLogger("forewarn").warning(
+            "--store: the password is in the list of processes for everybody on this machine to read: put the address into"
+            " FOREWARN_STORE, or the password into ~/.pgpass"
+        )
     server.serve(loaded, say=lambda line: print(line, flush=True))
 
 

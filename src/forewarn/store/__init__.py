@@ -215,11 +215,13 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a node has read: of which database, up to which transaction, and what it read of later ones."""
+    """How far a node has read: of which database, up to which transaction, what it read of later ones, and what had been
+    forgotten by then."""
 
     cluster: tuple[str, int]
     horizon: int
     handled: frozenset[int] = frozenset()
+    forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +378,8 @@ class Store(Protocol):
     def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
 
     def prune(self, before: datetime, limit: int) -> int:
-        """Forget at most `limit` maintenances that ended before (with their events), and as many audit entries."""
+        """Forget at most `limit` events of maintenances that ended before, those of these that have none left, and as many audit
+        entries; how many of all."""
 
     # Who may use the operator side, and what they were answered.
 

@@ -293,16 +293,20 @@ class MemoryStore:
     def prune(self, before: datetime, limit: int) -> int:
         with self._lock:
             old = [m.id for m in self._maintenances.values() if m.ended is not None and m.ended < before][:limit]
-            for maintenance_id in old:
-                for event_id in self._events_of.pop(maintenance_id, ()):
-                    del self._events[event_id], self._numbers[event_id]
-                    self._orders.pop(event_id, None)
-                    self._sightings.pop(event_id, None)
+            events = [(i, event_id) for i in old for event_id in self._events_of.get(i, ())][:limit]
+            for maintenance_id, event_id in events:
+                self._events_of[maintenance_id].remove(event_id)
+                del self._events[event_id], self._numbers[event_id]
+                self._orders.pop(event_id, None)
+                self._sightings.pop(event_id, None)
+            empty = [i for i in old if not self._events_of.get(i)]
+            for maintenance_id in empty:
+                self._events_of.pop(maintenance_id, None)
                 del self._maintenances[maintenance_id]
             oldest = self._audit[:limit]
             kept = [entry for entry in oldest if entry.at >= before]
             self._audit[:limit] = kept
-            return len(old) + len(oldest) - len(kept)
+            return len(events) + len(empty) + len(oldest) - len(kept)
 
     def tokens(self) -> list[Token]:
         with self._lock:

@@ -8,16 +8,16 @@ Statements that need no answer before the next travel together: a change waits f
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from psycopg import Pipeline
 from psycopg.rows import tuple_row
 
-from forewarn.core.errors import Conflict, ForewarnError
+from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.core.model import AuditEntry, Change
 from forewarn.store import Connections
 from forewarn.store.postgres_news import PostgresFeed
@@ -32,7 +32,7 @@ from forewarn.store.postgres_pool import (
     Dsn,
     Pool,
 )
-from forewarn.store.postgres_schema import COMMIT_LOCK, require_schema
+from forewarn.store.postgres_schema import COMMIT_LOCK, require_schema, require_version
 from forewarn.store.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql import queries
 from forewarn.store.sql_store import Session, SqlStore, ask_versions, check_versions
@@ -43,9 +43,10 @@ WALKED_AT_ONCE = 5_000
 # A change that names more than so many machines or scopes says "everything" instead.
 MAX_NAMED = 10_000
 CHANGES_KEPT_S = 3_600
-# Notice counts from the moment it was decided on. A node asks itself how long ago that was; the database's clock has the last
-# word, and a little more patience: nodes keep its time by what they last heard of it.
-DECIDED_WITHIN_S = 10.0
+# Notice counts from the moment it was decided on. The database's clock has the last word on how long ago that was, right before
+# the commit: nodes keep its time by what they last heard of it. Very many events take longer to write than few.
+DECIDED_WITHIN_S = 2.0
+SECONDS_PER_EVENT = 0.002
 
 log = logging.getLogger("forewarn.store")
 
@@ -53,12 +54,14 @@ log = logging.getLogger("forewarn.store")
 class _Asked:
     """The answer to a question, waited for when it is first looked at."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: Cursor, wait: Callable[[], None]) -> None:
         self._cursor = cursor
+        self._wait = wait
         self._rows: list[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         if self._rows is None:
+            self._wait()
             self._rows = self._cursor.fetchall()
         return iter(self._rows)
 
@@ -85,7 +88,7 @@ class PostgresSession:
 
     def ask(self, name: str, /, **values: object) -> Iterable[Row]:
         self._pool.touch(self._connection, self._within_s)
-        return _Asked(self._connection.execute(SQL[name].encode(), _sent(values)))
+        return _Asked(self._connection.execute(SQL[name].encode(), _sent(values)), self._wait)
 
     def walk(self, name: str, /) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
@@ -118,7 +121,6 @@ class PostgresSession:
                 self.settle()
 
     def settle(self) -> None:
-        """Before the commit: whatever had to change rows did."""
         if not self._unchecked:
             return
         self._pool.touch(self._connection, self._within_s)
@@ -129,7 +131,7 @@ class PostgresSession:
         self._unchecked.clear()
 
     def _wait(self) -> None:
-        """Until everything that was sent is answered."""
+        """Until everything that was sent is answered; from then on the server waits for us no longer than it may."""
         if self._pipeline is not None:
             self._pipeline.sync()
 
@@ -147,8 +149,8 @@ def _sent(values: Values) -> Values:
 class PostgresStore(SqlStore):
     """Opens a database of the right version, or puts the schema into an empty one.
 
-    `direct` is an address for what needs a connection of its own, where `address` leads through a pooler. A change decided
-    longer ago than `decided_within_s` is refused; whoever lives by another clock than the database's says how long is long.
+    `direct` is an address for what needs a connection of its own, where `address` leads through a pooler. Events decided on
+    longer ago than `decided_within_s` are refused; whoever lives by another clock than the database's says how long is long.
     """
 
     def __init__(
@@ -164,8 +166,8 @@ class PostgresStore(SqlStore):
         self._direct = Dsn(direct) if direct else self.dsn
         require_schema(self._direct)
         self._pool = Pool(self.dsn, size)
-        # Whether a standby confirmed every commit when we last looked: then a failover cannot have lost one.
-        self.synchronous = False
+        # The latest timeline of each database that we have seen the nodes agree on.
+        self._agreed: dict[str, int] = {}
 
     def feed(self) -> PostgresFeed:
         """What others change, as it happens."""
@@ -212,14 +214,11 @@ class PostgresStore(SqlStore):
         """All of it is asked at once. Maintenances are locked before scopes."""
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
-        may = writer.ask("may_change", at=change.at, within_s=self._decided_within_s)
+        server = writer.ask("server")
         maintenances = writer.ask("lock_maintenances", ids=writer.listed(ids)) if ids else ()
         scopes = ask_versions(writer, change)
-        (told,) = may
-        if not told["same"]:
+        if not self.recognise(next(iter(server))):
             raise _AnotherServer
-        if told["old"] and _tells_of_time(change):
-            raise Conflict("it was decided too long ago, by the database's clock: this process was stopped meanwhile")
         check_versions(change, scopes)
         for row in maintenances:
             if known.get(row["id"], row["version"]) != row["version"]:
@@ -229,33 +228,59 @@ class PostgresStore(SqlStore):
         versions = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)
         machines = [*change.removed_machines, *(machine.key for machine in change.machines)]
         everything = len(versions) + len(machines) > MAX_NAMED
+        # Nothing more is waited for: what follows is sent with the commit, and others wait for it no longer than it takes.
+        writer.settle()
         writer.ask(
             "add_change",
             lock=COMMIT_LOCK,
+            until=self._not_later_than(change),
             everything=everything,
             scopes=json.dumps({} if everything else versions),
             machines=json.dumps([] if everything else machines),
         )
 
+    def _not_later_than(self, change: Change) -> datetime | None:
+        """Only events tell of a time; a change of the fleet alone may be as old as it likes."""
+        if not change.events:
+            return None
+        return change.at + timedelta(seconds=self._decided_within_s + SECONDS_PER_EVENT * len(change.events))
+
+    def recognise(self, server: Any) -> bool:
+        """Whether it is the one the nodes agreed on. Raises StoreUnavailable where it must not be used at all."""
+        try:
+            require_version(server["schema"], self.dsn)
+            agreed = self._agreed.get(server["identity"], 0)
+            if server["timeline"] < agreed:
+                raise StoreUnavailable(
+                    f"{self.dsn.shown}: this server was replaced by another (its timeline is {server['timeline']}, the nodes"
+                    f" agreed on {agreed}): fence it, or make it a standby of the one that took over"
+                )
+        except StoreUnavailable as error:
+            self._pool.leave(str(error))
+            raise
+        if server["same"]:
+            self._agreed[server["identity"]] = server["timeline"]
+        return bool(server["same"])
+
     def adopt(self) -> bool:
         """Agree on the server we found after a failover, once for all nodes; whether there was anything to agree on.
 
-        Unless a standby that had confirmed every commit was promoted, guests may have seen what this server never had: what they
-        will see of it from now on belongs to another epoch.
+        Guests may have seen what this server never had, also where a standby was to confirm every commit: it may have been
+        taken out of service just before, and a commit that lost its client is seen unconfirmed. So what they will see from now
+        on belongs to another epoch.
         """
         with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
             writer = PostgresSession(self._pool, connection, within_s=FLEET_WITHIN_S)
             writer.ask("lock_cluster")
-            (found,) = writer.ask("same_cluster")
-            if found["same"]:
+            (found,) = writer.ask("server")
+            if self.recognise(found):
                 return False
-            detail = "a standby had confirmed every commit: nothing is lost"
-            if not (self.synchronous and found["promoted"]):
-                detail = f"commits may be lost: {writer.one('begin_epochs')} scope(s) begin a new epoch"
+            detail = f"commits may be lost: {writer.one('begin_epochs')} scope(s) begin a new epoch"
+            writer.ask("skip_lost_numbers")
             writer.one("forget_all_changes")
             writer.one("adopt_cluster")
             now: datetime = next(iter(writer.ask("now")))["now"]
-            writer.one("add_change", lock=COMMIT_LOCK, everything=True, scopes="{}", machines="[]")
+            writer.ask("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
             entry = AuditEntry(at=now, who="service", action="database failed over", detail=detail)
             writer.many("add_audit", [writer.rows.audit.values(entry)])
         log.warning("the database has failed over: %s", detail)
@@ -265,13 +290,15 @@ class PostgresStore(SqlStore):
         """What every node has long read; a node that was away for longer reads everything."""
         with self._writing() as writer:
             writer.one("forget_leases")
-            return writer.one("forget_changes", kept_s=CHANGES_KEPT_S, limit=limit)
+            (told,) = writer.ask("forget_changes", kept_s=CHANGES_KEPT_S, limit=limit)
+            return int(told["forgotten"])
 
     # -- leases
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         """Whether it is this node's for so long from now, by the database's clock."""
         with self._writing() as writer:
+            writer.ask("shorten_leases", seconds=seconds)
             return writer.one("take_lease", name=name, node=node, seconds=seconds) == 1
 
     def drop_lease(self, name: str, node: str) -> None:
@@ -290,14 +317,5 @@ class PostgresStore(SqlStore):
             return reader.rows.read_time(next(iter(reader.ask("now")))["now"])  # type: ignore[no-any-return]
 
 
-def _tells_of_time(change: Change) -> bool:
-    """A change of the fleet alone may be as old as it likes: a large one takes long to decide on."""
-    return bool(change.events or change.maintenances or change.approvals or change.orders)
-
-
 class _AnotherServer(Exception):
     """Not the one the nodes agreed on."""
-
-
-def _same_cluster(session: Session) -> bool:
-    return bool(next(iter(session.ask("same_cluster")))["same"])

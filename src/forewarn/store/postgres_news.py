@@ -7,7 +7,7 @@ whatever had a smaller number was there to be read then, and whatever commits la
 
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 
@@ -23,7 +23,7 @@ CHANNEL = "forewarn"
 class Adopting(Protocol):
     """The store this feed is of."""
 
-    synchronous: bool
+    def recognise(self, server: Any) -> bool: ...
 
     def adopt(self) -> bool: ...
 
@@ -79,18 +79,18 @@ class PostgresFeed:
         asked_s = time.monotonic()
         with connection.pipeline():  # all of it in one trip
             connection.execute(self._dsn.begin(READ, STATEMENT_WITHIN_S))
-            asked = [connection.execute(SQL[name]) for name in ("where_we_are", "same_cluster", "standbys")]
+            asked = [connection.execute(SQL[name]) for name in ("where_we_are", "server", "standbys")]
             changes = None if since is None else connection.execute(SQL["changes_since"], {"xid": str(since.horizon)})
             connection.execute("COMMIT")
             (where,) = asked[0].fetchall()
             told_s = time.monotonic()
         self._pool.deadlines.take_back(connection)
-        (cluster,), (standbys,) = asked[1].fetchall(), asked[2].fetchall()
+        (server,), (standbys,) = asked[1].fetchall(), asked[2].fetchall()
+        same = self._store.recognise(server)
         known = since is not None and since.cluster == (where["identity"], where["timeline"])
-        everything = since is None or not known or since.horizon <= where["forgotten"]
+        # What was forgotten before we last looked we had read, or read everything instead.
+        everything = since is None or not known or since.horizon <= where["forgotten"] != since.forgotten
         rows = [] if everything or changes is None else changes.fetchall()
-        if cluster["same"]:  # a server just promoted has no standby yet: what counts is the one before it
-            self._store.synchronous = standbys["synchronous"] > 0
         new = [row for row in rows if since is None or row["number"] not in since.handled]
         horizon: int = where["horizon"]
         scopes: dict[str, int] = {}
@@ -101,6 +101,7 @@ class PostgresFeed:
                 cluster=(where["identity"], where["timeline"]),
                 horizon=horizon,
                 handled=frozenset(row["number"] for row in rows if row["xid"] >= horizon),
+                forgotten=where["forgotten"],
             ),
             everything=everything or any(row["everything"] for row in new),
             scopes={name: version for name, version in scopes.items() if version},
@@ -111,7 +112,7 @@ class PostgresFeed:
             asked_s=asked_s,
             told_s=told_s,
             warning="" if standbys["synchronous"] else _no_standby(standbys["hidden"]),
-        ), bool(cluster["same"])
+        ), same
 
 
 def _no_standby(hidden: int) -> str:

@@ -3,13 +3,15 @@
 With `postgres` and its other parts the only place that knows psycopg. No message of ours ever holds a password.
 """
 
+import ipaddress
 import logging
 import os
+import re
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -43,6 +45,13 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_END_SILENT = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = current_setting('application_name') AND datname = current_database() AND usename = current_user
+    AND state = 'active' AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - %s * interval '1 second'
+"""
+# Errors of a server that was the primary once.
+READ_ONLY = ("25006", "55000")
 
 
 class Dsn:
@@ -63,6 +72,7 @@ class Dsn:
         host, port = given.get("host") or given.get("hostaddr") or "localhost", given.get("port") or "5432"
         self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
         self.pooled = pooled
+        self.unverified = _unverified(given)
         ours: dict[str, Any] = {
             "application_name": "forewarn",
             "connect_timeout": CONNECT_WITHIN_S,
@@ -72,16 +82,41 @@ class Dsn:
             "keepalives_interval": 2,
             "keepalives_count": 3,
         }
+        settings = {**ours, **{k: v for k, v in given.items() if v is not None}}
         if not pooled:
-            ours["options"] = " ".join(f"-c {name}={value}" for name, value in _session_settings().items())
-        self.conninfo = make_conninfo(**{**ours, **{k: v for k, v in given.items() if v is not None}})
+            # Of two the last counts, and what we promise depends on ours.
+            set_here = [f"-c {name}={value}" for name, value in _session_settings().items()]
+            settings["options"] = " ".join([str(given.get("options") or ""), *set_here]).strip()
+        self.conninfo = make_conninfo(**settings)
 
     def begin(self, how: str, within_s: int) -> str:
         """One message: through a pooler nothing lasts longer than the transaction, so it brings all its settings along."""
         settings = _session_settings() if self.pooled else {}
         if within_s != STATEMENT_WITHIN_S:
             settings["statement_timeout"] = f"{within_s}s"
+            if how is READ:  # whoever reads a large fleet takes his time over it, and nobody waits for him
+                settings["idle_in_transaction_session_timeout"] = f"{within_s}s"
         return "; ".join([how, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())])
+
+
+def _unverified(given: Mapping[str, Any]) -> str:
+    """ "" or why somebody on the way could read and change everything."""
+    mode = str(given.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer")
+    hosts = str(given.get("hostaddr") or given.get("host") or os.environ.get("PGHOST") or "").split(",")
+    away = [host for host in hosts if host and not host.startswith("/") and not _is_here(host)]
+    if mode in ("verify-ca", "verify-full") or not away:
+        return ""
+    return (
+        f"{away[0]} is not on this machine, and with sslmode={mode} nobody checks that it is the right one: give the address"
+        " ?sslmode=verify-full&sslrootcert=FILE"
+    )
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _session_settings() -> dict[str, str]:
@@ -146,6 +181,8 @@ class Pool:
         self._used: set[object] = set()
         self.deadlines = Deadlines()
         self._away: tuple[float, str] = (0.0, "")
+        # As that, for writing alone: it answers, and does not commit.
+        self._stuck: tuple[float, str] = (0.0, "")
         self._closed = False
 
     # -- transactions
@@ -165,7 +202,7 @@ class Pool:
     def _transaction(
         self, how: str, within_s: int, mode: Callable[[Connection], Any]
     ) -> Iterator[tuple[Connection, Any]]:
-        self._refuse_while_away()
+        self._refuse_while_away(how)
         with explained(self.dsn, self), self._taken(how, within_s) as connection:
             committing = False
             try:
@@ -174,7 +211,11 @@ class Pool:
                     committing = True
                     self.touch(connection)
                     connection.execute("COMMIT")
+                if how is WRITE:
+                    self._stuck = (0.0, "")
             except BaseException as error:
+                if isinstance(error, StoreUnavailable) or _is_read_only(error):
+                    connection.close()  # the server is not the one to write to: another connection may find that
                 if not connection.closed:
                     with suppress(psycopg.Error):
                         connection.execute("ROLLBACK")
@@ -259,10 +300,26 @@ class Pool:
     def came_back(self) -> None:
         self._away = (0.0, "")
 
-    def _refuse_while_away(self) -> None:
-        until_s, why = self._away
-        if time.monotonic() < until_s:
-            raise StoreUnavailable(why)
+    def got_stuck(self, why: str) -> None:
+        """Nobody's change is committed: whoever wants to write hears so at once for a while, and one in so long tries."""
+        self._stuck = (time.monotonic() + AWAY_S, why)
+
+    def leave(self, why: str) -> None:
+        """A server that must not be used: look for another with the next connection."""
+        self.went_away(why)
+        self.close_idle()
+
+    def _refuse_while_away(self, how: str) -> None:
+        for until_s, why in (self._away, self._stuck if how is WRITE else (0.0, "")):
+            if time.monotonic() < until_s:
+                raise StoreUnavailable(why)
+
+    def end_silent(self) -> None:
+        """End those of our own who hold locks and say nothing: while statements travel together the server itself waits for
+        ever."""
+        with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
+            connection.execute(_END_SILENT, [SILENT_WITHIN_S])
+            connection.execute("COMMIT")
 
     # -- the end
 
@@ -297,6 +354,12 @@ def explained(dsn: Dsn, pool: Pool | None = None) -> Iterator[None]:
         raise
     except psycopg.Error as error:
         told = _explanation(error, dsn)
+        if pool is not None and error.sqlstate == "55P03":
+            pool.end_silent()
+            if isinstance(told, StoreUnavailable):
+                pool.got_stuck(str(told))
+        if pool is not None and _is_read_only(error):
+            pool.close_idle()
         lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "")[:2] in (
             "",
             "08",
@@ -328,6 +391,14 @@ _ADVICE = {
 
 def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
     state = error.sqlstate or ""
+    if state == "FW001":
+        return Conflict(
+            "it was decided too long ago, by the database's clock: this process or the database was stopped"
+        )
+    if state == "55P03" and not error.diag.context:  # of a row it says which
+        return StoreUnavailable(
+            f"{dsn.shown}: it does not commit, for {LOCK_WITHIN_S} s now: is a synchronous standby missing? Nothing was saved"
+        )
     if state in ("40001", "40P01", "55P03"):
         return Conflict("somebody else changed the same at the same moment: try again")
     if state.startswith("23"):
@@ -340,11 +411,23 @@ def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
     return StoreUnavailable(f"{dsn.shown}: {told} ({state or type(error).__name__})")
 
 
+def _is_read_only(error: BaseException) -> bool:
+    return isinstance(error, psycopg.Error) and error.sqlstate in READ_ONLY
+
+
+# Whoever is refused at the door is told in words alone.
+_SAID = {
+    r"authentication failed": "28P01",
+    r"read-write|read-only": "25006",
+    r'role ".*" (does not exist|is not permitted)|no pg_hba\.conf entry': "28000",
+    r'database ".*" does not exist': "3D000",
+    r"too many (clients|connections)|connection slots are reserved": "53300",
+}
+
+
 def _plain(error: psycopg.Error, dsn: Dsn) -> str:
-    """libpq's own words in one line, without the password."""
+    """What to do, where we know the words, and libpq's own words in one line, without the password."""
     text = " ".join(str(error).split()) or "it cannot be reached: check that it runs and that this machine may connect"
-    if "authentication failed" in text:
-        text = _ADVICE["28P01"]
-    if "read-write" in text or "read-only" in text:
-        text = _ADVICE["25006"]
+    advice = next((_ADVICE[state] for pattern, state in _SAID.items() if re.search(pattern, text)), "")
+    text = f"{advice} ({text})" if advice else text
     return text.replace(dsn.secret, "***") if dsn.secret else text

@@ -24,7 +24,7 @@ SCHEMA_LOCK = 0x6677726400
 COMMIT_LOCK = 0x6677726401
 _IDENTITY = """
 INSERT INTO cluster SELECT true, system_identifier || '/' || 'cluster'::regclass::oid,
-    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, pg_current_xact_id()
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, '0'
 FROM pg_control_system()
 """
 
@@ -35,13 +35,19 @@ def require_schema(dsn: Dsn) -> None:
         version = _version(connection)
         if version == 0:
             _apply(connection, 0)
-        elif version > SCHEMA_VERSION:
-            raise _newer(version, dsn)
-        elif version < SCHEMA_VERSION:
-            raise StoreUnavailable(
-                f"{dsn.shown} has schema {version}, this forewarn needs {SCHEMA_VERSION}: make a backup with pg_dump, stop every"
-                " node, then run 'forewarn db migrate --store postgresql://…'"
-            )
+        else:
+            require_version(version, dsn)
+
+
+def require_version(version: int, dsn: Dsn) -> None:
+    """Of a database that somebody may have migrated meanwhile."""
+    if version > SCHEMA_VERSION:
+        raise _newer(version, dsn)
+    if version < SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"{dsn.shown} has schema {version}, this forewarn needs {SCHEMA_VERSION}: make a backup with pg_dump, stop every"
+            " node, then run 'forewarn db migrate --store postgresql://…'"
+        )
 
 
 def migrate(dsn: Dsn) -> list[str]:

@@ -63,6 +63,9 @@ class Session(Protocol):
     def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
         """Run it for each. With `otherwise` each must change one row, or that is raised and nothing is saved."""
 
+    def settle(self) -> None:
+        """Whatever had to change rows did, or what was said `otherwise` is raised."""
+
     def listed(self, values: Iterable[object], /) -> object:
         """Names, ids or numbers as a query takes them."""
 
@@ -116,13 +119,14 @@ class SqlStore:
 
     def inventory(self) -> Inventory:
         with self._reading_fleet() as reader:
-            scopes = _scopes(reader)
-            machines = _with_addresses(reader, reader.ask("machines_all"), reader.ask("addresses_all"))
-            return Inventory(scopes, machines)
+            scopes, machines, addresses = (list(reader.ask(n)) for n in ("scopes_all", "machines_all", "addresses_all"))
+        # What takes its time is done when nobody waits for the connection any more.
+        return Inventory(_scopes(reader, scopes), _with_addresses(reader, machines, addresses))
 
     def scopes(self) -> dict[str, Scope]:
         with self._reading_fleet() as reader:
-            return _scopes(reader)
+            found = list(reader.ask("scopes_all"))
+        return _scopes(reader, found)
 
     def known(self) -> Iterator[Known]:
         with self._reading_fleet() as reader:
@@ -250,12 +254,12 @@ class SqlStore:
 
     def prune(self, before: datetime, limit: int) -> int:
         with self._writing() as writer:
-            moment = writer.rows.time(before)
+            moment, forgotten = writer.rows.time(before), 0
             old = [row["id"] for row in writer.ask("old_maintenances", before=moment, limit=limit)]
             if old:
-                writer.one("forget_events", ids=writer.listed(old))
-                writer.one("forget_maintenances", ids=writer.listed(old))
-            return len(old) + writer.one("forget_audit", before=moment, limit=limit)
+                forgotten += writer.one("forget_events", ids=writer.listed(old), limit=limit)
+                forgotten += writer.one("forget_maintenances", ids=writer.listed(old))
+            return forgotten + writer.one("forget_audit", before=moment, limit=limit)
 
     # -- who may use the operator side, and what they were answered
 
@@ -276,8 +280,8 @@ class SqlStore:
 # -- reading
 
 
-def _scopes(reader: Session) -> dict[str, Scope]:
-    return {row["name"]: reader.rows.scope.thing(row) for row in reader.ask("scopes_all")}
+def _scopes(reader: Session, found: Iterable[Row]) -> dict[str, Scope]:
+    return {row["name"]: reader.rows.scope.thing(row) for row in found}
 
 
 def _machines(reader: Session, focus: Focus) -> dict[tuple[str, str], Machine]:

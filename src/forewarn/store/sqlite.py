@@ -44,6 +44,9 @@ class SqliteSession:
         if todo and self._connection.executemany(SQL[name], todo).rowcount != len(todo) and otherwise is not None:
             raise otherwise
 
+    def settle(self) -> None:
+        """It was looked at as it happened."""
+
     def listed(self, values: Iterable[object], /) -> str:
         return json.dumps(list(values))
 

@@ -352,10 +352,12 @@ INSERT INTO receipts VALUES (%(token_id)s, %(key)s, %(digest)s, %(status)s, %(bo
 SELECT id FROM maintenances WHERE ended IS NOT NULL AND ended < %(before)s ORDER BY ended LIMIT %(limit)s;
 
 -- name: forget_events
-DELETE FROM events WHERE maintenance_id = ANY(%(ids)s::text[]);
+DELETE FROM events WHERE number IN
+    (SELECT number FROM events WHERE maintenance_id = ANY(%(ids)s::text[]) LIMIT %(limit)s);
 
 -- name: forget_maintenances
-DELETE FROM maintenances WHERE id = ANY(%(ids)s::text[]);
+DELETE FROM maintenances WHERE id = ANY(%(ids)s::text[])
+    AND NOT EXISTS (SELECT FROM events WHERE maintenance_id = maintenances.id);
 
 -- name: forget_audit
 -- The audit grows in order of time: the oldest come first by id.
@@ -411,10 +413,12 @@ WHERE status IN ('Planned', 'Running', 'Paused');
 SELECT id, version FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: add_change
--- From here to the commit one change at a time: what NOTIFY asks for anyway, and what keeps the audit's ids in order.
+-- From here to the commit one change at a time: what NOTIFY asks for anyway, and what keeps the audit's ids in order. One that was
+-- decided too long ago by now, however long it waited, is refused.
 WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(%(lock)s))
 INSERT INTO changes (everything, scopes, machines)
-SELECT %(everything)s, %(scopes)s::jsonb, %(machines)s::jsonb FROM locked RETURNING pg_notify('forewarn', number::text);
+SELECT %(everything)s, %(scopes)s::jsonb, %(machines)s::jsonb FROM locked
+RETURNING pg_notify('forewarn', number::text), CASE WHEN clock_timestamp() > %(until)s::timestamptz THEN refuse_late() END;
 
 -- name: changes_since
 SELECT number, xid::text::bigint AS xid, everything, scopes, machines FROM changes
@@ -426,25 +430,23 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon, forgott
     timeline, clock_timestamp() AS now FROM cluster;
 
 -- name: forget_changes
+-- Nothing that a transaction still open could have come before: whoever looks once a second has read it all.
 WITH old AS (DELETE FROM changes WHERE number IN
-        (SELECT number FROM changes WHERE at < clock_timestamp() - %(kept_s)s * interval '1 second' ORDER BY at LIMIT %(limit)s)
-    RETURNING xid)
-UPDATE cluster SET forgotten = (SELECT max(xid::text::bigint)::text::xid8 FROM old)
-WHERE EXISTS (SELECT FROM old)
-    AND (SELECT max(xid::text::bigint) FROM old) > forgotten::text::bigint;
+        (SELECT number FROM changes
+         WHERE at < clock_timestamp() - %(kept_s)s * interval '1 second' AND xid < pg_snapshot_xmin(pg_current_snapshot())
+         ORDER BY at LIMIT %(limit)s)
+    RETURNING xid),
+told AS (UPDATE cluster SET forgotten = (SELECT max(xid::text::bigint)::text::xid8 FROM old)
+    WHERE (SELECT max(xid::text::bigint) FROM old) > forgotten::text::bigint)
+SELECT count(*) AS forgotten FROM old;
 
--- name: same_cluster
--- Whether the database we talk to is the one the nodes agreed on, and `promoted`: only its timeline is another. Replicas have the
--- same oids; where a dump is restored, on the same server too, this table has another.
-SELECT ours AND going AS same, ours AND NOT going AS promoted FROM
-    (SELECT identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()) AS ours,
-        timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS going FROM cluster) known;
-
--- name: may_change
--- As the last, and whether a change is older than it may be, by this clock.
-SELECT identity = (SELECT system_identifier::text FROM pg_control_system())
-    AND timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS same,
-    clock_timestamp() - %(at)s::timestamptz > %(within_s)s * interval '1 second' AS old FROM cluster;
+-- name: server
+-- Which server we talk to, whether it is the one the nodes agreed on, and of which version the tables are. Replicas have the same
+-- oids; where a dump is restored, on the same server too, this table has another.
+SELECT found.*, cluster.identity = found.identity AND cluster.timeline = found.timeline AS same,
+    (SELECT max(version) FROM schema_version) AS schema
+FROM cluster, (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline FROM pg_control_system()) found;
 
 -- name: lock_cluster
 SELECT identity, timeline FROM cluster FOR UPDATE;
@@ -452,7 +454,7 @@ SELECT identity, timeline FROM cluster FOR UPDATE;
 -- name: adopt_cluster
 UPDATE cluster SET identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()),
     timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
-    forgotten = pg_current_xact_id();
+    forgotten = '0';
 
 -- name: forget_all_changes
 DELETE FROM changes;
@@ -460,6 +462,16 @@ DELETE FROM changes;
 -- name: begin_epochs
 -- Far enough that nothing the lost commits can have counted to comes again.
 UPDATE scopes SET epoch = epoch + 1000, incarnation = 1, version = version + 1000000;
+
+-- name: skip_lost_numbers
+-- Far enough that no number the lost commits had comes again: streams go by them.
+SELECT setval(name, nextval(name) + 1000000) FROM (VALUES (pg_get_serial_sequence('audit', 'id')),
+    (pg_get_serial_sequence('events', 'number')), (pg_get_serial_sequence('changes', 'number'))) sequences (name);
+
+-- name: shorten_leases
+-- The clock went back: one that ends later than it could is as one just taken. Somebody else may be at it.
+UPDATE leases SET until = clock_timestamp() + %(seconds)s * interval '1 second' WHERE name IN
+    (SELECT name FROM leases WHERE until > clock_timestamp() + %(seconds)s * interval '1 second' FOR UPDATE SKIP LOCKED);
 
 -- name: take_lease
 -- Ours, if nobody holds it, or we do.

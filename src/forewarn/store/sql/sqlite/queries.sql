@@ -341,10 +341,12 @@ INSERT INTO receipts VALUES (:token_id, :key, :digest, :status, :body, :at) ON C
 SELECT id FROM maintenances WHERE ended IS NOT NULL AND ended < :before ORDER BY ended LIMIT :limit;
 
 -- name: forget_events
-DELETE FROM events WHERE maintenance_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM events WHERE number IN
+    (SELECT number FROM events WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) LIMIT :limit);
 
 -- name: forget_maintenances
-DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids));
+DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids))
+    AND NOT EXISTS (SELECT 1 FROM events WHERE maintenance_id = maintenances.id);
 
 -- name: forget_audit
 -- The audit grows in order of time: the oldest come first by id.

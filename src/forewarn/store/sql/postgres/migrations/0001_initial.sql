@@ -279,6 +279,11 @@ CREATE TABLE changes (
 CREATE INDEX changes_by_xid ON changes (xid);
 CREATE INDEX changes_by_age ON changes (at);
 
+CREATE FUNCTION refuse_late() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'decided too long ago' USING ERRCODE = 'FW001';
+END $$;
+
 -- Which database this is, and what of `changes` was forgotten. A database with another identity or timeline is a copy or a
 -- promoted replica: guests may have seen what it never had.
 CREATE TABLE cluster (
