@@ -112,6 +112,7 @@ class GuestParts:
         node.control.listen(self.documents.heard)
         if follower is not None:
             follower.listen(self.documents.follow)
+            node.control.listen_to_answers(self.documents.at_least)
         self.guests = Guests(
             self.documents,
             node.control,

@@ -442,6 +442,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         advance=service.ticker.advance,
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
+        catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
     )
     portal = _portal(service, api, access, streams, next(iter(guests.listener.urls), ""))
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)

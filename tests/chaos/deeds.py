@@ -30,6 +30,10 @@ class Deeds:
                 self._attempts[entry.action, entry.event, int(found[1])] += 1
                 if entry.action == "order taken":
                     self._taken_at[entry.event, int(found[1])] = entry.at
+        self._approved_by: dict[str, set[str]] = defaultdict(set)  # as recorded: machines, "" for an operator
+        for entry in history.audit:
+            if entry.action == "event approved":
+                self._approved_by[entry.event].add(entry.who.partition("/")[2])
         self._asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, by which machine or "" an operator
         for request in history.requests:
             if request.what in ("approve", "approve event") and not request.refused:
@@ -40,6 +44,7 @@ class Deeds:
     def complaints(self) -> Iterator[str]:
         for event in self.history.events:
             yield from self._started_once(event)
+            yield from self._recorded(event)
             yield from self._noticed(event)
         for event_id in sorted(self.early):
             yield f"event {event_id} started before its NotBefore and without approval"
@@ -54,6 +59,12 @@ class Deeds:
             yield f"event {event.id} started {starts} times"
         if (starts > 0) != (event.status in HAS_STARTED):
             yield f"event {event.id} is {event.status} and started {starts} times in the audit"
+
+    def _recorded(self, event: Event) -> Iterator[str]:
+        """What let it start before its time is in the audit."""
+        early = [at for at in self._noted["event started", event.id] if at < (event.not_before_at or 0.0)]
+        if early and not self._suffices(event, self._approved_by[event.id]):
+            yield f"event {event.id} started before its NotBefore and no approval is recorded"
 
     def _noticed(self, event: Event) -> Iterator[str]:
         if event.published_at is None or event.not_before_at is None:
@@ -80,10 +91,12 @@ class Deeds:
 
     def _had_go(self, event: Event, by: float) -> bool:
         """Whether those who may have asked for its start by then suffice."""
-        machines = {machine for at, machine in self._asked[event.id] if at <= by}
-        if "" in machines:
-            return True
-        return machines >= set(event.resources) if self._approval[event.scope] == "all" else bool(machines)
+        return self._suffices(event, {machine for at, machine in self._asked[event.id] if at <= by})
+
+    def _suffices(self, event: Event, machines: set[str]) -> bool:
+        if "" in machines or self._approval[event.scope] != "all":
+            return bool(machines)
+        return machines >= set(event.resources)
 
     # -- work
 

@@ -62,6 +62,7 @@ class Doing:
     def __init__(self, house: House, wires: Sequence[Wire], recorder: Recorder) -> None:
         self._house, self._wires, self._recorder = house, wires, recorder
         self._stopped: dict[int, int] = {}
+        self._down: dict[int, int] = {}  # which fault has it down
 
     def begin(self, number: int, fault: Fault) -> None:
         if fault.what in ("cut", "stall"):
@@ -69,6 +70,8 @@ class Doing:
                 getattr(wire, fault.what)()
             self._note(fault.what, fault.node)
             return
+        if fault.what == "kill" and self._down.setdefault(fault.node, number) != number:
+            return  # it is down already
         node = self._stopped.setdefault(number, self._house.holder()) if fault.node == HOLDER else fault.node
         self._house.signal(node, signal.SIGKILL if fault.what == "kill" else signal.SIGSTOP)
         self._note(fault.what, node)
@@ -78,10 +81,11 @@ class Doing:
             for wire in self._wires_of(fault):
                 wire.mend()
             self._note("mend", fault.node)
-        elif fault.what == "kill":
+        elif fault.what == "kill" and self._down.get(fault.node) == number:
+            del self._down[fault.node]
             self._house.restart(fault.node)
             self._note("restart", fault.node)
-        else:
+        elif fault.what == "stop":
             self._house.signal(self._stopped[number], signal.SIGCONT)
             self._note("continue", self._stopped[number])
 

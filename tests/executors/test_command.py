@@ -191,6 +191,29 @@ def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["stray file"]
 
 
+def test_what_another_node_began_meanwhile_is_not_tidied(tmp_path: Path) -> None:
+    """Two nodes of one machine share the folder: one that starts leaves alone what came after it had looked."""
+    starting = executor(tmp_path, "true")
+    runs = executor(tmp_path, script(tmp_path, "exit 0"))
+    runs.begin(work())
+    report = ended(runs)
+    starting.tidy([])
+    assert runs.status(work()) == report.outcome
+
+
+def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
+    """Stopped between taking an order and beginning it, and overtaken by another node of its machine: it watches."""
+    go = tmp_path / "go"
+    command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done")
+    second, late = executor(tmp_path, command), executor(tmp_path, command)
+    second.begin(work())
+    until(lambda: (tmp_path / "runs").exists())
+    late.begin(work())
+    go.touch()
+    assert ended(second).outcome == ended(late).outcome == Outcome(ok=True, reason="exit code 0", output="")
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
 def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     """The folder vanished under a running command: the order fails, and its slot is free again."""
     runs = executor(tmp_path, "sleep", "0.3")

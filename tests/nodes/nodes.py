@@ -89,12 +89,14 @@ class Node:
         finally:
             connection.close()
 
-    def api(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
+    def api(self, method: str, path: str, body: object = None, key: str = "") -> tuple[int, dict[str, object]]:
         host, _, port = self.operator.removeprefix("http://").rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         try:
             sent = None if body is None else json.dumps(body)
             headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+            if key:
+                headers["Idempotency-Key"] = key
             connection.request(method, path, sent, headers)
             answer = connection.getresponse()
             told = answer.read()

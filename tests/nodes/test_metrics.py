@@ -12,7 +12,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.nodes.nodes import Node, some_nodes, until, wire_to
+from tests.nodes.nodes import Node, some_nodes, wire_to
+from tests.patience import until
 from tests.store.servers import SHARED
 
 ROOT = Path(__file__).parents[2]
@@ -193,12 +194,12 @@ def test_one_node_ticks_and_all_know_the_same(tmp_path: Path) -> None:
         both[1].reboot()
         (event,) = both[1].poll().events
         for node in both:
-            until(lambda node=node: value(node, "forewarn_events", status="Scheduled") == 1)  # type: ignore[misc]
+            until(lambda node=node: value(node, "forewarn_events", status="Scheduled") == 1)
         assert [value(node, "forewarn_machines") for node in both] == [2, 2]
         assert [value(node, "forewarn_overdue_start_seconds") for node in both] == [0, 0]
         both[0].approve(event["EventId"])
         for node in both:
-            until(lambda node=node: value(node, "forewarn_orders", state="open") == 1)  # type: ignore[misc]
+            until(lambda node=node: value(node, "forewarn_orders", state="open") == 1)
             assert value(node, "forewarn_events", status="Started") == 1
             assert value(node, "forewarn_clock_held") == 0
             assert value(node, "forewarn_store_synchronous") == 0
