@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,23 +85,62 @@ def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_pat
         assert "commits may be lost" in told["detail"]
 
 
-def test_where_a_standby_confirmed_every_commit_nothing_begins_anew(pair: Pair) -> None:
-    """No commit can be lost: epochs stay, and whoever wrote meanwhile decides again once."""
-    store = PostgresStore(pair.address)
-    store.apply(change(scopes=[scope(epoch=3, incarnation=7)]))
-    until(pair.caught_up)
-    store.synchronous = True  # as the feed saw it before the primary died
+def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:
+    """The standby was taken out of service while one node was cut off: what others saved then must not come again."""
+    pair.primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    pair.primary.execute("SELECT pg_reload_conf()")
+    cut_off, other = PostgresStore(pair.address), PostgresStore(pair.address)
+    feed = cut_off.feed()
+    until(lambda: not feed.look(None, 0.0).warning)
+    other.apply(change(scopes=[scope(epoch=3, incarnation=7)]))
+    pair.primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    pair.primary.execute("SELECT pg_reload_conf()")
+    pair.part()
+    other.apply(change(expect=[("shop", 1)], scopes=[replace(saved_scope(other), incarnation=8)]))
     pair.fail_over()
-    known = None
-    with pytest.raises((StoreUnavailable, Conflict)):
+    until(lambda: _works(cut_off), 30)
+    known = saved_scope(cut_off)
+    assert (known.epoch, known.incarnation, known.version) == (1_003, 1, 1_000_001)
+    feed.close()
+    cut_off.close()
+    other.close()
+
+
+def test_a_stream_goes_on_after_a_failover_and_the_old_primary_is_refused(pair: Pair) -> None:
+    """Numbers that lost commits had are not given again. A primary that comes back unfenced is neither read nor written."""
+    store = PostgresStore(pair.address)
+    store.apply(change(scopes=[scope()], audit=[entry()]))
+    feed = store.feed()
+    feed.look(None, 0.0)
+    until(pair.caught_up)
+    pair.part()
+    for _ in range(40):  # more than a standby's sequences may be ahead
         store.apply(change(audit=[entry()]))
+    (seen,) = store.audit(AuditQuery(limit=1))
+    pair.fail_over()
     until(lambda: _works(store), 30)
-    known = saved_scope(store)
-    assert (known.epoch, known.incarnation, known.version) == (3, 7, 1)
-    store.apply(change(expect=[("shop", 1)], scopes=[replace(known, incarnation=8)]))
-    (told, *_) = [e for e in store.audit(AuditQuery()) if e.action == "database failed over"]
-    assert "nothing is lost" in told.detail
+    assert [e.action for e in store.audit(AuditQuery(after=seen.id))][0] == "database failed over"
+    feed.close()  # its connection died with the primary
+    mark = feed.look(None, 0.0).mark
+    assert mark.cluster[1] == 2
+    pair.replica.kill()
+    pair.primary.start()
+    why = "this server was replaced by another (its timeline is 1, the nodes agreed on 2): fence it"
+    until(lambda: why in _refusal(lambda: feed.look(mark, 0.0)), 30)
+    assert why in _refusal(store.scopes)  # whoever follows has told everybody
+    store._pool.came_back()
+    assert why in _refusal(lambda: store.apply(change(audit=[entry()])))
+    assert pair.primary.execute("SELECT max(id) FROM forewarn.audit", "forewarn") == [(seen.id,)]
+    feed.close()
     store.close()
+
+
+def _refusal(use: Callable[[], object]) -> str:
+    try:
+        use()
+    except StoreUnavailable as error:
+        return str(error)
+    return ""
 
 
 def _works(store: PostgresStore) -> bool:
@@ -119,7 +158,6 @@ def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
     store.apply(change(scopes=[scope(epoch=1, incarnation=4)], audit=[entry()]))
     feed = store.feed()
     mark = feed.look(None, 0.0).mark
-    store.synchronous = True  # a standby of the old one says nothing of what this one has
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("UPDATE forewarn.cluster SET identity = 'the one it was dumped from'")
     news = feed.look(mark, 0.0)

@@ -100,10 +100,37 @@ def test_what_was_forgotten_means_everything(address: str, store: PostgresStore,
     recent = feed.look(old, 0.0).mark
     with open_transaction(address) as connection:
         connection.execute("UPDATE changes SET at = at - interval '2 hours'")
-    assert store.forget_changes(10) == 1
+    assert store.forget_changes(10) == 2
     assert not feed.look(recent, 0.0).everything
     assert feed.look(old, 0.0).everything
     assert store.forget_changes(10) == 0
+
+
+def test_an_old_transaction_elsewhere_does_not_mean_everything() -> None:
+    """Somebody in another database takes hours: what changes is told as ever, of a new schema and when something was forgotten."""
+    server = SHARED.server
+    with psycopg.connect(server.address("postgres")) as slow:
+        slow.execute("SELECT pg_current_xact_id()")
+        address = server.address(server.database())
+        store = PostgresStore(address, decided_within_s=ANY_TIME_S)
+        feed = store.feed()
+        first = feed.look(None, 0.0)
+        store.apply(change(scopes=[scope("shop")]))
+        second = feed.look(first.mark, 0.0)
+        assert (first.everything, second.everything, second.scopes) == (True, False, {"shop": 1})
+        with open_transaction(address) as connection:
+            connection.execute("UPDATE changes SET at = at - interval '2 hours'")
+        assert store.forget_changes(10) == 0  # a node may have to read it again
+        with open_transaction(address) as connection:  # as if it had been
+            connection.execute("UPDATE cluster SET forgotten = pg_current_xact_id()")
+        third = feed.look(second.mark, 0.0)
+        fourth = feed.look(third.mark, 0.0)
+        assert (third.everything, fourth.everything) == (True, False)
+        assert not feed.look(fourth.mark, 0.0).changed
+        slow.rollback()
+        assert store.forget_changes(10) == 1
+        feed.close()
+        store.close()
 
 
 def test_a_change_too_large_to_name_says_everything(

@@ -119,7 +119,7 @@ class Account:
         again = Account(tolerance_ms=self._tolerance_ms)
         for at_ms, life, change in self._commits:
             if change is None:
-                again.adopted(at_ms, renewed=True)
+                again.adopted(at_ms)
             elif id(change) not in self.lost:
                 again.commit(at_ms, change, life)
         self.scopes, self.maintenances, self.events = again.scopes, again.maintenances, again.events
@@ -127,10 +127,8 @@ class Account:
         self.stages, self.promised_s, self.published_ms = again.stages, again.promised_s, again.published_ms
         self.left_ms, self._trusted, self._commits = again.left_ms, again._trusted, again._commits
 
-    def adopted(self, at_ms: int, *, renewed: bool) -> None:
+    def adopted(self, at_ms: int) -> None:
         self.unsettled = False
-        if not renewed:
-            return
         self._commits.append((at_ms, "", None))
         for name, known in self.scopes.items():
             epoch, version = known.epoch + 1_000, known.version + 1_000_000

@@ -170,21 +170,20 @@ class Database:
             else:
                 getattr(self.memory, name)(*what)
 
-    def adopt(self, synchronous: bool) -> bool:
+    def adopt(self) -> bool:
         """Agree on the server there is, once for all nodes; whether there was anything to agree on."""
         if self.agreed == self.timeline:
             return False
         self.agreed = self.timeline
-        if not synchronous:
-            self._log.append((self._universe.now_ms, "epochs", None))
-            self._begin_epochs()
+        self._log.append((self._universe.now_ms, "epochs", None))
+        self._begin_epochs()
         self._rows.clear()
         xid = self.begin()
         self._forgotten = xid
         self._add_row(xid, everything=True, scopes={}, machines=())
         self.end(xid)
-        self._universe.say(f"the nodes agree on timeline {self.agreed}{'' if synchronous else ', in new epochs'}")
-        self._record(Adopted(self._universe.now_ms, renewed=not synchronous))
+        self._universe.say(f"the nodes agree on timeline {self.agreed}, in new epochs")
+        self._record(Adopted(self._universe.now_ms))
         return True
 
     def _begin_epochs(self) -> None:

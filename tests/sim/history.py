@@ -28,10 +28,9 @@ class FailedOver(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """The nodes agree on that server; unless every commit was confirmed by a standby, all scopes begin a new epoch."""
+    """The nodes agree on that server, and all scopes begin a new epoch."""
 
     at_ms: int
-    renewed: bool
 
 
 class Acknowledged(NamedTuple):

@@ -52,7 +52,7 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
                 account.failed_over(entry.lost)
                 deeds.failed_over(entry)
             case Adopted():
-                account.adopted(entry.at_ms, renewed=entry.renewed)
+                account.adopted(entry.at_ms)
             case Answered():
                 sights.answered(entry)
             case Shown():

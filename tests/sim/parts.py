@@ -58,8 +58,6 @@ class NodeStore:
         self._universe = universe
         self._life = life
         self._record = record
-        # Whether a standby confirmed every commit when this node last looked.
-        self.synchronous = False
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -87,7 +85,7 @@ class NodeStore:
             if self._universe.chance(self._universe.faults.conflict):
                 raise Conflict("two transactions met, and this one gave way")
             if timeline != self._database.agreed:
-                self._database.adopt(self.synchronous)
+                self._database.adopt()
                 raise Conflict("the database has failed over: decide again on what it holds now")
             self._database.commit(xid, self._life.name, change)
         finally:
@@ -109,9 +107,7 @@ class NodeStore:
         self._before("look")
         begun_ms, database = self._universe.now_ms, self._database
         news = database.look(since, at_ms)
-        if database.agreed == database.timeline:
-            self.synchronous = self._universe.faults.standby
-        elif database.adopt(self.synchronous):
+        if database.adopt():
             news = database.look(since, self._universe.now_ms)
         self._after("look")
         took_s = (self._universe.now_ms - begun_ms) / 1_000

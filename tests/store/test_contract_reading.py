@@ -479,6 +479,25 @@ def test_forgetting_is_bounded(old: Store) -> None:
     assert old.audit(AuditQuery()) == []
 
 
+def test_a_large_maintenance_is_forgotten_bit_by_bit(store: Store) -> None:
+    """However many events it has, no more than `limit` of them go at once; the maintenance goes with the last."""
+    store.apply(
+        change(
+            scopes=[scope()],
+            machines=[machine()],
+            maintenances=[maintenance("M1", status=MaintenanceStatus.COMPLETED, ended=at(100))],
+            events=[
+                event(f"E{n}", "M1", position=n, status=Status.COMPLETED, started=at(1), not_before=at(1), ended=at(2))
+                for n in range(5)
+            ],
+        )
+    )
+    left = []
+    while store.prune(at(1_000), 2):
+        left.append((store.maintenance("M1") is not None, len(store.events(EventQuery()).events)))
+    assert left == [(True, 3), (True, 1), (False, 0)]
+
+
 def test_forgetting_keeps_what_is_young_enough(old: Store) -> None:
     """The cutoff itself is not before the cutoff."""
     assert old.prune(at(100), 100) == 0

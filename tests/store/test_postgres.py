@@ -5,15 +5,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import timedelta
 
 import psycopg
 import pytest
 
 from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, StoreUnavailable
 from forewarn.core.model import Status
-from forewarn.store import AuditQuery, Focus, postgres, postgres_pool, postgres_schema
+from forewarn.store import AuditQuery, Focus, postgres_pool, postgres_schema
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.postgres_pool import READ, Dsn, Pool
 from forewarn.store.sql import migrations
@@ -202,15 +200,6 @@ def test_no_password_is_ever_told() -> None:
     assert Dsn(f"postgresql://user:{PASSWORD}@host:1/db").shown == "postgresql://host:1/db"
 
 
-def test_what_is_missing_is_named() -> None:
-    """A database or a user that does not exist is named, with what to do."""
-    server = SHARED.server
-    with pytest.raises(StoreUnavailable, match=r"no such database|does not exist"):
-        PostgresStore(server.address("nowhere"))
-    with pytest.raises(StoreUnavailable, match="nobody"):
-        PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres")
-
-
 # -- limits
 
 
@@ -277,25 +266,6 @@ def test_through_a_pooler_nothing_outlives_a_transaction(address: str) -> None:
     assert (inside["statement_timeout"], where["search_path"]) == ("5s", "forewarn")
     outside = connection.execute("SHOW search_path").fetchall()
     assert outside[0]["search_path"] != "forewarn"
-    store.close()
-
-
-def test_what_was_decided_too_long_ago_is_decided_again(address: str) -> None:
-    """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
-    store = PostgresStore(address)
-    now = store.now()
-    old = now - timedelta(seconds=postgres.DECIDED_WITHIN_S + 1)
-    recent = now - timedelta(seconds=postgres.DECIDED_WITHIN_S / 2)
-    store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
-    made = change(old, maintenances=[maintenance("M1")], events=[event("E1", "M1")], audit=[entry()])
-    with pytest.raises(Conflict, match="decided too long ago"):
-        store.apply(made)
-    assert store.maintenance("M1") is None
-    assert store.audit(AuditQuery()) == []
-    store.apply(replace(made, at=recent))
-    for late in (change(old, approvals=[approval()]), change(old, orders=[order()])):
-        with pytest.raises(Conflict, match="decided too long ago"):
-            store.apply(late)
     store.close()
 
 

@@ -314,12 +314,14 @@ class Pool:
             if time.monotonic() < until_s:
                 raise StoreUnavailable(why)
 
-    def end_silent(self) -> None:
-        """End those of our own who hold locks and say nothing: while statements travel together the server itself waits for
-        ever."""
+    def end_silent(self) -> bool:
+        """End nodes that hold locks and say nothing; whether there were any. While statements travel together the server itself
+        would wait for ever."""
         with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
-            connection.execute(_END_SILENT, [SILENT_WITHIN_S])
+            ended = connection.execute(_END_SILENT, [SILENT_WITHIN_S]).fetchall()
             connection.execute("COMMIT")
+            return bool(ended)
+        return False
 
     # -- the end
 
@@ -355,8 +357,7 @@ def explained(dsn: Dsn, pool: Pool | None = None) -> Iterator[None]:
     except psycopg.Error as error:
         told = _explanation(error, dsn)
         if pool is not None and error.sqlstate == "55P03":
-            pool.end_silent()
-            if isinstance(told, StoreUnavailable):
+            if not pool.end_silent() and isinstance(told, StoreUnavailable):
                 pool.got_stuck(str(told))
         if pool is not None and _is_read_only(error):
             pool.close_idle()

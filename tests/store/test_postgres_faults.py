@@ -1,0 +1,248 @@
+"""The shared store when its server is slow, stuck, replaced, migrated or refuses us: what is said, and what still works."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from forewarn.core.errors import Conflict, StoreUnavailable
+from forewarn.server import open_store
+from forewarn.settings import holds_password, load
+from forewarn.store import AuditQuery, postgres, postgres_pool
+from forewarn.store.postgres import PostgresStore
+from forewarn.store.postgres_pool import READ, WRITE, Dsn
+from forewarn.store.postgres_schema import COMMIT_LOCK
+from tests.store.servers import SHARED
+from tests.store.things import approval, change, entry, event, machine, maintenance, scope
+
+PASSWORD = "correct-horse"
+
+
+@pytest.fixture
+def address() -> str:
+    return SHARED.emptied()
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(address)
+    yield made
+    made.close()
+
+
+def raw(address: str, statement: str) -> None:
+    with psycopg.connect(address, options="-c search_path=forewarn") as connection:
+        connection.execute(statement.encode())
+
+
+@contextmanager
+def nobody_commits(address: str) -> Iterator[Callable[[], None]]:
+    """As if somebody's commit waited for a standby that does not come; until it is called."""
+    with psycopg.connect(address) as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [COMMIT_LOCK])
+        yield connection.rollback
+
+
+# -- what comes too late
+
+
+def test_events_decided_too_long_ago_are_decided_again(store: PostgresStore) -> None:
+    """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
+    now = store.now()
+    old, recent = now - timedelta(seconds=postgres.DECIDED_WITHIN_S + 1), now - timedelta(seconds=0.5)
+    store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
+    made = change(old, maintenances=[maintenance("M1")], events=[event("E1", "M1")], audit=[entry()])
+    with pytest.raises(Conflict, match="decided too long ago"):
+        store.apply(made)
+    assert store.maintenance("M1") is None
+    assert store.audit(AuditQuery()) == []
+    store.apply(replace(made, at=recent))
+    store.apply(change(old, approvals=[approval()]))  # nobody's notice depends on when
+
+
+def test_waiting_for_others_counts_as_well(address: str) -> None:
+    """A change that was in time when it began, and had to wait until it was not, is not saved late."""
+    made = change(maintenances=[maintenance("M1")], events=[event("E1", "M1")])
+    with closing(PostgresStore(address, decided_within_s=0.3)) as store, nobody_commits(address) as done:
+        threading.Timer(0.8, done).start()
+        with pytest.raises(Conflict, match="decided too long ago"):
+            store.apply(replace(made, at=store.now()))
+        assert store.maintenance("M1") is None
+
+
+# -- what hangs
+
+
+def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits and hears why; who writes after it hears so at once, while reads go on and following changes nothing in it."""
+    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
+    monkeypatch.setattr(postgres_pool, "AWAY_S", 1.0)
+    with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
+        with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
+            store.apply(change(audit=[entry()]))
+        feed.look(None, 0.0)
+        begun_s = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="does not commit"):
+            store.apply(change(audit=[entry()]))
+        assert time.monotonic() - begun_s < 0.1
+        assert store.scopes() == {}
+        done()
+        time.sleep(1.0)
+        store.apply(change(audit=[entry()]))
+        store.apply(change(audit=[entry()]))
+
+
+def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large change of the same scope is under way: the database is well, and whoever waited decides again."""
+    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
+    with closing(PostgresStore(address)) as store, psycopg.connect(address) as other:
+        store.apply(change(scopes=[scope()]))
+        other.execute("SELECT FROM forewarn.scopes FOR UPDATE")
+        with pytest.raises(Conflict):
+            store.apply(change(expect=[("shop", 1)], scopes=[scope(version=1)]))
+        store.apply(change(audit=[entry()]))
+
+
+def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements travel together, and the server would wait for the next for ever: whoever needs the lock ends the silence."""
+    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
+    monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.3)
+    with closing(PostgresStore(address)) as stopped, closing(PostgresStore(address)) as store:
+        with pytest.raises(StoreUnavailable), stopped._pool.pipeline(WRITE) as (connection, _):
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [COMMIT_LOCK]).fetchall()
+            time.sleep(0.3)
+            with pytest.raises(StoreUnavailable, match="does not commit"):
+                store.apply(change(audit=[entry()]))
+            store.apply(change(audit=[entry()]))
+        assert len(store.audit(AuditQuery())) == 1
+
+
+def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked in a change and answered leaves the server with its limit on silence."""
+    monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.2)
+    with closing(PostgresStore(address)) as store, pytest.raises(StoreUnavailable), store._writing() as writer:
+        assert [row["version"] for row in writer.ask("lock_maintenances", ids=["M1"])] == []
+        time.sleep(0.6)
+        writer.one("forget_leases")
+
+
+def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes something of a million machines is silent for long, and nobody waits for him."""
+    monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.2)
+    with closing(PostgresStore(address)) as store:
+        store.apply(change(scopes=[scope()], machines=[machine("web-0"), machine("web-1")]))
+        names = []
+        for known in store.known():
+            time.sleep(0.3)
+            names.append(known.name)
+        assert names == ["web-0", "web-1"]
+
+
+# -- what became another
+
+
+def test_a_server_that_became_read_only_is_left(address: str, store: PostgresStore) -> None:
+    """No connection to it is kept: the next one finds whichever can be written."""
+    with store._pool.transaction(READ) as first, store._pool.transaction(READ):
+        pass
+    assert len(store._pool._idle) == 2
+    for connection in store._pool._idle:
+        connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        store.apply(change(audit=[entry()]))
+    assert first.closed
+    assert not store._pool._idle
+    store.apply(change(audit=[entry()]))
+    raw(address, "SELECT 1")
+
+
+def test_a_schema_that_others_migrated_is_noticed() -> None:
+    """A node that still runs neither writes to it nor counts as following."""
+    address = SHARED.fresh()
+    with closing(PostgresStore(address)) as store, closing(store.feed()) as feed:
+        mark = feed.look(None, 0.0).mark
+        raw(address, "INSERT INTO schema_version VALUES (99, now())")
+        with pytest.raises(StoreUnavailable, match=r"schema 99, made by a newer forewarn.*upgrade forewarn"):
+            store.apply(change(audit=[entry()]))
+        with pytest.raises(StoreUnavailable, match="schema 99"):
+            feed.look(mark, 0.0)
+        with pytest.raises(StoreUnavailable, match="schema 99"):
+            store.scopes()  # and everybody is told
+
+
+def test_leases_survive_a_clock_that_was_set_back(address: str, store: PostgresStore) -> None:
+    """One that ends later than it could ends as if it had just been taken: a dead node's work is not kept from others."""
+    assert store.take_lease("ticker", "dead:1", 0.2)
+    assert store.take_lease("node dead:1", "dead:1", 0.2)
+    raw(address, "UPDATE leases SET until = until + interval '1 hour'")
+    assert not store.take_lease("ticker", "other:1", 0.2)
+    assert store.living() == {"dead:1"}
+    time.sleep(0.25)
+    assert store.take_lease("ticker", "other:1", 0.2)
+    assert store.living() == set()
+
+
+# -- what is said
+
+
+def test_what_is_missing_is_named_with_what_to_do() -> None:
+    """Whoever is refused at the door is told in the server's words, and what they mean."""
+    server = SHARED.server
+    with pytest.raises(StoreUnavailable, match=r"no such database: make it with createdb.*\"nowhere\""):
+        PostgresStore(server.address("nowhere"))
+    with pytest.raises(StoreUnavailable, match=r"refuses this user.*\"nobody\""):
+        PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres")
+    server.execute("CREATE ROLE hardly LOGIN CONNECTION LIMIT 0")
+    with pytest.raises(StoreUnavailable, match=r"no connection left: raise max_connections"):
+        PostgresStore(f"postgresql://hardly@127.0.0.1:{server.port}/postgres")
+
+
+def test_options_of_an_address_come_before_ours(address: str) -> None:
+    """Whoever sets something of his own keeps our limits, and where our tables are."""
+    with closing(PostgresStore(f"{address}?options=-c%20geqo%3Doff%20-c%20search_path%3Dpublic")) as store:
+        with store._pool.transaction(READ) as connection:
+            shown = [
+                next(iter(connection.execute(f"SHOW {name}".encode()).fetchall()[0].values()))
+                for name in ("geqo", "search_path", "statement_timeout", "idle_in_transaction_session_timeout")
+            ]
+        assert shown == ["off", "forewarn", "5s", "5s"]
+
+
+def test_a_server_elsewhere_should_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on this machine, and nobody checks who it is: that is told; a socket, loopback and verified ones are fine."""
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    monkeypatch.delenv("PGHOST", raising=False)
+    for fine in ("/db", "localhost/db", "127.0.0.1,[::1]/db", "%2Frun%2Fpostgresql/db", "db.example/db?sslmode=verify-full"):
+        assert Dsn(f"postgresql://{fine}").unverified == ""
+    for bad in ("db.example/db", "127.0.0.1,10.0.0.1/db", "db.example/db?sslmode=require"):
+        assert "sslmode=verify-full" in Dsn(f"postgresql://{bad}").unverified
+    monkeypatch.setenv("PGSSLMODE", "verify-ca")
+    assert Dsn("postgresql://db.example/db").unverified == ""
+
+
+def test_a_password_on_the_command_line_is_warned_of() -> None:
+    """Everybody on the machine can read it there; the warning does not say it again."""
+    assert holds_password(f"postgresql://u:{PASSWORD}@h/db")
+    assert holds_password(f"postgresql://u@h/db?password={PASSWORD}")
+    assert not holds_password("postgresql://u@h/db")
+    command = [sys.executable, "-m", "forewarn", "serve", "--store", f"postgresql://u:{PASSWORD}@127.0.0.1:1/db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode != 0
+    assert "FOREWARN_STORE" in done.stderr
+    assert "~/.pgpass" in done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_the_number_of_connections_is_a_setting(address: str) -> None:
+    """As many as the database can give to every node."""
+    store = open_store(load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"}))
+    assert isinstance(store, PostgresStore)
+    assert store.connections().most == 3
+    store.close()
