@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -123,6 +124,13 @@ def executor_for(settings: Settings) -> Executor:
     return ExternalExecutor()
 
 
+def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
+    try:
+        return clock_for(settings.clock, floor=floor)
+    except Invalid as error:
+        raise InvalidSettings(f"clock: {error}") from None
+
+
 def _new_place() -> str:
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:60] or "host"
     return f"{host}-{secrets.token_hex(4)}"
@@ -153,22 +161,19 @@ class Service(Node):
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
-        self.place: Place | None = None
         store = store or open_store(settings)
         shared = store if isinstance(store, SharedStore) and clock is None else None
+        self.place: Place | None = None
         follower: Follower | None = None
         try:
             store.hold()
             if shared is not None:
                 follower, clock = follow(shared)
-                if settings.role != "guest":
-                    self.place = Place(settings.state_dir, _new_place)
             elif clock is None:
                 lived = [s.changed for s in store.scopes().values() if s.changed is not None]
-                clock = clock_for(settings.clock, floor=max(lived, default=None))
-        except Invalid as error:
-            store.close()
-            raise InvalidSettings(f"clock: {error}") from None
+                clock = _clock_of(settings, floor=max(lived, default=None))
+            if shared is not None and settings.role != "guest":
+                self.place = Place(settings.state_dir, _new_place)
         except BaseException:
             store.close()
             raise

@@ -219,8 +219,41 @@ def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: i
     """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
     with house(token_free="true") as home:
         assert not (folder_of(home) / "operator.token").exists()
-        for path in ("/v1/scopes", "/healthz", "/metrics"):
+        for path in ("/v1/scopes", "/readyz", "/metrics"):
             assert home.ask("GET", path, headers=headers).status == status
+        assert home.ask("GET", "/healthz", headers=headers).status == 200  # says nothing of the fleet
+
+
+def test_the_environments_token_is_known_without_asking_the_store() -> None:
+    """Whoever brings it may look, and is told why nothing else works, while the store is away."""
+
+    def away() -> list[Token]:
+        raise StoreUnavailable("away")
+
+    access = Access(away, environment_token="of the environment")
+    for identify in (access.identify, access.watcher):
+        assert identify(bearing("of the environment"), "127.0.0.1").role is Role.OPERATOR
+    with pytest.raises(StoreUnavailable):
+        access.identify(bearing("another"), "127.0.0.1")
+    with pytest.raises(Unauthorized):
+        access.watcher(bearing("another"), "127.0.0.1")
+
+
+def test_a_watcher_does_not_wait_for_a_store_that_does_not_answer() -> None:
+    """Where it is known to be silent it is not asked: whoever it knew at the start may look."""
+    kept = Token(id="kept", name="kept", role=Role.VIEWER, digest=digest("kept"), created=START)
+    asked: list[int] = []
+
+    def tokens() -> list[Token]:
+        asked.append(1)
+        return [kept]
+
+    answers = True
+    access = Access(tokens, reachable=lambda: answers)
+    access.learn()
+    answers = False
+    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
+    assert len(asked) == 1
 
 
 def test_whoever_watches_is_known_while_the_store_is_away() -> None:

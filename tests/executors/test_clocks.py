@@ -68,11 +68,11 @@ def test_a_jump_says_what_was_last_trusted() -> None:
     times.set_by(3_600)
     clock.now()
     first = clock.jump()
-    assert first == (trusted, 3_600.0, START)
+    assert first == (trusted, 3_600.0, trusted - timedelta(minutes=10))
     times.set_by(60)
     clock.now()
     second = clock.jump()
-    assert second == (trusted, 3_660.0, START)
+    assert second == (trusted, 3_660.0, trusted - timedelta(minutes=10))
     clock.note_jump(first)
     assert clock.jump() == second
     clock.note_jump(second)

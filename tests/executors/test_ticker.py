@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import ManualClock, ScaledClock, SystemClock, clock_for
-from forewarn.control import MAX_DECISION_AGE_S, Control
+from forewarn.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
@@ -478,8 +478,8 @@ class ContendedStore(MemoryStore):
         super().apply(change)
 
 
-@pytest.mark.parametrize(("times", "fails"), [(2, False), (3, True)])
-def test_a_request_is_decided_again_at_most_three_times(times: int, fails: bool) -> None:
+@pytest.mark.parametrize(("times", "fails"), [(MAX_TRIES - 1, False), (MAX_TRIES, True)])
+def test_a_request_is_decided_again_a_few_times(times: int, fails: bool) -> None:
     """A conflict means reload and decide again; too many of them are said, and nothing is half done."""
     store = ContendedStore()
     service = make_service(store)

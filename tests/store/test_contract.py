@@ -482,6 +482,21 @@ def test_of_two_holds_the_earlier_counts(store: Store) -> None:
     assert store.snapshot(Focus(shown=True)).hold is None
 
 
+def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) -> None:
+    """Whoever notices the same jump later finds that it was confirmed; the next hold counts, however late its moment."""
+    first = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    later = Hold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
+    store.apply(replace(change(), hold=first))
+    assert store.snapshot(Focus()).confirmed is None
+    store.apply(replace(change(at(3_900)), releases_hold=True))
+    held = store.snapshot(Focus())
+    assert (held.hold, held.confirmed) == (None, replace(first, confirmed=at(3_900)))
+    assert store.snapshot(Focus(shown=True)).confirmed is None
+    store.apply(replace(change(), hold=later))
+    held = store.snapshot(Focus())
+    assert (held.hold, held.confirmed) == (later, None)
+
+
 def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     """What waited for the clock has no other moment to be looked at again."""
     store.apply(

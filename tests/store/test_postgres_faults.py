@@ -219,7 +219,13 @@ def test_a_server_elsewhere_should_be_verified(monkeypatch: pytest.MonkeyPatch) 
     """Not on this machine, and nobody checks who it is: that is told; a socket, loopback and verified ones are fine."""
     monkeypatch.delenv("PGSSLMODE", raising=False)
     monkeypatch.delenv("PGHOST", raising=False)
-    for fine in ("/db", "localhost/db", "127.0.0.1,[::1]/db", "%2Frun%2Fpostgresql/db", "db.example/db?sslmode=verify-full"):
+    for fine in (
+        "/db",
+        "localhost/db",
+        "127.0.0.1,[::1]/db",
+        "%2Frun%2Fpostgresql/db",
+        "db.example/db?sslmode=verify-full",
+    ):
         assert Dsn(f"postgresql://{fine}").unverified == ""
     for bad in ("db.example/db", "127.0.0.1,10.0.0.1/db", "db.example/db?sslmode=require"):
         assert "sslmode=verify-full" in Dsn(f"postgresql://{bad}").unverified

@@ -4,10 +4,11 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.applications import Starlette
 
+from forewarn.core.errors import StoreUnavailable
 from forewarn.web.operator import TICKER_SILENT_S, operator_app
 from tests.patience import until
 from tests.web.serving import STRANGER, URL, WEB_0, Serving, get, serving, status
@@ -36,9 +37,14 @@ def app_of(
     ticked_at_s: Callable[[], float | None] = time.monotonic,
     store_works: Callable[[], str] = lambda: "",
     guests_accepted: Callable[[], bool] = lambda: True,
+    guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     return operator_app(
-        ticked_at_s=ticked_at_s, store_works=store_works, guests_accepted=guests_accepted, guests=served.guests
+        ticked_at_s=ticked_at_s,
+        store_works=store_works,
+        guests_accepted=guests_accepted,
+        guests=served.guests,
+        guard=guard,
     )
 
 
@@ -56,6 +62,17 @@ def test_healthz_says_that_the_process_lives() -> None:
         code, _, body = ask(app_of(served, store_works=lambda: "away"), "/healthz")
         assert code == 200
         assert json.loads(body)["status"] == "ok"
+
+
+def test_healthz_asks_nobody_who_looks() -> None:
+    """A process is not restarted because its database, which knows the tokens, is away; the rest is not for everybody."""
+
+    def refuse(headers: Mapping[str, str], peer: str) -> None:
+        raise StoreUnavailable("the database is away")
+
+    with serving() as served:
+        app = app_of(served, guard=refuse)
+        assert [ask(app, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 503, 503]
 
 
 def test_readyz_says_which_part_does_not_work() -> None:
