@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from forewarn.core.errors import Conflict, StoreUnavailable
-from forewarn.store import AuditQuery
+from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres import PostgresStore
 from tests.nodes.nodes import some_nodes, until
 from tests.store.servers import SHARED, Server
@@ -128,6 +128,44 @@ def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
     assert known.version > 1_000_000
     assert not feed.look(news.mark, 0.0).everything
     feed.close()
+    store.close()
+
+
+def test_what_guests_are_shown_is_never_of_a_server_nobody_agreed_on(pair: Pair) -> None:
+    """Whoever reads first after a failover that lost commits, reads a new epoch: not what the old one had before it."""
+    store = PostgresStore(pair.address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    until(pair.caught_up)
+    pair.part()
+    store.apply(change(expect=[("shop", 1)], scopes=[replace(saved_scope(store), incarnation=5)]))
+    pair.fail_over()
+
+    def shown() -> tuple[int, int] | None:
+        try:
+            found = store.snapshot(Focus(scopes=("shop",), whole=False, shown=True)).scopes["shop"]
+        except StoreUnavailable:
+            return None
+        return found.epoch, found.incarnation
+
+    seen: list[tuple[int, int] | None] = []
+    until(lambda: seen.append(shown()) or seen[-1] is not None, 30)
+    assert seen[-1] == (1_001, 1)
+    store.close()
+
+
+def test_what_was_read_before_the_nodes_agreed_does_not_count() -> None:
+    """Another node agrees on the new server just after this one has read: it reads again, and that is everything."""
+    address = SHARED.fresh()
+    store, other = PostgresStore(address), PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    feed = store.feed()
+    mark = feed.look(None, 0.0).mark
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET timeline = 99")
+    store.adopt = lambda: other.adopt() and False  # type: ignore[method-assign]
+    assert feed.look(mark, 0.0).everything
+    feed.close()
+    other.close()
     store.close()
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from psycopg.rows import tuple_row
 
 from forewarn.core.errors import Conflict
-from forewarn.core.model import AuditEntry, Change
-from forewarn.store import Connections
+from forewarn.core.model import AuditEntry, Change, Snapshot
+from forewarn.store import Connections, Focus
 from forewarn.store.postgres_news import PostgresFeed
 from forewarn.store.postgres_pool import (
     FLEET_WITHIN_S,
@@ -148,9 +148,19 @@ class PostgresStore(SqlStore):
             self.adopt()
             raise Conflict("the database has failed over: decide again on what it holds now") from None
 
-    def _prepare(self, writer: Session, change: Change) -> None:
-        if not _same_cluster(writer):
+    def snapshot(self, focus: Focus) -> Snapshot:
+        try:
+            return super().snapshot(focus)
+        except _AnotherServer:
+            self.adopt()
+            return super().snapshot(focus)
+
+    def _recognise(self, reader: Session) -> None:
+        if not _same_cluster(reader):
             raise _AnotherServer
+
+    def _prepare(self, writer: Session, change: Change) -> None:
+        self._recognise(writer)
         ids = {m.id for m in change.maintenances} | set(change.wakes)
         if ids:
             writer.ask("lock_maintenances", ids=writer.listed(sorted(ids)))
