@@ -20,7 +20,7 @@ from forewarn.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
-from tests.nodes.nodes import until
+from tests.patience import until
 from tests.web.serving import START, WEB_0, Serving, body, get, serving, status
 
 
