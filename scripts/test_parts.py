@@ -31,6 +31,8 @@ PARTS: dict[str, list[str]] = {
     # Most of it is waiting for others' programs.
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "test kit": [*PYTEST, "tests/testing"],
+    # Most of it is waiting for notices to run and leases to end.
+    "chaos": [*PYTEST, "tests/chaos"],
     # Most of it is waiting for leases and time limits to end.
     "nodes": [*PYTEST, "-n", "3", "tests/nodes"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
@@ -50,7 +52,7 @@ PARTS: dict[str, list[str]] = {
     "stories": [*PYTEST, "tests/scenarios"],
     "docs": [*PYTEST, "tests/docs"],
 }
-LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation")
+LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation", "chaos")
 # More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
 LANES = 3
 

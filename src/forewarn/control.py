@@ -83,12 +83,17 @@ class Control:
         self._order_timeout_s = order_timeout_s
         self._monotonic = monotonic
         self._bells: list[Bell] = []
+        self._relied_on: list[Callable[[Iterable[Scope]], None]] = []
         # Within a process one decision at a time: a version check should only ever fail because of another process.
         self._deciding = threading.Lock()
 
     def listen(self, bell: Bell) -> None:
         """Be told of every change, after it was saved and before whoever asked for it is answered."""
         self._bells.append(bell)
+
+    def listen_to_answers(self, hearer: Callable[[Iterable[Scope]], None]) -> None:
+        """Be told by what scopes somebody is answered yes though nothing is saved, for another node did it before."""
+        self._relied_on.append(hearer)
 
     # -- fleet
 
@@ -428,8 +433,11 @@ class Control:
             for _ in range(MAX_TRIES):
                 self.refuse_repetition(once)
                 decided_s, now = self._monotonic(), self._now()
-                change = decide(self._store.snapshot(focus), now)
+                snapshot = self._store.snapshot(focus)
+                change = decide(snapshot, now)
                 if self._save(change, decided_s):
+                    for hearer in self._relied_on if change.empty else ():
+                        hearer(snapshot.scopes.values())
                     return change
         raise _too_many_conflicts()
 

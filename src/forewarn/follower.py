@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 
 from forewarn.clock import KeptClock
-from forewarn.core.errors import ForewarnError
+from forewarn.core.errors import ForewarnError, StoreUnavailable
 from forewarn.store import Feed, Mark, News
 
 LOOK_EVERY_S = 1.0
 RETRY_S = 0.5
+CATCH_UP_WITHIN_S = 3.0
 # "`/readyz` fails after 3 s."
 UNREADY_AFTER_S = 3.0
 
@@ -32,6 +33,7 @@ class Follower:
         self._stopping = threading.Event()
         self._trouble = ""
         self._asked_s = 0.0
+        self._looked = threading.Condition()
         self.warning = ""
 
     def listen(self, hearer: Hearer) -> None:
@@ -63,7 +65,9 @@ class Follower:
         self._clock.keep(news.now, news.told_s)
         for hearer in self._hearers:
             hearer(news)
-        self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
+        with self._looked:
+            self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
+            self._looked.notify_all()
         if self._trouble:
             log.info("the database is back, and everything is read")
             self._trouble = ""
@@ -72,6 +76,13 @@ class Follower:
     def timeline(self) -> int:
         """Which of the database's lives this is; 0 before it was first heard of."""
         return self._mark.cluster[1] if self._mark is not None else 0
+
+    def catch_up(self, within_s: float = CATCH_UP_WITHIN_S) -> None:
+        """Returns when all that the database has by now is known here."""
+        begun_s = time.monotonic()
+        with self._looked:
+            if not self._looked.wait_for(lambda: self._asked_s >= begun_s, within_s):
+                raise StoreUnavailable("what other nodes saved is not known here yet: ask again")
 
     def silent_s(self) -> float:
         """How long ago all that the database had was known here."""

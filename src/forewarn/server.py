@@ -203,6 +203,7 @@ class GuestSide:
         service.control.listen(self.documents.heard)
         if follower is not None:
             follower.listen(self.documents.follow)
+            service.control.listen_to_answers(self.documents.at_least)
         self.guests = Guests(
             self.documents,
             service.control,
@@ -487,6 +488,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         advance=service.ticker.advance,
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
+        catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
     )
     portal = _portal(service, api, access, streams, next(iter(guests.listener.urls), ""))
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)

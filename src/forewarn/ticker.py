@@ -78,6 +78,7 @@ class Ticker:
         self._may_tick = may_tick
         self._leads = shared is None and may_tick
         self._renew_at_s = 0.0
+        self._lives_until_s = 0.0  # others may take our orders over from then on
         # Who took an order, and by which executor: another one must not take it for its own after a restart.
         self._taker = f"{executor.name} on {node}"
         self._retain = timedelta(seconds=retain_history_s) if retain_history_s else None
@@ -94,7 +95,7 @@ class Ticker:
         self._chores: list[Chore] = []
         # Ends of orders that are not saved yet: a store that is away must not lose them.
         self._unsaved: deque[Report] = deque()
-        # Orders we may have taken: the store failed while it saved that, and nobody else will begin them.
+        # Orders that may be ours: the store failed while it saved that, or our lease ended. If so, nobody else begins them.
         self._doubtful: set[str] = set()
         self._trouble = ""
         self._backoff_s = 0.0
@@ -167,7 +168,9 @@ class Ticker:
         done: Counter[str] = Counter()
         if self._shared is None or time.monotonic() < self._renew_at_s:
             return done
+        lives_until_s = time.monotonic() + LEASE_S
         self._shared.take_lease(f"node {self._node}", self._node, LEASE_S)
+        self._lives_until_s = lives_until_s
         leads = self._may_tick and self._shared.take_lease(TICKER_LEASE, self._node, LEASE_S)
         if leads != self._leads:
             log.info("this node ticks from now on" if leads else "another node ticks")
@@ -325,6 +328,9 @@ class Ticker:
             except StoreUnavailable:
                 self._doubtful.add(order.id)
                 raise
+            if self._shared is not None and time.monotonic() > self._lives_until_s:
+                self._doubtful.add(order.id)  # we were stopped meanwhile, and it may be another's by now
+                break
             self._begin(replace(work, order=taken))
             done["took {} order(s)"] += 1
         return done

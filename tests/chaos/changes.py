@@ -169,9 +169,10 @@ class Changes:
                     yield f"{request.who} approved event {event_id}, was told yes, and it is lost"
 
     def _waited_no_longer(self, event: Event, at: float) -> bool:
+        """A moment in the audit is never later than when it was saved."""
         ends = [entry.at for entry in self._noted["event cancelled", event.id]]
         ends += [event.started_at] if event.started_at is not None else []
-        return any(moment <= at + BEHIND_S for moment in ends)
+        return any(moment <= at for moment in ends)
 
     def _approvals_recorded(self) -> Iterator[str]:
         for event in self.history.events:

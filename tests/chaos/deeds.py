@@ -1,11 +1,12 @@
 """Starts and work: nothing starts twice or early, and the command ran once per attempt; the command itself is the witness.
 
-It may run again only where the order was taken over: "where [the executor] knows nothing, the work begins again under the same
-id and attempt" (decision 13). So an attempt begins at most once more often than it was taken over.
+It may run again only where the order was taken over and "[the executor] knows nothing" (decision 13). The nodes share the folder
+of orders under way, so it knows whatever has begun: an attempt begins at most once more for each time that it was taken over
+before it had begun, by whoever took it over and, late, by the one it was taken from.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.chaos.history import Event, History
@@ -22,14 +23,19 @@ class Deeds:
         self._approval = {scope.name: scope.approval for scope in history.scopes}
         self._said = {m.id: m.description for m in history.maintenances}
         self._noted: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._attempts: Counter[tuple[str, str, int]] = Counter()
+        self._taken_over: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._taken_at: dict[tuple[str, int], float] = {}
         for entry in history.audit:
             self._noted[entry.action, entry.event].append(entry.at)
             if found := _ATTEMPT.match(entry.detail):
-                self._attempts[entry.action, entry.event, int(found[1])] += 1
                 if entry.action == "order taken":
                     self._taken_at[entry.event, int(found[1])] = entry.at
+                elif entry.action == "order taken over":
+                    self._taken_over[entry.event, int(found[1])].append(entry.at)
+        self._approved_by: dict[str, set[str]] = defaultdict(set)  # as recorded: machines, "" for an operator
+        for entry in history.audit:
+            if entry.action == "event approved":
+                self._approved_by[entry.event].add(entry.who.partition("/")[2])
         self._asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, by which machine or "" an operator
         for request in history.requests:
             if request.what in ("approve", "approve event") and not request.refused:
@@ -40,6 +46,7 @@ class Deeds:
     def complaints(self) -> Iterator[str]:
         for event in self.history.events:
             yield from self._started_once(event)
+            yield from self._recorded(event)
             yield from self._noticed(event)
         for event_id in sorted(self.early):
             yield f"event {event_id} started before its NotBefore and without approval"
@@ -54,6 +61,12 @@ class Deeds:
             yield f"event {event.id} started {starts} times"
         if (starts > 0) != (event.status in HAS_STARTED):
             yield f"event {event.id} is {event.status} and started {starts} times in the audit"
+
+    def _recorded(self, event: Event) -> Iterator[str]:
+        """What let it start before its time is in the audit."""
+        early = [at for at in self._noted["event started", event.id] if at < (event.not_before_at or 0.0)]
+        if early and not self._suffices(event, self._approved_by[event.id]):
+            yield f"event {event.id} started before its NotBefore and no approval is recorded"
 
     def _noticed(self, event: Event) -> Iterator[str]:
         if event.published_at is None or event.not_before_at is None:
@@ -80,20 +93,25 @@ class Deeds:
 
     def _had_go(self, event: Event, by: float) -> bool:
         """Whether those who may have asked for its start by then suffice."""
-        machines = {machine for at, machine in self._asked[event.id] if at <= by}
-        if "" in machines:
-            return True
-        return machines >= set(event.resources) if self._approval[event.scope] == "all" else bool(machines)
+        return self._suffices(event, {machine for at, machine in self._asked[event.id] if at <= by})
+
+    def _suffices(self, event: Event, machines: set[str]) -> bool:
+        if "" in machines or self._approval[event.scope] != "all":
+            return bool(machines)
+        return machines >= set(event.resources)
 
     # -- work
 
     def _worked(self) -> Iterator[str]:
         events = {event.id: event for event in self.history.events}
-        began = Counter((w.order, w.attempt) for w in self.history.worked if w.what == "began")
-        for (order, attempt), count in began.items():
-            allowed = 1 + self._attempts["order taken over", order, attempt]
-            if count > allowed:
-                yield f"attempt {attempt} of order {order} was begun {count} times and taken over {allowed - 1} times"
+        began: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for worked in self.history.worked:
+            if worked.what == "began":
+                began[worked.order, worked.attempt].append(worked.at)
+        for (order, attempt), moments in began.items():
+            again = sum(at < min(moments) for at in self._taken_over[order, attempt])
+            if len(moments) > 1 + again:
+                yield f"attempt {attempt} of order {order} was begun {len(moments)} times, of which {again} again with reason"
         for worked in self.history.worked:
             if worked.order not in events:
                 yield f"work was done for order {worked.order}, which does not exist"

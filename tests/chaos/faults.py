@@ -20,6 +20,8 @@ HOLDER = -2
 # A lease lasts 10 s: its holder is stopped for longer.
 STOPPED_S = (11.0, 13.0)
 CALM_BEFORE_S = 1.0
+# So long after the last fault may have begun, everything is mended.
+CALM_AFTER_S = 1.0
 
 
 class Fault(NamedTuple):
@@ -40,7 +42,7 @@ def schedule(seed: int, seconds: float, nodes: int = 3) -> list[Fault]:
         node = chance.randrange(nodes)
         if what != "kill" and chance.random() < 0.3:
             node = EVERYBODY
-        found.append(Fault(at_s, what, node, chance.uniform(0.3, 5.0)))
+        found.append(Fault(at_s, what, node, min(chance.uniform(0.3, 5.0), seconds + CALM_AFTER_S - at_s)))
     return sorted(found)
 
 
@@ -62,6 +64,7 @@ class Doing:
     def __init__(self, house: House, wires: Sequence[Wire], recorder: Recorder) -> None:
         self._house, self._wires, self._recorder = house, wires, recorder
         self._stopped: dict[int, int] = {}
+        self._down: dict[int, int] = {}  # which fault has it down
 
     def begin(self, number: int, fault: Fault) -> None:
         if fault.what in ("cut", "stall"):
@@ -69,6 +72,8 @@ class Doing:
                 getattr(wire, fault.what)()
             self._note(fault.what, fault.node)
             return
+        if fault.what == "kill" and self._down.setdefault(fault.node, number) != number:
+            return  # it is down already
         node = self._stopped.setdefault(number, self._house.holder()) if fault.node == HOLDER else fault.node
         self._house.signal(node, signal.SIGKILL if fault.what == "kill" else signal.SIGSTOP)
         self._note(fault.what, node)
@@ -78,10 +83,11 @@ class Doing:
             for wire in self._wires_of(fault):
                 wire.mend()
             self._note("mend", fault.node)
-        elif fault.what == "kill":
+        elif fault.what == "kill" and self._down.get(fault.node) == number:
+            del self._down[fault.node]
             self._house.restart(fault.node)
             self._note("restart", fault.node)
-        else:
+        elif fault.what == "stop":
             self._house.signal(self._stopped[number], signal.SIGCONT)
             self._note("continue", self._stopped[number])
 

@@ -5,10 +5,11 @@ it. The command is the witness: it writes down each beginning and end itself.
 """
 
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -42,8 +43,9 @@ class House:
         self._command = folder / "work"
         self._command.write_text(WORK.format(file=self.witness))
         self._command.chmod(0o755)
-        self._living: list[Node | None] = [None] * len(addresses)
+        self._processes: list[subprocess.Popen[str] | None] = [None] * len(addresses)
         self._peers = [Peer(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
+        self._killed = [0] * len(addresses)
         self._starting: list[threading.Thread] = []
         self._closed = False
 
@@ -56,8 +58,8 @@ class House:
         return self._peers
 
     def restart(self, number: int) -> None:
-        """Like whoever watches over a service: again and again until it is up."""
-        thread = threading.Thread(target=self._keep_starting, args=(number,), daemon=True)
+        """Like whoever watches over a service: again and again until it is up, or killed once more."""
+        thread = threading.Thread(target=self._keep_starting, args=(number, self._killed[number]), daemon=True)
         self._starting.append(thread)
         thread.start()
 
@@ -69,25 +71,25 @@ class House:
         self._starting.clear()
 
     def signal(self, number: int, which: signal.Signals) -> None:
-        node = self._living[number]
-        if node is not None:
-            with suppress(ProcessLookupError):
-                node.kill(which)
+        self._killed[number] += which is signal.SIGKILL
+        process = self._processes[number]
+        if process is not None:
+            process.send_signal(which)
 
     def holder(self) -> int:
         """Which node holds the ticker's lease; the first where nobody does."""
         with psycopg.connect(self._database, connect_timeout=5) as connection:
             row = connection.execute("SELECT node FROM forewarn.leases WHERE name = 'ticker'").fetchone()
         pid = int(str(row[0]).rpartition(":")[2]) if row else 0
-        pids = [node.process.pid if node is not None else -1 for node in self._living]
+        pids = [process.pid if process is not None else -1 for process in self._processes]
         return pids.index(pid) if pid in pids else 0
 
     def close(self) -> None:
         self._closed = True
 
-    def _keep_starting(self, number: int) -> None:
+    def _keep_starting(self, number: int, killed: int) -> None:
         deadline_s = time.monotonic() + START_WITHIN_S
-        while not self._closed and time.monotonic() < deadline_s:
+        while not self._closed and self._killed[number] == killed and time.monotonic() < deadline_s:
             process, log = self._nodes.begin(
                 self._addresses[number],
                 "--state-dir",
@@ -96,13 +98,16 @@ class House:
                 FOREWARN_COMMAND=str(self._command),
                 FOREWARN_MAX_STALE=f"{MAX_STALE_S}s",
             )
+            self._processes[number] = process
+            if self._killed[number] != killed:  # just now, and the signal went to the one before
+                process.kill()
+                return
             try:
                 node = Node(process, log)
             except AssertionError:
                 time.sleep(0.2)
                 continue
             name, life, *_ = self._peers[number]
-            self._living[number] = node
             addresses = (url.removeprefix("http://") for url in (node.guest, node.operator))
             self._peers[number] = Peer(name, life + 1, *addresses)
             return

@@ -111,7 +111,7 @@ class Operator(threading.Thread):
         self._keys += 1
         key = f"{self.name.replace(' ', '-')}-{self._keys}"
         machine = chance.choice(MACHINES)
-        work_s, fails = chance.choice((0.1, 0.3, 1, 4)), chance.random() < 0.15
+        work_s, fails = chance.choice((0.1, 0.3, 1, 3)), chance.random() < 0.15
         after_s = chance.choice((0, 0, 1, 3, 8))
         alone = self._keys <= PREEMPTED
         asked: dict[str, object] = {"type": "Preempt", "targets": {"machines": [str(machine)]}}
@@ -172,4 +172,5 @@ def _target(chance: Random, machine: Machine) -> dict[str, object]:
     """One machine, its update domain, or, now and then, all of its scope wave by wave."""
     one: dict[str, object] = {"machines": [str(machine)]}
     domain: dict[str, object] = {"scope": machine.scope, "update_domain": machine.update_domain}
-    return chance.choice((one, one, domain, {"scope": machine.scope}))
+    everything: dict[str, object] = {"scope": machine.scope}
+    return chance.choice((one, one, domain, everything))

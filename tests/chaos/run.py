@@ -18,7 +18,8 @@ from tests.chaos.fleet import MACHINES, Machine
 from tests.chaos.history import History, Recorder, Run
 from tests.chaos.house import MAX_STALE_S, a_house, work_done
 from tests.chaos.load import OPERATORS, Desk, Guest, Operator
-from tests.nodes.nodes import TOKEN, until, wire_to
+from tests.nodes.nodes import TOKEN, wire_to
+from tests.patience import until
 from tests.store.servers import Server
 
 NODES = 3

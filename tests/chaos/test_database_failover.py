@@ -21,7 +21,7 @@ from tests.chaos.run import NODES, run
 from tests.chaos.sights import stage
 from tests.handlers.loopback import alone
 from tests.handlers.patronis import SQL_PORT, TTL_S, WITHIN_S, Cluster, cluster_of
-from tests.nodes.nodes import until
+from tests.patience import until
 
 SEED = 4
 CALM_S, AFTERWARDS_S = 5.0, 5.0

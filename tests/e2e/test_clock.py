@@ -7,7 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.e2e.test_serve import forewarn, serving, until
+from tests.e2e.test_serve import forewarn, serving
+from tests.patience import until
 
 from forewarn.core.model import (
     Change,

@@ -7,10 +7,10 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.patience import until
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
@@ -68,13 +68,6 @@ def ended(runs: CommandExecutor, seconds: float = 15) -> Report:
         time.sleep(0.01)
     (report,) = reports
     return report
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> None:
@@ -196,6 +189,29 @@ def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
     (folder / "stray file").touch()
     executor(tmp_path, "true").tidy([])
     assert [path.name for path in folder.iterdir()] == ["stray file"]
+
+
+def test_what_another_node_began_meanwhile_is_not_tidied(tmp_path: Path) -> None:
+    """Two nodes of one machine share the folder: one that starts leaves alone what came after it had looked."""
+    starting = executor(tmp_path, "true")
+    runs = executor(tmp_path, script(tmp_path, "exit 0"))
+    runs.begin(work())
+    report = ended(runs)
+    starting.tidy([])
+    assert runs.status(work()) == report.outcome
+
+
+def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
+    """Stopped between taking an order and beginning it, and overtaken by another node of its machine: it watches."""
+    go = tmp_path / "go"
+    command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done")
+    second, late = executor(tmp_path, command), executor(tmp_path, command)
+    second.begin(work())
+    until(lambda: (tmp_path / "runs").exists())
+    late.begin(work())
+    go.touch()
+    assert ended(second).outcome == ended(late).outcome == Outcome(ok=True, reason="exit code 0", output="")
+    assert (tmp_path / "runs").read_text() == "run\n"
 
 
 def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:

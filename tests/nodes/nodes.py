@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,12 +89,14 @@ class Node:
         finally:
             connection.close()
 
-    def api(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
+    def api(self, method: str, path: str, body: object = None, key: str = "") -> tuple[int, dict[str, object]]:
         host, _, port = self.operator.removeprefix("http://").rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         try:
             sent = None if body is None else json.dumps(body)
             headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+            if key:
+                headers["Idempotency-Key"] = key
             connection.request(method, path, sent, headers)
             answer = connection.getresponse()
             told = answer.read()
@@ -169,13 +170,6 @@ def _end(process: "subprocess.Popen[str]") -> None:
 def some_nodes(folder: Path) -> Iterator[Nodes]:
     with ExitStack() as stack:
         yield Nodes(folder, stack)
-
-
-def until(true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 class Wire:

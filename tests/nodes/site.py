@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 from tests.handlers.loopback import alone, clean
 from tests.handlers.patronis import AS_POSTGRES
-from tests.nodes.nodes import until
+from tests.patience import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "nodes.md"
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)

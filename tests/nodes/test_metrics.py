@@ -12,7 +12,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.nodes.nodes import Node, some_nodes, until, wire_to
+from tests.nodes.nodes import Node, some_nodes, wire_to
+from tests.patience import until
 from tests.store.servers import SHARED
 
 ROOT = Path(__file__).parents[2]

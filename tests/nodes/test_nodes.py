@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, until, wire_to
+from tests.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, wire_to
+from tests.patience import until
 from tests.store.servers import SHARED
 
 
@@ -42,6 +43,22 @@ def test_no_guest_sees_time_run_backwards(nodes: Nodes) -> None:
         tags.append(seen.etag)
     newest = second.poll(etag='"999"')  # a tag nobody ever had is no reason to hide the document
     assert (newest.status, newest.etag) == (200, tags[-1])
+
+
+def test_what_another_node_did_is_shown_where_it_is_answered_again(nodes: Nodes, wire: Wire) -> None:
+    """A request repeated at a node that has not heard of it yet is answered there once its guests see it, and not before."""
+    address = SHARED.fresh()
+    first, second = nodes.start(address), nodes.start(address, FOREWARN_STORE_DIRECT=through(wire, address))
+    assert first.poll().etag == second.poll().etag == '"1"'
+    wire.stall()
+    asked = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
+    made = first.api("POST", "/v1/maintenances", asked, key="once")
+    assert made[0] == 201
+    again = second.api("POST", "/v1/maintenances", asked, key="once")
+    assert (again[0], len(second.poll().events)) == (503, 0)
+    wire.mend()
+    until(lambda: second.api("POST", "/v1/maintenances", asked, key="once") == made)
+    assert len(second.poll().events) == 1
 
 
 def test_a_change_reaches_guests_of_every_node(nodes: Nodes) -> None:

@@ -14,7 +14,6 @@ from forewarn.store import postgres_pool
 from forewarn.web import gate
 from forewarn.web.api import app
 from tests.isolation import page as networking
-from tests.nodes.nodes import until
 from tests.nodes.site import (
     DATABASES,
     GUESTS,
@@ -34,6 +33,7 @@ from tests.nodes.site import (
     with_database,
     with_nodes,
 )
+from tests.patience import until
 
 TEXT = PAGE.read_text("utf-8")
 WEB_0, WEB_1, DB_0, DB_1 = MACHINES

@@ -1,5 +1,6 @@
 """The parts of being several, one by one, with stores and clocks that a test holds in its hand."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.clock import KeptClock
+from forewarn.clock import KeptClock, ManualClock
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Progress
@@ -15,10 +16,11 @@ from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.server import Service
 from forewarn.store import Connections, Feed, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
-from forewarn.ticker import ELSEWHERE_AFTER_S, RENEW_EVERY_S, Ticker
+from forewarn.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.patience import until
 from tests.web.serving import START, WEB_0, Serving, body, get, serving, status
 
 
@@ -93,6 +95,22 @@ def test_silence_is_complained_about_after_three_seconds(monkeypatch: pytest.Mon
     assert follower.complaint() == ""
 
 
+def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here() -> None:
+    """A look that began before does not count; where none comes the answer is that it is not known."""
+    feed = ScriptedFeed()
+    follower = Follower(feed, KeptClock(lambda: START))
+    follower.begin()
+    waiting = threading.Thread(target=follower.catch_up, daemon=True)
+    waiting.start()
+    until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
+    assert waiting.is_alive()
+    follower.look(0.0)
+    waiting.join(5)
+    assert not waiting.is_alive()
+    with pytest.raises(StoreUnavailable, match="ask again"):
+        follower.catch_up(within_s=0.01)
+
+
 # -- staleness, and what other nodes showed
 
 
@@ -121,6 +139,22 @@ def test_what_is_too_old_is_not_told_in_either_lane() -> None:
         assert status(client.ask(get())) == 200
 
 
+def test_what_is_too_old_stays_so_whoever_asks_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of real seconds a poll trusts the present second; nobody else who reads it makes memory count for longer."""
+    monkeypatch.setattr(ManualClock, "steady", True)
+    with sharing() as served:
+        client, documents = served.client(), served.side.documents
+        for _ in range(4):
+            assert status(client.ask(get())) == 200
+        assert served.guests.counters.remembered > 0
+        documents.fresh_until_s = time.monotonic() + 0.05
+        until(lambda: documents.stale(time.monotonic()))
+        documents.now()
+        assert status(client.ask(get())) == 503
+        documents.follow(news(1))
+        assert status(client.ask(get())) == 200
+
+
 def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
     """Whoever has seen more than we know makes us read the scope, also with bytes we remember; an older tag does not."""
     with sharing() as served:
@@ -139,6 +173,21 @@ def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
         served.store.away = True
         newer = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "3"')
         assert status(client.ask(newer)) == 503  # anything else could be older than what it has
+
+
+def test_a_yes_to_what_another_node_did_is_shown_here_first() -> None:
+    """An approval of what another node cancelled saves nothing; and yet this node's guests see that it is gone."""
+    with sharing() as served:
+        served.client().ask(get())
+        control, documents = served.service.control, served.side.documents
+        control.listen_to_answers(documents.at_least)
+        served.reboot("shop", "web-0")
+        (event,) = documents.views["shop"].state.events
+        control._bells.clear()  # from here on another node does it, and this one does not hear of it
+        control.cancel_maintenance(event.maintenance_id, Actor("operator of another node"))
+        assert len(documents.views["shop"].state.events) == 1
+        control.approve("shop", "web-0", [event.id], Actor("shop/web-0"))  # "ended: 200, nothing changes"
+        assert len(documents.views["shop"].state.events) == 0
 
 
 @pytest.mark.parametrize("tag", ['"1"', '"0"', '"x"', "null", '"2-0"', '"' + "9" * 19 + '"', '"1-1"'])
@@ -314,6 +363,36 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool, m
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker, monkeypatch)
     assert len(executor.asked) == 2
+
+
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
+    overtaken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease ended between taking an order and beginning it: another may have begun it, and then it does not."""
+    store = SharedMemory()
+    service = make_service(store, enabled=False)
+    executor = ScriptedExecutor(Progress.UNKNOWN)
+    ticker = ticker_on(service, "a:1", executor)
+    event_id = reboot(service)
+    real_s, real_take = time.monotonic, service.control.take_order
+
+    def stopped(order_id: str, actor: Actor, *, node: str) -> Order:
+        taken = real_take(order_id, actor, node=node)
+        monkeypatch.setattr(time, "monotonic", lambda: real_s() + LEASE_S + 1)
+        if overtaken:
+            service.control.take_over_order(order_id, actor, node="scripted on b:2", of=node)
+        return taken
+
+    monkeypatch.setattr(service.control, "take_order", stopped)
+    ticker.cycle()
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert order.state is OrderState.RUNNING
+    assert executor.asked == []
+    store.alive.add("b:2")
+    ticker.cycle()
+    assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class Executor(Protocol):
         """The report was saved: whatever was kept to answer `status` may go."""
 
     def tidy(self, running: Collection[Work]) -> None:
-        """Called once at start: everything kept for orders not in `running` may go."""
+        """Called once at start: everything found here that is of orders not in `running` may go."""
 
     def close(self) -> None:
         """Leave running work to itself; the next start finds it by `status`."""

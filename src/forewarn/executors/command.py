@@ -54,6 +54,8 @@ class CommandExecutor:
         self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.nudge = nudge
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Another node of this machine may share the folder: what it begins from here on is not ours to tidy.
+        self._found = [each for each in folder.iterdir() if each.is_dir()]
 
     def status(self, work: Work) -> Progress | Outcome:
         folder = self._folder_of(work)
@@ -65,7 +67,10 @@ class CommandExecutor:
         return self._parallel - len(self._watched)
 
     def begin(self, work: Work) -> None:
-        self._await_in_thread(work, self._spawn(work))
+        if _locked(self._folder_of(work)):
+            self.watch(work)  # a node of this machine that took it over from us has begun it meanwhile
+        else:
+            self._await_in_thread(work, self._spawn(work))
 
     def watch(self, work: Work) -> None:
         self._await_in_thread(work, None)
@@ -86,8 +91,8 @@ class CommandExecutor:
 
     def tidy(self, running: Collection[Work]) -> None:
         known = {self._folder_of(work) for work in running}
-        for folder in self._folder.iterdir():
-            if folder.is_dir() and folder not in known and not _locked(folder):
+        for folder in self._found:
+            if folder not in known and not _locked(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:

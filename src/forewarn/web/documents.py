@@ -43,15 +43,17 @@ class Now:
     """The present Moment: the same object for a whole second, so that "still the same second" is one comparison.
 
     `moment` stays the present one until the monotonic clock reaches `until_s`: whoever has just read that clock, as every
-    poll must, need not call. Only a steady clock promises anything; another may be moved, and is asked each time.
+    poll must, need not call. Only a steady clock promises anything; another may be moved, and is asked each time. And never
+    beyond `fresh_until_s`: whoever calls, for whatever reason, must not spare a poll the question whether memory still counts.
     """
 
-    __slots__ = ("_clock", "moment", "until_s")
+    __slots__ = ("_clock", "fresh_until_s", "moment", "until_s")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.moment = Moment(clock.glance())
         self.until_s = 0.0
+        self.fresh_until_s = math.inf
 
     def __call__(self) -> Moment:
         if time.monotonic() < self.until_s:
@@ -61,7 +63,7 @@ class Now:
         if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
             self.moment = Moment(now)
         if self._clock.steady:
-            self.until_s = read_s + 1.0 - now.microsecond / 1e6
+            self.until_s = min(read_s + 1.0 - now.microsecond / 1e6, self.fresh_until_s)
         return self.moment
 
 
@@ -182,7 +184,6 @@ class Documents:
         self._store = store
         self._max_stale_s = max_stale_s
         self._readings = 0
-        self.fresh_until_s = math.inf
         self._lock = threading.Lock()
         self.now = Now(clock)
         self.views: dict[str, View] = {}
@@ -206,6 +207,15 @@ class Documents:
     def shared(self) -> bool:
         """Whether others may know something newer."""
         return self._max_stale_s is not None
+
+    @property
+    def fresh_until_s(self) -> float:
+        return self.now.fresh_until_s
+
+    @fresh_until_s.setter
+    def fresh_until_s(self, moment_s: float) -> None:
+        self.now.fresh_until_s = moment_s
+        self.now.until_s = min(self.now.until_s, moment_s)
 
     def stale(self, now_s: float) -> bool:
         """Whether nothing was heard of the store for too long to go by what is known."""
@@ -244,6 +254,10 @@ class Documents:
                 self.views.pop(name, None)
         if changed:
             self.changed(changed)
+
+    def at_least(self, scopes: Iterable[Scope]) -> None:
+        """Somebody is answered by these: returns when memory shows nothing older."""
+        self.refresh(scope.name for scope in scopes if not self._knows(scope.name, scope.version))
 
     def refresh(self, names: Iterable[str]) -> None:
         """Read these again, though no bell named them; returns when memory shows what is saved."""

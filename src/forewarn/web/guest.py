@@ -168,7 +168,7 @@ class Connection:
             return
         index, etag, close = known
         now = guests.now
-        # Whether what is known still counts can wait for the end of the second.
+        # Before `until_s` it is the same second, and what is known still counts.
         moment = now.moment if now_s < now.until_s else guests.fresh_moment(now_s)
         unchanged = etag == state.etag
         if moment is None or (not unchanged and etag is not None and guests.behind(state, etag)):

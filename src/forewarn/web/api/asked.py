@@ -72,8 +72,11 @@ class Api:
         advance: Callable[[float], object],
         new_id: Callable[[], str],
         random: Callable[[], bytes],
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`advance` moves the clock, doing everything that becomes due at its own time."""
+        """`advance` moves the clock, doing everything that becomes due at its own time; `catch_up` returns when this node
+        knows all that others have saved."""
+        self.catch_up = catch_up
         self.control = control
         self.store = store
         self.looks = Looks(control, store)

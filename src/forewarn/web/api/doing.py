@@ -134,5 +134,7 @@ def do(api: Api, call: Call, ask: Ask) -> Answer:
             api.control.refuse_repetition(ask.once)
         return call.do(api, ask)
     except Answered as before:
+        # Another node may have done it: "a node that answered a write has applied it first".
+        api.catch_up()
         receipt = before.receipt
         return call.repeat(ask, receipt.body) if call.repeat else Answer(receipt.status, receipt.body.encode())
