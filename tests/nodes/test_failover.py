@@ -148,8 +148,13 @@ def test_what_guests_are_shown_is_never_of_a_server_nobody_agreed_on(pair: Pair)
             return None
         return found.epoch, found.incarnation
 
-    seen: list[tuple[int, int] | None] = []
-    until(lambda: seen.append(shown()) or seen[-1] is not None, 30)
+    seen: list[tuple[int, int] | None] = [None]
+
+    def answered() -> bool:
+        seen.append(shown())
+        return seen[-1] is not None
+
+    until(answered)
     assert seen[-1] == (1_001, 1)
     store.close()
 

@@ -35,6 +35,8 @@ from tests.nodes.site import (
 )
 from tests.patience import until
 
+# One site for all of them, wherever tests are shared out.
+pytestmark = pytest.mark.xdist_group("site")
 TEXT = PAGE.read_text("utf-8")
 WEB_0, WEB_1, DB_0, DB_1 = MACHINES
 
