@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ApprovalMode, Event, Order, OrderState, Snapshot, Status
+from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Snapshot, Status
 from forewarn.store import AuditQuery, EventQuery, Focus, Seen, Sighting, Store
 from tests.store.things import (
     START,

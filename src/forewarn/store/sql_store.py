@@ -95,10 +95,15 @@ class SqlStore:
     def _announce(self, writer: Session, change: Change) -> None:
         """Before its audit is written, which comes last: where others read, they are told."""
 
+    def _recognise(self, reader: Session) -> None:
+        """Before something is read for guests to be shown: where servers change, this must be the one the nodes agreed on."""
+
     # -- consistent reads
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
+            if focus.shown:
+                self._recognise(reader)
             hold = () if focus.shown else reader.ask("clock_hold")
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
