@@ -295,7 +295,11 @@ def _machines(reader: Session, focus: Focus) -> dict[tuple[str, str], Machine]:
         found += reader.ask("machines_by_key", keys=reader.paired(focus.machines))
     if focus.hosts:
         found += reader.ask("machines_on_hosts", hosts=reader.listed(focus.hosts))
-    return _machines_of(reader, found)
+    if focus.identities:
+        found += reader.ask("machines_by_identity", keys=reader.paired(focus.identities))
+    if focus.instance_ids:
+        found += reader.ask("machines_by_instance_id", ids=reader.listed(focus.instance_ids))
+    return _machines_of(reader, list({(row["scope"], row["name"]): row for row in found}.values()))
 
 
 def _machines_of(reader: Session, found: list[Row]) -> dict[tuple[str, str], Machine]:

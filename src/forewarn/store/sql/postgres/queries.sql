@@ -19,6 +19,15 @@ JOIN machines m ON m.scope = k ->> 0 AND m.name = k ->> 1 ORDER BY m.scope, m.na
 SELECT * FROM machines
 WHERE host <> '' AND host = ANY(%(hosts)s::text[]) ORDER BY scope, name;
 
+-- name: machines_by_identity
+-- The keys come as a JSON array of [interface, address].
+SELECT m.* FROM jsonb_array_elements(%(keys)s::jsonb) k
+JOIN machine_addresses a ON a.interface = k ->> 0 AND a.address = k ->> 1
+JOIN machines m ON m.scope = a.scope AND m.name = a.name;
+
+-- name: machines_by_instance_id
+SELECT * FROM machines WHERE instance_id <> '' AND instance_id = ANY(%(ids)s::text[]);
+
 -- name: machines_all
 SELECT * FROM machines ORDER BY scope, name;
 

@@ -20,6 +20,16 @@ JOIN machines m ON m.scope = k.value ->> 0 AND m.name = k.value ->> 1 ORDER BY m
 SELECT * FROM machines INDEXED BY machines_by_host
 WHERE host <> '' AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY scope, name;
 
+-- name: machines_by_identity
+-- The keys come as a JSON array of [interface, address].
+SELECT m.* FROM json_each(:keys) k
+JOIN machine_addresses a ON a.interface = k.value ->> 0 AND a.address = k.value ->> 1
+JOIN machines m ON m.scope = a.scope AND m.name = a.name;
+
+-- name: machines_by_instance_id
+SELECT * FROM machines INDEXED BY machines_by_instance_id
+WHERE instance_id <> '' AND instance_id IN (SELECT value FROM json_each(:ids));
+
 -- name: machines_all
 SELECT * FROM machines ORDER BY scope, name;
 
