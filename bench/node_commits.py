@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -82,7 +82,9 @@ class Writer:
             return {}
         if what == START:
             self._clock.move_to(self._clock.now() + NOTICE)
-        work = (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
+        work = (
+            (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
+        )
         self._moves.take(STATUS[what])
         cost = cost_of(work)
         moved = self._moves.take(STATUS[what])
@@ -141,8 +143,10 @@ class Writers:
                 raise RuntimeError("a writer cannot be talked to")
             print(what, count, file=process.stdin, flush=True)
         told: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
-        return max(t.get("wall_s", 0.0) for t in told), sum(t.get("cpu_s", 0.0) for t in told), sum(
-            int(t.get("count", 0)) for t in told
+        return (
+            max(t.get("wall_s", 0.0) for t in told),
+            sum(t.get("cpu_s", 0.0) for t in told),
+            sum(int(t.get("count", 0)) for t in told),
         )
 
 

@@ -44,4 +44,10 @@ def measure_epochs(server: Server, folder: Path, size: Size) -> list[Verdict]:
     title = f"{size.node_scopes:,} scopes begin a new epoch after a failover, the longest of {ROUNDS} in turns"
     print_table(title, ["what", "longest", "ratio"], rows)
     limit_s = FLEET_WITHIN_S / 4
-    return [at_most(f"seconds for {size.node_scopes:,} new epochs (limit of a statement: {FLEET_WITHIN_S} s)", max(ours_s), limit_s)]
+    return [
+        at_most(
+            f"seconds for {size.node_scopes:,} new epochs (limit of a statement: {FLEET_WITHIN_S} s)",
+            max(ours_s),
+            limit_s,
+        )
+    ]

@@ -5,9 +5,7 @@ with the same fleet, in turns: what is polled comes from memory, so the store mu
 """
 
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -32,9 +32,9 @@ PARTS: dict[str, list[str]] = {
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
     "test kit": [*PYTEST, "tests/testing"],
     # Most of it is waiting for notices to run and leases to end.
-    "chaos": [*PYTEST, "tests/chaos"],
+    "chaos": [*PYTEST, "-n", "2", "tests/chaos"],
     # Most of it is waiting for leases and time limits to end.
-    "nodes": [*PYTEST, "-n", "3", "tests/nodes"],
+    "nodes": [*PYTEST, "-n", "3", "--dist", "loadgroup", "tests/nodes"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "guest": [*PYTEST, "tests/guest"],
     "cli": [*PYTEST, "tests/cli"],

@@ -126,7 +126,7 @@ class Control:
             new = scope.name not in current.scopes
             return difference(current, Fleet({scope.name: scope}, {}))
 
-        self._change_fleet(diff, actor)
+        self._change_fleet(diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole=False))
         return new
 
     def put_machine(self, machine: Machine, actor: Actor) -> bool:
@@ -141,7 +141,11 @@ class Control:
                 raise NotFound(f"there is no scope {machine.scope!r}")
             return difference(current, Fleet({scope.name: scope}, {machine.key: machine}))
 
-        self._change_fleet(diff, actor)
+        # Its scope, and whoever else callers might take for it.
+        known_by = Focus(
+            identities=machine.identities, instance_ids=(machine.instance_id,) if machine.instance_id else ()
+        )
+        self._change_fleet(diff, actor, focus=replace(known_by, scopes=(machine.scope,), inventory=True, whole=False))
         return new
 
     def remove_scope(self, name: str, actor: Actor) -> None:
@@ -153,7 +157,7 @@ class Control:
                 raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
             return Difference(removed_scopes=(name,), lines=(f"- scope {name}",))
 
-        self._change_fleet(diff, actor)
+        self._change_fleet(diff, actor, focus=Focus(scopes=(name,), inventory=True, whole=False))
 
     def remove_machine(self, key: tuple[str, str], actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:
@@ -161,22 +165,24 @@ class Control:
                 raise NotFound(f"there is no machine {'/'.join(key)}")
             return Difference(removed_machines=(key,), lines=(f"- machine {'/'.join(key)}",))
 
-        self._change_fleet(diff, actor)
+        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole=False))
 
     def _change_fleet(
         self,
         make: Callable[[Fleet], Difference],
         actor: Actor,
         *,
+        focus: Focus | None = None,
         dry_run: bool = False,
         once: Once | None = None,
         answer: Callable[[Difference], tuple[int, str]] | None = None,
     ) -> Difference:
+        """`focus` is what `make` must see of the fleet, unless all of it."""
         for _ in self._tries():
             with self._deciding:
                 if not dry_run:
                     self.refuse_repetition(once)
-                current = self._store.inventory()
+                current = self._store.inventory() if focus is None else self._store.snapshot(focus)
                 diff = make(Fleet(current.scopes, current.machines))
                 if dry_run or not (diff.lines or once):
                     return diff

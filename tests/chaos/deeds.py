@@ -1,11 +1,12 @@
 """Starts and work: nothing starts twice or early, and the command ran once per attempt; the command itself is the witness.
 
-It may run again only where the order was taken over: "where [the executor] knows nothing, the work begins again under the same
-id and attempt" (decision 13). So an attempt begins at most once more often than it was taken over.
+It may run again only where the order was taken over and "[the executor] knows nothing" (decision 13). The nodes share the folder
+of orders under way, so it knows whatever has begun: an attempt begins at most once more for each time that it was taken over
+before it had begun, by whoever took it over and, late, by the one it was taken from.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.chaos.history import Event, History
@@ -22,14 +23,15 @@ class Deeds:
         self._approval = {scope.name: scope.approval for scope in history.scopes}
         self._said = {m.id: m.description for m in history.maintenances}
         self._noted: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._attempts: Counter[tuple[str, str, int]] = Counter()
+        self._taken_over: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._taken_at: dict[tuple[str, int], float] = {}
         for entry in history.audit:
             self._noted[entry.action, entry.event].append(entry.at)
             if found := _ATTEMPT.match(entry.detail):
-                self._attempts[entry.action, entry.event, int(found[1])] += 1
                 if entry.action == "order taken":
                     self._taken_at[entry.event, int(found[1])] = entry.at
+                elif entry.action == "order taken over":
+                    self._taken_over[entry.event, int(found[1])].append(entry.at)
         self._approved_by: dict[str, set[str]] = defaultdict(set)  # as recorded: machines, "" for an operator
         for entry in history.audit:
             if entry.action == "event approved":
@@ -102,11 +104,14 @@ class Deeds:
 
     def _worked(self) -> Iterator[str]:
         events = {event.id: event for event in self.history.events}
-        began = Counter((w.order, w.attempt) for w in self.history.worked if w.what == "began")
-        for (order, attempt), count in began.items():
-            allowed = 1 + self._attempts["order taken over", order, attempt]
-            if count > allowed:
-                yield f"attempt {attempt} of order {order} was begun {count} times and taken over {allowed - 1} times"
+        began: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for worked in self.history.worked:
+            if worked.what == "began":
+                began[worked.order, worked.attempt].append(worked.at)
+        for (order, attempt), moments in began.items():
+            again = sum(at < min(moments) for at in self._taken_over[order, attempt])
+            if len(moments) > 1 + again:
+                yield f"attempt {attempt} of order {order} was begun {len(moments)} times, of which {again} again with reason"
         for worked in self.history.worked:
             if worked.order not in events:
                 yield f"work was done for order {worked.order}, which does not exist"

@@ -20,6 +20,8 @@ HOLDER = -2
 # A lease lasts 10 s: its holder is stopped for longer.
 STOPPED_S = (11.0, 13.0)
 CALM_BEFORE_S = 1.0
+# So long after the last fault may have begun, everything is mended.
+CALM_AFTER_S = 1.0
 
 
 class Fault(NamedTuple):
@@ -40,7 +42,7 @@ def schedule(seed: int, seconds: float, nodes: int = 3) -> list[Fault]:
         node = chance.randrange(nodes)
         if what != "kill" and chance.random() < 0.3:
             node = EVERYBODY
-        found.append(Fault(at_s, what, node, chance.uniform(0.3, 5.0)))
+        found.append(Fault(at_s, what, node, min(chance.uniform(0.3, 5.0), seconds + CALM_AFTER_S - at_s)))
     return sorted(found)
 
 

@@ -25,7 +25,11 @@ AT_ONCE = 2
 def tried(seed: int) -> tuple[History, Verdict, Path]:
     """One run, and where its history and its nodes' logs are."""
     folder = Path(tempfile.mkdtemp(prefix=f"forewarn-chaos-{seed}-"))
-    history = run_house(SHARED.server, folder, seed)
+    try:
+        history = run_house(SHARED.server, folder, seed)
+    except BaseException as error:
+        error.add_note(f"history and logs are in {folder}; once more: python -m tests.chaos --seed {seed}")
+        raise
     return history, check(history), folder
 
 

@@ -94,14 +94,14 @@ def happened() -> list[Entry]:
         poll(20, 7, ("P", "Scheduled"), who="operator 1"),
         request(21, "approve event", ids=("P",), status=409),
         poll(36, 8, ("P", "Started"), held=7),
-        poll(40, 9, held=8),
+        poll(47, 9, held=8),
         Worked(what="began", order="R-1", attempt=1, at=at + 6.8),
         Worked(what="ended", order="R-1", attempt=1, at=at + 7.1),
         Worked(what="began", order="R-1", attempt=2, at=at + 8.3),
         Worked(what="ended", order="R-1", attempt=2, at=at + 9.4),
-        Worked(what="began", order="P", attempt=1, at=at + 35.3),
-        Worked(what="began", order="P", attempt=1, at=at + 37.0),
-        Worked(what="ended", order="P", attempt=1, at=at + 37.5),
+        Worked(what="began", order="P", attempt=1, at=at + 45.6),
+        Worked(what="began", order="P", attempt=1, at=at + 45.7),
+        Worked(what="ended", order="P", attempt=1, at=at + 46.0),
         Scope(name="shop", approval="any"),
         *(Maintenance(id=f"of-{e}", status=s, description=f"{k} said", ended=True)
           for e, s, k in (("P", "Completed", "k-p"), ("C", "Cancelled", "k-c"))),
@@ -128,8 +128,8 @@ def happened() -> list[Entry]:
         note(14, 9.5, "order finished", **{**r, **ticker}),
         note(15, 35.1, "event started", **{**p, **ticker}),
         note(16, 35.2, "order taken", **{**p, **ticker}, detail="attempt 1 by command on vm:1"),
-        note(17, 36.5, "order taken over", **{**p, **ticker}, detail="attempt 1 by command on vm:2, begun by command on vm:1"),
-        note(18, 37.6, "order finished", **{**p, **ticker}),
+        note(17, 45.5, "order taken over", **{**p, **ticker}, detail="attempt 1 by command on vm:2, begun by command on vm:1"),
+        note(18, 46.1, "order finished", **{**p, **ticker}),
     ]  # fmt: skip
 
 
@@ -218,14 +218,14 @@ BENT: dict[str, tuple[Bend, str]] = {
     "older than what it saw": (
         also(poll(10.5, 6, ("P", "Scheduled"), ("R-1", "Started"), held=4, node="node-2")), "showed it the older"),
     "an older epoch": (
-        also(poll(41, 1, who="guest shop/m1", machine="m1", etag='"1-2"'),
-             poll(42, 9, held=9, who="guest shop/m1", machine="m1", if_none_match='"1-2"', status=200, body=document(9))),
+        also(poll(48, 1, who="guest shop/m1", machine="m1", etag='"1-2"'),
+             poll(49, 9, held=9, who="guest shop/m1", machine="m1", if_none_match='"1-2"', status=200, body=document(9))),
         "showed it the older"),
     "long replaced": (
         also(poll(30, 3, ("P", "Scheduled"), ("R-1", "Scheduled"), who="guest shop/m1", machine="m1", node="node-3")),
         "long after it was replaced"),
     "an event that comes back": (
-        also(poll(41, 10, ("P", "Scheduled"), held=9)), "was gone and came back"),
+        also(poll(48, 10, ("P", "Scheduled"), held=9)), "was gone and came back"),
     "a start undone": (
         changed(Request, asked("poll", etag='"6"'), body=document(6, ("P", "Scheduled"), ("R-1", "Scheduled"))),
         "went back from Started to Scheduled"),
@@ -305,19 +305,21 @@ BENT: dict[str, tuple[Bend, str]] = {
         without(Audited, noted("event approved", "R-1")), "R-1 started before its NotBefore and no approval is recorded"),
     "less notice than due": (changed(Event, named("P"), not_before_at=WALL_S + 34), "less than its notice of 30 s"),
     "no notice at all": (changed(Event, named("R-1"), published_at=None, not_before_at=None), "was never published"),
-    "work begun twice": (without(Audited, noted("order taken over")), "was begun 2 times and taken over 0 times"),
+    "work begun twice": (without(Audited, noted("order taken over")), "was begun 2 times, of which 0 again with reason"),
+    "work begun again though it was known": (
+        changed(Audited, noted("order taken over"), at=WALL_S + 45.65), "was begun 2 times, of which 0 again with reason"),
     "work for nobody": (also(Worked(what="began", order="X", attempt=1, at=WALL_S + 9)), "which does not exist"),
     "work before it was saved": (
-        changed(Audited, noted("order taken", "P"), at=WALL_S + 36), "began before it was taken and saved"),
+        changed(Audited, noted("order taken", "P"), at=WALL_S + 45.8), "began before it was taken and saved"),
     "finished without work": (
         without(Worked, lambda w: w.order == "P" and w.what == "ended"), "its work was never done"),
     "failed without reason": (also(note(19, 36, "order failed", event="P")), "and its work did not"),
     "gone while at work": (
-        changed(Worked, lambda w: w.order == "P" and w.what == "ended", at=WALL_S + 41), "while its work went on"),
+        changed(Worked, lambda w: w.order == "P" and w.what == "ended", at=WALL_S + 48), "while its work went on"),
     # Notice.
     "a guest that asked and was not told": (
         both(
-            without(Request, lambda r: r.what == "poll" and r.who == "guest shop/m0" and r.begin_s not in (1, 20, 40)),
+            without(Request, lambda r: r.what == "poll" and r.who == "guest shop/m0" and r.begin_s not in (1, 20, 47)),
             changed(Request, asked("poll", begin_s=20, who="guest shop/m0"), if_none_match='"1"', etag='"1"'),
         ), "did not have its notice of event P"),
 }  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.settings import Settings, load
+from forewarn.settings import Settings, load, store_path
 
 
 def config(tmp_path: Path, text: str) -> Path:
@@ -80,3 +80,10 @@ def test_a_file_that_is_no_configuration_is_not_read(tmp_path: Path) -> None:
 def test_the_environments_other_variables_are_left_alone() -> None:
     """FOREWARN_TOKEN and its like are no settings; they are no errors either."""
     assert load({}, {"FOREWARN_TOKEN": "secret", "FOREWARN_SERVER": "http://x"}).store == ""
+
+
+def test_a_store_that_is_none_is_not_quoted() -> None:
+    """PostgreSQL's other way to say where may have the password in it."""
+    with pytest.raises(InvalidSettings, match="only as such a URL") as told:
+        store_path(load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {}))
+    assert "correct-horse" not in str(told.value)

@@ -12,6 +12,7 @@ from forewarn.core.model import Actor, EventType, Machine, Request, Scope, Scope
 from forewarn.server import Service
 from forewarn.settings import Settings
 from forewarn.store import AuditQuery, Store
+from forewarn.web.documents import Documents
 
 OPERATOR = Actor("operator")
 
@@ -197,6 +198,9 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     assert service.control.event(event.id)[0].status is Status.SCHEDULED
     assert "clock" in [reason.code for reason in service.control.why(event.id)]
     assert "jumped forward by 7200 s" in service.health.warnings()["clock"]
+    facts = service.health.facts(Documents(store, service.clock))
+    assert facts.clock_held
+    assert facts.overdue_s == 7_260 - 900
 
     service = Service(settings, clock=times.clock(), store=store, node="here")
     service.ticker.settle()
@@ -206,5 +210,7 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     service.ticker.settle()
     assert service.control.event(event.id)[0].status is Status.STARTED
     assert not service.health.warnings()
+    facts = service.health.facts(Documents(store, service.clock))
+    assert (facts.clock_held, facts.overdue_s, facts.backlog.started if facts.backlog else 0) == (False, 0, 1)
     told = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
     assert told == ["clock confirmed", "clock jumped forward"]

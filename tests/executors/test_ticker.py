@@ -12,7 +12,7 @@ import pytest
 
 from forewarn.clock import ManualClock, ScaledClock, SystemClock, clock_for
 from forewarn.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
-from forewarn.core.errors import Conflict, ForewarnError, Invalid, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, ForewarnError, Invalid, InvalidFleet, NotFound, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -33,10 +33,10 @@ from forewarn.executors import Progress, Report, Work
 from forewarn.executors.external import ExternalExecutor
 from forewarn.server import Service
 from forewarn.settings import Settings
-from forewarn.store import EventQuery, Focus, Store
+from forewarn.store import EventQuery, Focus, Inventory, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
-from forewarn.ticker import BATCH, Ticker
+from forewarn.ticker import BATCH, PRUNE_BATCH, Ticker
 
 OPERATOR = Actor("operator")
 
@@ -83,6 +83,7 @@ def test_one_cycle_does_a_bounded_batch_and_says_so_in_one_sentence(caplog: pyte
     service = make_service(MemoryStore(), scopes=BATCH + 5)
     for i in range(BATCH + 5):
         reboot(service, f"s-{i}")
+    service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     with caplog.at_level(logging.INFO, "forewarn.ticker"):
         assert service.ticker.cycle()
@@ -440,6 +441,7 @@ def test_the_loop_survives_not_knowing_when_to_wake() -> None:
     thread.start()
     eventually(lambda: service.ticker.cycled_at_s is not None)
     event_id = reboot(service)
+    service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     service.ticker.nudge()
     eventually(lambda: service.control.event(event_id)[0].status is Status.STARTED)
@@ -452,6 +454,7 @@ def test_one_sick_maintenance_does_not_hold_up_the_rest(caplog: pytest.LogCaptur
     store = AwayStore()
     service = make_service(store, scopes=3)
     events = [reboot(service, f"s-{i}") for i in range(3)]
+    service.ticker.settle()
     store.stumble = service.control.event(events[1])[0].maintenance_id
     service.clock.move_to(START + timedelta(minutes=15))
     with pytest.raises(RuntimeError):
@@ -545,6 +548,64 @@ def test_old_history_is_forgotten_and_open_events_are_not(store: Store) -> None:
     with pytest.raises(ForewarnError):
         service.control.event(old)
     assert service.control.maintenance(kept)[1][0].status is Status.SCHEDULED
+
+
+def test_forgetting_too_much_at_once_is_tried_again_with_less(caplog: pytest.LogCaptureFixture) -> None:
+    """A database that cannot forget so much in time is asked for less, later; the cycle goes on, and so does the rest of it."""
+
+    asked: list[int] = []
+
+    class Slow(MemoryStore):
+        def prune(self, before: datetime, limit: int) -> int:
+            asked.append(limit)
+            if limit > PRUNE_BATCH // 4:
+                raise StoreUnavailable("it did not answer within 5 s")
+            return super().prune(before, limit)
+
+    service = make_service(Slow(), executor="simulated", retain_history_s=86_400)
+    reboot(service)
+    service.ticker.settle()
+    assert asked == [PRUNE_BATCH]
+    assert "could not be forgotten, 500 at once" in caplog.text
+    for _ in range(4):
+        service.ticker.advance(60)
+        service.ticker.settle()
+    assert asked == [PRUNE_BATCH, PRUNE_BATCH // 2, PRUNE_BATCH // 4]
+    service.ticker.advance(3_600)
+    service.ticker.settle()
+    assert asked[3] == PRUNE_BATCH
+
+
+def test_one_machine_is_changed_without_reading_the_whole_fleet() -> None:
+    """A fleet of a million is not read for a PUT or a DELETE; what one machine or scope must not break is known all the same."""
+
+    class Vast(MemoryStore):
+        def inventory(self) -> Inventory:
+            raise AssertionError("it was read whole")
+
+    service = Service(Settings(store="memory:"), clock=ManualClock(START), store=Vast(), node="here")
+    control, shop, blog = service.control, *(Scope(name=n, kind=ScopeKind.AVAILABILITY_SET) for n in ("shop", "blog"))
+    assert control.put_scope(shop, OPERATOR)
+    assert not control.put_scope(replace(shop, approve_user_events=True), OPERATOR)
+    control.put_scope(blog, OPERATOR)
+    first = Machine(scope="shop", name="a", addresses=("10.0.0.1",), instance_id="i-1")
+    assert control.put_machine(first, OPERATOR)
+    assert not control.put_machine(replace(first, addresses=("10.0.0.1", "10.0.0.2")), OPERATOR)
+    for taken in ({"addresses": ("10.0.0.2",)}, {"instance_id": "i-1"}):
+        with pytest.raises(InvalidFleet, match="belongs to shop/a already"):
+            control.put_machine(Machine(scope="blog", name="b", **taken), OPERATOR)
+    assert control.put_machine(Machine(scope="shop", name="b"), OPERATOR)
+    with pytest.raises(InvalidFleet, match="standalone means one machine"):
+        control.put_scope(replace(shop, kind=ScopeKind.STANDALONE), OPERATOR)
+    with pytest.raises(Refused, match="has 2 machines"):
+        control.remove_scope("shop", OPERATOR)
+    for key in (("shop", "a"), ("shop", "b")):
+        control.remove_machine(key, OPERATOR)
+    control.remove_scope("shop", OPERATOR)
+    with pytest.raises(NotFound):
+        control.remove_scope("shop", OPERATOR)
+    with pytest.raises(NotFound):
+        control.remove_machine(first.key, OPERATOR)
 
 
 def test_a_scaled_clock_runs_fast_and_jumps_forward_only() -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from forewarn.core.errors import Conflict, StoreUnavailable
-from forewarn.store import AuditQuery
+from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres import PostgresStore
 from tests.nodes.nodes import some_nodes
 from tests.patience import until
@@ -119,7 +119,8 @@ def test_a_stream_goes_on_after_a_failover_and_the_old_primary_is_refused(pair: 
     (seen,) = store.audit(AuditQuery(limit=1))
     pair.fail_over()
     until(lambda: _works(store), 30)
-    assert [e.action for e in store.audit(AuditQuery(after=seen.id))][0] == "database failed over"
+    (first, *_) = store.audit(AuditQuery(after=seen.id))
+    assert first.action == "database failed over"
     feed.close()  # its connection died with the primary
     mark = feed.look(None, 0.0).mark
     assert mark.cluster[1] == 2
@@ -167,6 +168,49 @@ def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
     assert known.version > 1_000_000
     assert not feed.look(news.mark, 0.0).everything
     feed.close()
+    store.close()
+
+
+def test_what_guests_are_shown_is_never_of_a_server_nobody_agreed_on(pair: Pair) -> None:
+    """Whoever reads first after a failover that lost commits, reads a new epoch: not what the old one had before it."""
+    store = PostgresStore(pair.address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    until(pair.caught_up)
+    pair.part()
+    store.apply(change(expect=[("shop", 1)], scopes=[replace(saved_scope(store), incarnation=5)]))
+    pair.fail_over()
+
+    def shown() -> tuple[int, int] | None:
+        try:
+            found = store.snapshot(Focus(scopes=("shop",), whole=False, shown=True)).scopes["shop"]
+        except StoreUnavailable:
+            return None
+        return found.epoch, found.incarnation
+
+    seen: list[tuple[int, int] | None] = [None]
+
+    def answered() -> bool:
+        seen.append(shown())
+        return seen[-1] is not None
+
+    until(answered)
+    assert seen[-1] == (1_001, 1)
+    store.close()
+
+
+def test_what_was_read_before_the_nodes_agreed_does_not_count() -> None:
+    """Another node agrees on the new server just after this one has read: it reads again, and that is everything."""
+    address = SHARED.fresh()
+    store, other = PostgresStore(address), PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    feed = store.feed()
+    mark = feed.look(None, 0.0).mark
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET timeline = 99")
+    store.adopt = lambda: other.adopt() and False  # type: ignore[method-assign]
+    assert feed.look(mark, 0.0).everything
+    feed.close()
+    other.close()
     store.close()
 
 

@@ -107,7 +107,7 @@ def test_what_was_forgotten_means_everything(address: str, store: PostgresStore,
 
 
 def test_an_old_transaction_elsewhere_does_not_mean_everything() -> None:
-    """Somebody in another database takes hours: what changes is told as ever, of a new schema and when something was forgotten."""
+    """Somebody in another database takes hours: what changes is told as ever, in a new schema and an old one."""
     server = SHARED.server
     with psycopg.connect(server.address("postgres")) as slow:
         slow.execute("SELECT pg_current_xact_id()")

@@ -387,6 +387,7 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker)
     assert len(executor.asked) == 2
+    assert ticker.taken_over == 1
 
 
 @pytest.mark.parametrize("overtaken", [True, False])

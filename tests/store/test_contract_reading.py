@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ApprovalMode, Event, Order, OrderState, Snapshot, Status
+from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Snapshot, Status
 from forewarn.store import AuditQuery, EventQuery, Focus, Seen, Sighting, Store
 from tests.store.things import (
     START,
@@ -121,6 +121,34 @@ def test_a_host_brings_its_machines_and_their_scopes(fleet: Store) -> None:
 def test_machines_without_a_host_are_on_no_host(fleet: Store) -> None:
     """An empty host is not a name."""
     assert named(fleet.snapshot(Focus(hosts=("",)))) == holds()
+
+
+def test_machines_are_found_by_how_callers_are_known(store: Store) -> None:
+    """By address, by interface and address, or by instance id; each once, with all its addresses, and nobody else."""
+    store.apply(
+        change(
+            scopes=[scope("shop"), scope("blog")],
+            machines=[
+                machine("a", addresses=("10.0.0.1", "10.0.0.2"), instance_id="i-a"),
+                machine("b", interface="br0", addresses=("10.0.0.1",)),
+                machine("c", interface="br1"),
+                machine("d", scope="blog", instance_id="i-d"),
+                machine("e", scope="blog"),
+            ],
+        )
+    )
+
+    def found(**known_by: object) -> str:
+        seen = store.snapshot(Focus(whole=False, **known_by))  # type: ignore[arg-type]
+        return " ".join(f"{m}{len(m.addresses) or ''}" for m in seen.machines.values())
+
+    assert found(identities=(("", "10.0.0.2"), ("", "10.0.0.1"))) == "shop/a2"
+    assert found(identities=(("br0", "10.0.0.1"), ("br1", ""))) == "shop/b1 shop/c"
+    assert found(identities=(("br0", "10.0.0.9"), ("", "")), instance_ids=("i-d", "i-x")) == "blog/d"
+    seen = store.snapshot(Focus(scopes=("shop",), inventory=True, instance_ids=("i-a", "i-d"), whole=False))
+    assert sorted(map(str, seen.machines.values())) == ["blog/d", "shop/a", "shop/b", "shop/c"]
+    assert seen.machines["shop", "a"].addresses == ("10.0.0.1", "10.0.0.2")
+    assert set(seen.scopes) == {"shop", "blog"}
 
 
 def test_a_maintenance_concerns_the_scopes_where_it_is_open(fleet: Store) -> None:

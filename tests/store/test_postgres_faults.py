@@ -114,23 +114,37 @@ def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch
     """Statements travel together, and the server would wait for the next for ever: whoever needs the lock ends the silence."""
     monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
     monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.3)
-    with closing(PostgresStore(address)) as stopped, closing(PostgresStore(address)) as store:
-        with pytest.raises(StoreUnavailable), stopped._pool.pipeline(WRITE) as (connection, _):
+    stopped, store = PostgresStore(address), PostgresStore(address)
+
+    def stop_in_a_change() -> None:
+        with stopped._pool.pipeline(WRITE) as (connection, _):
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [COMMIT_LOCK]).fetchall()
             time.sleep(0.3)
             with pytest.raises(StoreUnavailable, match="does not commit"):
                 store.apply(change(audit=[entry()]))
             store.apply(change(audit=[entry()]))
-        assert len(store.audit(AuditQuery())) == 1
+
+    with pytest.raises(StoreUnavailable):
+        stop_in_a_change()
+    assert len(store.audit(AuditQuery())) == 1
+    stopped.close()
+    store.close()
 
 
 def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked in a change and answered leaves the server with its limit on silence."""
     monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.2)
-    with closing(PostgresStore(address)) as store, pytest.raises(StoreUnavailable), store._writing() as writer:
-        assert [row["version"] for row in writer.ask("lock_maintenances", ids=["M1"])] == []
-        time.sleep(0.6)
-        writer.one("forget_leases")
+    store = PostgresStore(address)
+
+    def be_slow() -> None:
+        with store._writing() as writer:
+            assert list(writer.ask("lock_maintenances", ids=["M1"])) == []
+            time.sleep(0.6)
+            writer.one("forget_leases")
+
+    with pytest.raises(StoreUnavailable):
+        be_slow()
+    store.close()
 
 
 def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,8 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0003 operator_side",
         "0004 sightings",
         "0005 clock_hold",
-        "0006 clock_confirmed",
+        "0006 told",
+        "0007 clock_confirmed",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]

@@ -56,10 +56,13 @@ class Focus:
     `inventory` adds every machine of the named scopes. `whole` gives each maintenance met with all its events, which a
     decision about waves needs; without it only the open events of the scopes concerned and the named events are read.
     `shown` asks for no more than a document shows: scopes and events, without maintenances, orders and approvals.
+    `identities` and `instance_ids` name machines by how callers are known: pairs of interface and address.
     """
 
     scopes: tuple[str, ...] = ()
     machines: tuple[tuple[str, str], ...] = ()
+    identities: tuple[tuple[str, str], ...] = ()
+    instance_ids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     maintenances: tuple[str, ...] = ()
     events: tuple[str, ...] = ()

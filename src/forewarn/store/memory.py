@@ -389,6 +389,14 @@ class MemoryStore:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
         keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
         keys += [key for host in focus.hosts for key in sorted(self._hosts.get(host, ()))]
+        if focus.identities or focus.instance_ids:
+            wanted, ids = set(focus.identities), set(focus.instance_ids)
+            machines = (m for by_name in self._machines.values() for m in by_name.values())
+            keys += [
+                m.key
+                for m in machines
+                if (m.instance_id and m.instance_id in ids) or not wanted.isdisjoint(m.identities)
+            ]
         return {(scope, name): self._machines[scope][name] for scope, name in sorted(keys)}
 
     def _of(self, maintenance_id: str) -> Iterable[Event]:

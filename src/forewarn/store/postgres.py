@@ -18,8 +18,8 @@ from psycopg import Pipeline
 from psycopg.rows import tuple_row
 
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
-from forewarn.core.model import AuditEntry, Change
-from forewarn.store import Connections
+from forewarn.core.model import AuditEntry, Change, Snapshot
+from forewarn.store import Connections, Focus
 from forewarn.store.postgres_news import PostgresFeed
 from forewarn.store.postgres_pool import (
     FLEET_WITHIN_S,
@@ -209,6 +209,17 @@ class PostgresStore(SqlStore):
         except _AnotherServer:
             self.adopt()
             raise Conflict("the database has failed over: decide again on what it holds now") from None
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        try:
+            return super().snapshot(focus)
+        except _AnotherServer:
+            self.adopt()
+            return super().snapshot(focus)
+
+    def _recognise(self, reader: Session) -> None:
+        if not self.recognise(next(iter(reader.ask("server")))):
+            raise _AnotherServer
 
     def _prepare(self, writer: Session, change: Change) -> None:
         """All of it is asked at once. Maintenances are locked before scopes."""

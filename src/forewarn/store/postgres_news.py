@@ -48,7 +48,9 @@ class PostgresFeed:
             self.close()
             raise
         self._pool.came_back()
-        if not same and self._store.adopt():
+        if not same:
+            # Whether we agreed on it or another node just did: what was read before that does not count.
+            self._store.adopt()
             return self.look(since, 0.0)
         return news
 

@@ -300,9 +300,13 @@ class Pool:
     def came_back(self) -> None:
         self._away = (0.0, "")
 
-    def got_stuck(self, why: str) -> None:
-        """Nobody's change is committed: whoever wants to write hears so at once for a while, and one in so long tries."""
-        self._stuck = (time.monotonic() + AWAY_S, why)
+    def heard(self, error: psycopg.Error, told: ForewarnError) -> None:
+        """Of an error that leaves the connection as it is."""
+        if _is_read_only(error):
+            self.close_idle()
+        if error.sqlstate == "55P03" and not self._end_silent() and isinstance(told, StoreUnavailable):
+            # Nobody's change is committed: whoever wants to write hears so at once for a while, then one tries.
+            self._stuck = (time.monotonic() + AWAY_S, str(told))
 
     def leave(self, why: str) -> None:
         """A server that must not be used: look for another with the next connection."""
@@ -314,7 +318,7 @@ class Pool:
             if time.monotonic() < until_s:
                 raise StoreUnavailable(why)
 
-    def end_silent(self) -> bool:
+    def _end_silent(self) -> bool:
         """End nodes that hold locks and say nothing; whether there were any. While statements travel together the server itself
         would wait for ever."""
         with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
@@ -356,11 +360,8 @@ def explained(dsn: Dsn, pool: Pool | None = None) -> Iterator[None]:
         raise
     except psycopg.Error as error:
         told = _explanation(error, dsn)
-        if pool is not None and error.sqlstate == "55P03":
-            if not pool.end_silent() and isinstance(told, StoreUnavailable):
-                pool.got_stuck(str(told))
-        if pool is not None and _is_read_only(error):
-            pool.close_idle()
+        if pool is not None:
+            pool.heard(error, told)
         lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "")[:2] in (
             "",
             "08",

@@ -95,10 +95,15 @@ class SqlStore:
     def _announce(self, writer: Session, change: Change) -> None:
         """Before its audit is written, which comes last: where others read, they are told."""
 
+    def _recognise(self, reader: Session) -> None:
+        """Before something is read for guests to be shown: where servers change, this must be the one the nodes agreed on."""
+
     # -- consistent reads
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
+            if focus.shown:
+                self._recognise(reader)
             hold = () if focus.shown else reader.ask("clock_hold")
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
@@ -292,7 +297,11 @@ def _machines(reader: Session, focus: Focus) -> dict[tuple[str, str], Machine]:
         found += reader.ask("machines_by_key", keys=reader.paired(focus.machines))
     if focus.hosts:
         found += reader.ask("machines_on_hosts", hosts=reader.listed(focus.hosts))
-    return _machines_of(reader, found)
+    if focus.identities:
+        found += reader.ask("machines_by_identity", keys=reader.paired(focus.identities))
+    if focus.instance_ids:
+        found += reader.ask("machines_by_instance_id", ids=reader.listed(focus.instance_ids))
+    return _machines_of(reader, list({(row["scope"], row["name"]): row for row in found}.values()))
 
 
 def _machines_of(reader: Session, found: list[Row]) -> dict[tuple[str, str], Machine]:

@@ -19,6 +19,15 @@ JOIN machines m ON m.scope = k ->> 0 AND m.name = k ->> 1 ORDER BY m.scope, m.na
 SELECT * FROM machines
 WHERE host <> '' AND host = ANY(%(hosts)s::text[]) ORDER BY scope, name;
 
+-- name: machines_by_identity
+-- The keys come as a JSON array of [interface, address].
+SELECT m.* FROM jsonb_array_elements(%(keys)s::jsonb) k
+JOIN machine_addresses a ON a.interface = k ->> 0 AND a.address = k ->> 1
+JOIN machines m ON m.scope = a.scope AND m.name = a.name;
+
+-- name: machines_by_instance_id
+SELECT * FROM machines WHERE instance_id <> '' AND instance_id = ANY(%(ids)s::text[]);
+
 -- name: machines_all
 SELECT * FROM machines ORDER BY scope, name;
 
@@ -296,12 +305,12 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s,
     %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s, %(status)s, %(wake_at)s,
-    %(version)s + 1, %(ended)s)
+    %(version)s + 1, %(ended)s, %(told)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
 UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status = %(status)s, wake_at = %(wake_at)s,
-    version = %(version)s + 1, ended = %(ended)s
+    version = %(version)s + 1, ended = %(ended)s, told = %(told)s
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: wake_maintenance

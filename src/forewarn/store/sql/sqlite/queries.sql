@@ -20,6 +20,16 @@ JOIN machines m ON m.scope = k.value ->> 0 AND m.name = k.value ->> 1 ORDER BY m
 SELECT * FROM machines INDEXED BY machines_by_host
 WHERE host <> '' AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY scope, name;
 
+-- name: machines_by_identity
+-- The keys come as a JSON array of [interface, address].
+SELECT m.* FROM json_each(:keys) k
+JOIN machine_addresses a ON a.interface = k.value ->> 0 AND a.address = k.value ->> 1
+JOIN machines m ON m.scope = a.scope AND m.name = a.name;
+
+-- name: machines_by_instance_id
+SELECT * FROM machines INDEXED BY machines_by_instance_id
+WHERE instance_id <> '' AND instance_id IN (SELECT value FROM json_each(:ids));
+
 -- name: machines_all
 SELECT * FROM machines ORDER BY scope, name;
 
@@ -289,12 +299,12 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 
 -- name: add_maintenance
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
-    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended)
+    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
-    version = :version + 1, ended = :ended
+    version = :version + 1, ended = :ended, told = :told
 WHERE id = :id AND version = :version;
 
 -- name: wake_maintenance
