@@ -186,12 +186,15 @@ class Ticker:
             node = order.node.removeprefix(prefix)
             if node in living or (node.rpartition(":")[0] != here and (node in lately or not self._leads)):
                 continue
+            # Should the store fail us from here on, it may be ours and nobody else's to begin.
+            self._doubtful.add(order.id)
             try:
                 taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
+                self._take_up(self._work(taken))
+                done["took over {} order(s)"] += 1
             except (Refused, Conflict):
-                continue  # it ended, or somebody else was first
-            self._take_up(self._work(taken))
-            done["took over {} order(s)"] += 1
+                pass  # it ended, or somebody else was first
+            self._doubtful.discard(order.id)
         return done
 
     # -- one cycle

@@ -204,6 +204,10 @@ class Account:
         """Between deciding and saving; the clock may be set meanwhile."""
         return self._tolerance_ms + self.jumped_ms(at_ms - self._tolerance_ms)
 
+    def jumped_since(self, at_ms: int) -> bool:
+        """Whether what was decided then may be by another time than now: orders go by the new one."""
+        return self.jumped_ms(at_ms - self._tolerance_ms) > MAX_STEP_MS
+
     def has_go(self, event: Event) -> bool:
         """Whether its start was asked for, or needs nobody's word."""
         given = self.approvals[event.id]

@@ -3,7 +3,6 @@
 from forewarn.core.model import OrderState
 from tests.sim.account import Account
 from tests.sim.history import Asked, Begun, Committed, FailedOver, Forgotten
-from tests.sim.universe import MAX_STEP_MS
 
 Key = tuple[str, int]
 
@@ -25,7 +24,7 @@ class Deeds:
                     self._may_begin.add((entry.life, key))
                 self._taken_ms.setdefault(key, entry.at_ms)
             timed_out = order.state is OrderState.FAILED and order.reason.startswith("timed out")
-            in_time = self._account.jumped_ms(self._taken_ms.get(key, entry.at_ms)) <= MAX_STEP_MS
+            in_time = not self._account.jumped_since(self._taken_ms.get(key, entry.at_ms))
             if timed_out and order.node and key not in self._begun and in_time:
                 self._account.complain(f"order {_name(key)} was taken by {order.node} and never begun: it timed out")
 

@@ -18,6 +18,7 @@ from tests.sim.history import Acknowledged, Asked, Begun, Entry, Forgotten
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 CALL_WITHIN_MS = 5_000
+MORE_OFTEN = 5
 
 
 class Life(Protocol):
@@ -36,9 +37,13 @@ class Life(Protocol):
 def disturb(universe: Universe, life: Life, call: str) -> None:
     """Before and after every call: a node may be slow here, or die."""
     faults = universe.faults
-    if universe.chance(faults.slow):
+    risk = faults.slow + faults.crash
+    if not risk or not faults.on or life.waiting:
+        return
+    drawn = universe.choose.random()
+    if drawn < faults.slow:
         hang(universe, life, call)
-    if not life.waiting and universe.chance(faults.crash):
+    elif drawn < risk:
         universe.say(f"{life.name} dies in {call}")
         raise Crash
 
@@ -118,7 +123,13 @@ class NodeStore:
         return replace(news, told_s=news.asked_s + took_s) if took_s else news
 
     def now(self) -> datetime:
-        return cast(datetime, self._called("now", self._universe.wall))
+        """The worst moment to be stopped at is right after the clock was read."""
+        self._before("now")
+        now = self._universe.wall()
+        if self._universe.chance(MORE_OFTEN * self._universe.faults.slow):
+            hang(self._universe, self._life, "now")
+        self._after("now")
+        return now
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         lasts_s = seconds * self._universe.faults.lease_times
