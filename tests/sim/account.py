@@ -64,6 +64,7 @@ class Account:
         # What a server had and its successor has not. `unsettled` until the nodes have agreed on the successor.
         self.lost: set[int] = set()
         self.lost_orders: set[tuple[str, int]] = set()
+        self.lost_events: set[str] = set()
         self.unsettled = False
 
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
@@ -116,6 +117,7 @@ class Account:
         self.unsettled = True
         self.lost |= {id(change) for change in lost}
         self.lost_orders |= {(order.id, order.attempt) for change in lost for order in change.orders}
+        self.lost_events |= {event.id for change in lost for event in change.events}
         again = Account(tolerance_ms=self._tolerance_ms)
         for at_ms, life, change in self._commits:
             if change is None:
@@ -273,6 +275,7 @@ class Account:
         """Steps that nobody need notice; larger ones an operator has confirmed, or that nobody saved before a life began which
         knows of no other time."""
         excused_ms = 0
+        since_ms -= self._tolerance_ms  # who promised it may not have known of one just before
         for at_ms, by_ms in self._jumps:
             unknown = self._born_ms.get(life, 0) > at_ms and not any(held_ms >= at_ms for held_ms in self._held_ms)
             confirmed = any(confirmed_ms >= at_ms for confirmed_ms in self._confirmed_ms)

@@ -147,11 +147,6 @@ def never_stale(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Documents, "stale", lambda documents, now_s: False)
 
 
-def older_is_as_good_as_newer(patch: pytest.MonkeyPatch) -> None:
-    """Whatever is read of a scope replaces what is known of it."""
-    patch.setattr(Documents, "_knows", lambda documents, name, version: False)
-
-
 def takes_over_without_asking(patch: pytest.MonkeyPatch) -> None:
     original = Ticker._take_over
 
@@ -231,7 +226,6 @@ OF_NODES: dict[Patch, str] = {
     read_before_it_is_taken_in: "long after it was replaced",
     what_is_forgotten_is_not_read: "long after it was replaced",
     never_stale: "long after it was replaced",
-    older_is_as_good_as_newer: "which it had shown",
     takes_over_without_asking: "or asked for its status",
     nobody_takes_over: "never begun: it timed out",
     a_jump_is_not_held: "after its publication, without approval",

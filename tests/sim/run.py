@@ -21,7 +21,7 @@ from tests.sim.people import Guest, Operator
 from tests.sim.sights import Notice
 from tests.sim.universe import MAX_STEP_MS, Faults, Universe
 
-LENGTH_S = 2_000
+LENGTH_S = 1_800
 MAX_ROUNDS = 120
 # From deciding to saving, at most: once in the process, once in the store.
 DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS

@@ -76,7 +76,7 @@ class Faults:
             failover_every_s=some([0, 0, 0, 600]),
             standby=some([False, False, True]),
             # Nodes do not act every second here, so leases last longer too; or they all end at once, and everybody ticks.
-            lease_times=some([0, 15, 15]),
+            lease_times=some([0, 15, 15, 15]),
             same_name=some([0.0, 0.5]),
             work_fails=some([0.0, 0.1, 0.4]),
             cannot_begin=some([0.0, 0.0, 0.1]),
