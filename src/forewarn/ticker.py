@@ -40,6 +40,8 @@ MAX_ADVANCE_S = 3_650 * 86_400
 LEASE_S = 10.0
 RENEW_EVERY_S = 3.0
 TICKER_LEASE = "ticker"
+# Whoever was stopped for longer between taking an order and beginning it looks again: another may have taken it over.
+BEGIN_WITHIN_S = LEASE_S / 2
 # A node on the same machine finds what a dead one's executor left there. Others give it so much longer to come back.
 ELSEWHERE_AFTER_S = 20.0
 
@@ -314,7 +316,7 @@ class Ticker:
         for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
             if self._stopping.is_set():
                 break
-            work = self._work(order)
+            work, asked_s = self._work(order), self._monotonic()
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except Refused:
@@ -324,8 +326,11 @@ class Ticker:
             except StoreUnavailable:
                 self._doubtful.add(order.id)
                 raise
-            self._begin(replace(work, order=taken))
             done["took {} order(s)"] += 1
+            if self._shared is not None and self._monotonic() - asked_s > BEGIN_WITHIN_S:
+                self._doubtful.add(order.id)
+            else:
+                self._begin(replace(work, order=taken))
         return done
 
     def _end_doubts(self) -> None:

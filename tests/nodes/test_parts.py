@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.server import Service
 from forewarn.store import Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
-from forewarn.ticker import ELSEWHERE_AFTER_S, RENEW_EVERY_S, Ticker
+from forewarn.ticker import BEGIN_WITHIN_S, ELSEWHERE_AFTER_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
@@ -369,6 +369,41 @@ def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkey
     assert (len(saved), executor.asked) == (1, [])
     ticker.cycle()
     assert executor.asked == ["status", "begin 1 running on h"]
+
+
+def test_who_was_stopped_before_it_began_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order taken a while ago may be another node's by now: begun only where it is still ours and nobody knows of it."""
+    store = SharedMemory()
+    service = make_service(store, enabled=False)
+    executor = ScriptedExecutor(Progress.UNKNOWN)
+    ticker = ticker_on(service, "a:1", executor)
+    later_s = 0.0
+    ticker._monotonic = lambda: time.monotonic() + later_s
+    take = service.control.take_order
+
+    def slowly(*arguments: Any, **options: Any) -> Order:
+        nonlocal later_s
+        taken = take(*arguments, **options)
+        later_s = BEGIN_WITHIN_S + 1
+        return taken
+
+    monkeypatch.setattr(service.control, "take_order", slowly)
+    event_id = reboot(service)
+    ticker.settle()
+    assert executor.asked == ["status", "begin 1 running on h"]
+
+    executor.asked.clear()
+    event_id, later_s = reboot(service), 0.0
+
+    def taken_over(*arguments: Any, **options: Any) -> Order:
+        taken = slowly(*arguments, **options)
+        service.control.take_over_order(event_id, Actor("b:2"), node="scripted on b:2", of=taken.node)
+        store.alive.add("b:2")
+        return taken
+
+    monkeypatch.setattr(service.control, "take_order", taken_over)
+    ticker.settle()
+    assert executor.asked == []
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:

@@ -314,8 +314,7 @@ class Account:
         of_it = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
         live = [e for e in of_it if e.status in SHOWN or (e.status is Status.PLANNED and e.born_approved)]
         return all(
-            e.status is Status.SCHEDULED and (self.has_go(e) or (e.not_before is not None and e.not_before <= now))
-            for e in live
+            e.status is Status.SCHEDULED and (self.has_go(e) or _notice_over(e, maintenance.told, now)) for e in live
         )
 
     def _check_waves(self, maintenance_id: str) -> None:
@@ -365,6 +364,13 @@ def _notice_s(scope: Scope, event: Event) -> int:
     if event.type is EventType.TERMINATE:
         return scope.terminate_notice_s
     return max(NOTICE_S[event.type], scope.minimum_notice_s.get(event.type, 0))
+
+
+def _notice_over(event: Event, told: datetime | None, now: datetime) -> bool:
+    """Its NotBefore has passed, and so has its notice since somebody found it saved."""
+    if event.not_before is None or event.not_before > now:
+        return False
+    return not event.minimum_notice_s or (told is not None and told + timedelta(seconds=event.minimum_notice_s) <= now)
 
 
 def _is_rolling(event: Event) -> bool:

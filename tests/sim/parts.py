@@ -13,12 +13,15 @@ from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Change
 from forewarn.executors import Progress, Work
 from forewarn.store import Mark, News, Seen, Sighting
+from forewarn.ticker import TICKER_LEASE
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Asked, Begun, Entry, Forgotten
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 CALL_WITHIN_MS = 5_000
 MORE_OFTEN = 5
+# Nodes do not act every second here, so leases last longer too.
+LEASE_TIMES = 15
 
 
 class Life(Protocol):
@@ -132,14 +135,16 @@ class NodeStore:
         return now
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
-        lasts_s = seconds * self._universe.faults.lease_times
+        lasts_s = seconds * LEASE_TIMES
+        if name == TICKER_LEASE and self._universe.faults.all_tick:
+            lasts_s = 0.0
         return bool(self._called("take_lease", lambda: self._database.take_lease(name, node, lasts_s)))
 
     def drop_lease(self, name: str, node: str) -> None:
         self._called("drop_lease", lambda: self._database.drop_lease(name, node))
 
     def living(self, past_s: float = 0.0) -> set[str]:
-        lasts_s = past_s * self._universe.faults.lease_times
+        lasts_s = past_s * LEASE_TIMES
         return cast(set[str], self._called("living", lambda: self._database.living(lasts_s)))
 
     def forget_changes(self, limit: int) -> int:
