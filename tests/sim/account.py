@@ -59,6 +59,7 @@ class Account:
         self._born_ms: dict[str, int] = {}
         self._trusted: datetime | None = None
         self._held_ms: list[int] = []  # when a jump of the clock was saved, and when it was confirmed
+        self._lost_holds_ms: list[int] = []
         self._confirmed_ms: list[int] = []
         self._commits: list[tuple[int, str, Change | None]] = []  # None: all scopes began a new epoch
         # What a server had and its successor has not. `unsettled` until the nodes have agreed on the successor.
@@ -128,6 +129,8 @@ class Account:
         self.orders, self.approvals, self.by_key = again.orders, again.approvals, again.by_key
         self.stages, self.promised_s, self.published_ms = again.stages, again.promised_s, again.published_ms
         self.left_ms, self._trusted, self._commits = again.left_ms, again._trusted, again._commits
+        self._lost_holds_ms += [at_ms for at_ms in self._held_ms if at_ms not in again._held_ms]
+        self._held_ms, self._confirmed_ms = again._held_ms, again._confirmed_ms
 
     def adopted(self, at_ms: int, *, renewed: bool) -> None:
         self.unsettled = False
@@ -272,12 +275,14 @@ class Account:
             self.complain(f"event {event.id} started {lived_ms / 1000:g} s after its publication, without approval")
 
     def _excused_ms(self, since_ms: int, life: str) -> int:
-        """Steps that nobody need notice; larger ones an operator has confirmed, or that nobody saved before a life began which
-        knows of no other time."""
+        """Steps that nobody need notice; larger ones an operator has confirmed; and those of which a life that began later could
+        not know, for nobody had saved it, or that is lost."""
         excused_ms = 0
         since_ms -= self._tolerance_ms  # who promised it may not have known of one just before
         for at_ms, by_ms in self._jumps:
-            unknown = self._born_ms.get(life, 0) > at_ms and not any(held_ms >= at_ms for held_ms in self._held_ms)
+            lost = any(held_ms >= at_ms for held_ms in self._lost_holds_ms)
+            held = any(held_ms >= at_ms for held_ms in self._held_ms)
+            unknown = not held and (lost or self._born_ms.get(life, 0) > at_ms)
             confirmed = any(confirmed_ms >= at_ms for confirmed_ms in self._confirmed_ms)
             if at_ms >= since_ms and by_ms > 0 and (by_ms <= MAX_STEP_MS or confirmed or unknown):
                 excused_ms += by_ms

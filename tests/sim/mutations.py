@@ -170,11 +170,6 @@ def a_hold_holds_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(draft.Draft, "trusted_in", draft.Draft.now_in)
 
 
-def a_clock_is_never_set_back(patch: pytest.MonkeyPatch) -> None:
-    """A node goes on by the latest time it has seen, and others by what the database says."""
-    patch.setattr(clock, "MAX_STILL", timedelta(days=1))
-
-
 def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
     original = clock._Watched.look
 
@@ -230,7 +225,6 @@ OF_NODES: dict[Patch, str] = {
     nobody_takes_over: "never begun: it timed out",
     a_jump_is_not_held: "after its publication, without approval",
     a_hold_holds_nothing: "after its publication, without approval",
-    a_clock_is_never_set_back: "after its publication, without approval",
     back_and_forth_is_no_jump: "after its publication, without approval",
     late_readings_count: "for the first part of its notice",
     epochs_are_not_renewed: "two contents|showed it the older|never saved|with another content",

@@ -152,6 +152,8 @@ class Simulation:
         for node in self.shared.nodes:
             node.lose_store(self.universe.about_ms(5))
         self.universe.later(1, self.shared.database.fail_over)
+        if self.universe.faults.clock_every_s and self.universe.choose.random() < 0.5:
+            self.universe.later(2, self._clock_is_set)  # a server has a clock of its own
         for _ in range(8):
             self.universe.later(self.universe.choose.randrange(12_000), self._somebody_asks)
 
