@@ -218,16 +218,16 @@ class Ticker:
             elsewhere = _place(node) != _place(self._node)
             if node in living or (elsewhere and (node in lately or not self._leads)):
                 continue
+            # Should the store fail us from here on, it may be ours and nobody else's to begin.
+            self._doubtful.add(order.id)
             try:
                 taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
+                self._take_up(self._work(taken))
+                done["took over {} order(s)"] += 1
+                self.taken_over += 1
             except (Refused, Conflict):
-                continue  # it ended, or somebody else was first
-            except StoreUnavailable:
-                self._doubtful.add(order.id)
-                raise
-            self._take_up(self._work(taken))
-            done["took over {} order(s)"] += 1
-            self.taken_over += 1
+                pass  # it ended, or somebody else was first
+            self._doubtful.discard(order.id)
         return done
 
     def complaint(self) -> str:

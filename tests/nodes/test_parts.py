@@ -5,16 +5,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
 from forewarn.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.model import Actor, Order, OrderState
+from forewarn.core.model import Actor, Change, Order, OrderState, Snapshot
 from forewarn.executors import Progress
 from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.server import Service
-from forewarn.store import Connections, Feed, Mark, News, Seen
+from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from forewarn.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
 from forewarn.web.attendance import Attendance
@@ -421,6 +422,39 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     store.alive.add("b:2")
     ticker.cycle()
     assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
+
+
+@pytest.mark.parametrize("door", ["apply", "snapshot"])
+def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved as ours, though we were not told so or could not read on: nobody else would ever begin it."""
+    store = SharedMemory()
+    service = make_service(store, enabled=False)
+    running_order(service, ticker_on(service, "a:7", ScriptedExecutor()))
+    store.alive.clear()
+    store.ticks = "a:1"
+    executor = ScriptedExecutor(Progress.UNKNOWN)
+    ticker = ticker_on(service, "a:1", executor)
+    saved, original = [], {name: getattr(store, name) for name in ("apply", "snapshot")}
+
+    def apply(change: Change) -> None:
+        original["apply"](change)
+        saved.append(change)
+        if door == "apply":
+            raise StoreUnavailable("it may have happened or not")
+
+    def snapshot(focus: Focus) -> Snapshot:
+        if saved and door == "snapshot":
+            raise StoreUnavailable("gone")
+        return cast(Snapshot, original["snapshot"](focus))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(store, "apply", apply)
+        failing.setattr(store, "snapshot", snapshot)
+        with pytest.raises(StoreUnavailable):
+            ticker.cycle()
+    assert (len(saved), executor.asked) == (1, [])
+    ticker.cycle()
+    assert executor.asked == ["status", "begin 1 running on h"]
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:

@@ -100,29 +100,6 @@ def test_who_is_alone_at_its_place_takes_up_what_was_left_there_at_once(alone: b
     assert order.node == ("scripted on a:2" if alone else "scripted on a:1")
 
 
-def test_an_order_whose_taking_over_is_in_doubt_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store failed while it saved that the order is ours: it is, and nobody else will go on with it."""
-    store = SharedMemory()
-    service = make_service(store, enabled=False)
-    running_order(service, ticker_on(service, "a:1", ScriptedExecutor()))
-    store.alive.clear()
-    store.ticks = "a:2"
-    executor = ScriptedExecutor(Progress.RUNNING)
-    ticker = ticker_on(service, "a:2", executor)
-    real = service.control.take_over_order
-
-    def broken(order_id: str, actor: Actor, *, node: str, of: str) -> Order:
-        real(order_id, actor, node=node, of=of)
-        raise StoreUnavailable("the connection broke while this was being saved")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(service.control, "take_over_order", broken)
-        with pytest.raises(StoreUnavailable):
-            ticker.cycle()
-    ticker.cycle()
-    assert executor.asked == ["status", "watch"]
-
-
 # -- whose word counts
 
 

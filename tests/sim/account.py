@@ -59,11 +59,13 @@ class Account:
         self._born_ms: dict[str, int] = {}
         self._trusted: datetime | None = None
         self._held_ms: list[int] = []  # when a jump of the clock was saved, and when it was confirmed
+        self._lost_holds_ms: list[int] = []
         self._confirmed_ms: list[int] = []
         self._commits: list[tuple[int, str, Change | None]] = []  # None: all scopes began a new epoch
         # What a server had and its successor has not. `unsettled` until the nodes have agreed on the successor.
         self.lost: set[int] = set()
         self.lost_orders: set[tuple[str, int]] = set()
+        self.lost_events: set[str] = set()
         self.unsettled = False
 
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
@@ -116,6 +118,7 @@ class Account:
         self.unsettled = True
         self.lost |= {id(change) for change in lost}
         self.lost_orders |= {(order.id, order.attempt) for change in lost for order in change.orders}
+        self.lost_events |= {event.id for change in lost for event in change.events}
         again = Account(tolerance_ms=self._tolerance_ms)
         for at_ms, life, change in self._commits:
             if change is None:
@@ -126,6 +129,8 @@ class Account:
         self.orders, self.approvals, self.by_key = again.orders, again.approvals, again.by_key
         self.stages, self.promised_s, self.published_ms = again.stages, again.promised_s, again.published_ms
         self.left_ms, self._trusted, self._commits = again.left_ms, again._trusted, again._commits
+        self._lost_holds_ms += [at_ms for at_ms in self._held_ms if at_ms not in again._held_ms]
+        self._held_ms, self._confirmed_ms = again._held_ms, again._confirmed_ms
 
     def adopted(self, at_ms: int) -> None:
         self.unsettled = False
@@ -202,6 +207,10 @@ class Account:
         """Between deciding and saving; the clock may be set meanwhile."""
         return self._tolerance_ms + self.jumped_ms(at_ms - self._tolerance_ms)
 
+    def jumped_since(self, at_ms: int) -> bool:
+        """Whether what was decided then may be by another time than now: orders go by the new one."""
+        return self.jumped_ms(at_ms - self._tolerance_ms) > MAX_STEP_MS
+
     def has_go(self, event: Event) -> bool:
         """Whether its start was asked for, or needs nobody's word."""
         given = self.approvals[event.id]
@@ -264,11 +273,14 @@ class Account:
             self.complain(f"event {event.id} started {lived_ms / 1000:g} s after its publication, without approval")
 
     def _excused_ms(self, since_ms: int, life: str) -> int:
-        """Steps that nobody need notice; larger ones an operator has confirmed, or that nobody saved before a life began which
-        knows of no other time."""
+        """Steps that nobody need notice; larger ones an operator has confirmed; and those of which a life that began later could
+        not know, for nobody had saved it, or that is lost."""
         excused_ms = 0
+        since_ms -= self._tolerance_ms  # who promised it may not have known of one just before
         for at_ms, by_ms in self._jumps:
-            unknown = self._born_ms.get(life, 0) > at_ms and not any(held_ms >= at_ms for held_ms in self._held_ms)
+            lost = any(held_ms >= at_ms for held_ms in self._lost_holds_ms)
+            held = any(held_ms >= at_ms for held_ms in self._held_ms)
+            unknown = not held and (lost or self._born_ms.get(life, 0) > at_ms)
             confirmed = any(confirmed_ms >= at_ms for confirmed_ms in self._confirmed_ms)
             if at_ms >= since_ms and by_ms > 0 and (by_ms <= MAX_STEP_MS or confirmed or unknown):
                 excused_ms += by_ms
@@ -305,8 +317,7 @@ class Account:
         of_it = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
         live = [e for e in of_it if e.status in SHOWN or (e.status is Status.PLANNED and e.born_approved)]
         return all(
-            e.status is Status.SCHEDULED and (self.has_go(e) or (e.not_before is not None and e.not_before <= now))
-            for e in live
+            e.status is Status.SCHEDULED and (self.has_go(e) or _notice_over(e, maintenance.told, now)) for e in live
         )
 
     def _check_waves(self, maintenance_id: str) -> None:
@@ -356,6 +367,13 @@ def _notice_s(scope: Scope, event: Event) -> int:
     if event.type is EventType.TERMINATE:
         return scope.terminate_notice_s
     return max(NOTICE_S[event.type], scope.minimum_notice_s.get(event.type, 0))
+
+
+def _notice_over(event: Event, told: datetime | None, now: datetime) -> bool:
+    """Its NotBefore has passed, and so has its notice since somebody found it saved."""
+    if event.not_before is None or event.not_before > now:
+        return False
+    return not event.minimum_notice_s or (told is not None and told + timedelta(seconds=event.minimum_notice_s) <= now)
 
 
 def _is_rolling(event: Event) -> bool:

@@ -18,6 +18,8 @@ from tests.sim.universe import Universe
 # Real nodes forget after an hour; here whoever was away for a minute has missed something for good.
 KEPT_MS = 60_000
 MAX_LOST_MS = 10_000
+# Nobody has one for longer, unless the clock has been set back.
+MAX_LEASE = timedelta(minutes=15)
 
 
 class Row(NamedTuple):
@@ -135,8 +137,11 @@ class Database:
             self._log.append((self._universe.now_ms, "lease", (name, None)))
 
     def living(self, past_s: float) -> set[str]:
-        since = self._universe.wall() - timedelta(seconds=past_s)
-        return {node for name, (node, until) in self._leases.items() if name == f"node {node}" and until >= since}
+        now = self._universe.wall()
+        since, most = now - timedelta(seconds=past_s), now + MAX_LEASE
+        return {
+            node for name, (node, until) in self._leases.items() if name == f"node {node}" and since <= until < most
+        }
 
     # -- failing over
 

@@ -4,21 +4,28 @@ The core's own check of every change is switched off for them: what is caught he
 sentence the judge must say; a patch that merely crashes the code has proved nothing.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from forewarn import clock, follower
 from forewarn.control import Control
 from forewarn.core import draft
 from forewarn.core.model import Change
+from forewarn.follower import Follower
 from forewarn.store.memory import MemoryStore
 from forewarn.ticker import Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from forewarn.web.exchange import Exchange
+from forewarn.web.guests import Guests
 from tests.properties import test_mutations as core
-from tests.sim.node import Node
+from tests.sim.database import Database
+from tests.sim.node import MAX_STALE_MS, Node
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -76,14 +83,15 @@ def no_version_check(patch: pytest.MonkeyPatch) -> None:
 
 def lost_bells_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
     def trusting(node: Node) -> None:
-        node._fresh_ms = node._universe.now_ms
+        node._looked_ms = node._universe.now_ms
+        node.side.documents.fresh_until_s = (node._looked_ms + MAX_STALE_MS) / 1_000
 
-    patch.setattr(Node, "reread", trusting)
+    patch.setattr(Node, "_catch_up", trusting)
 
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """A guest that has seen more than this node is answered from its memory all the same."""
-    patch.setattr(Node, "_is_newer", lambda node, caller, request: False)
+    patch.setattr(Guests, "behind", lambda guests, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -116,6 +124,74 @@ def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "apply", forgetful)
 
 
+def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
+    """The follower counts as read what its hearers may fail to take in."""
+
+    def hasty(one: Follower, wait_s: float) -> None:
+        news = one._feed.look(one._mark, wait_s)
+        one._keep_time(news)
+        one._mark, one._asked_s = news.mark, news.asked_s
+        for hearer in one._hearers:
+            hearer(news)
+
+    patch.setattr(Follower, "look", hasty)
+
+
+def what_is_forgotten_is_not_read(patch: pytest.MonkeyPatch) -> None:
+    """Changes too large to name, or that nobody keeps any longer, are passed over."""
+    original = Documents.follow
+    patch.setattr(Documents, "follow", lambda documents, news: original(documents, replace(news, everything=False)))
+
+
+def never_stale(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Documents, "stale", lambda documents, now_s: False)
+
+
+def takes_over_without_asking(patch: pytest.MonkeyPatch) -> None:
+    original = Ticker._take_over
+
+    def hasty(ticker: Ticker, shared: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(ticker, "_take_up", ticker._begin)
+            return original(ticker, shared)
+
+    patch.setattr(Ticker, "_take_over", hasty)
+
+
+def nobody_takes_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ticker, "_take_over", lambda ticker, shared: Counter())
+
+
+def a_jump_is_not_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Control, "_now", lambda control: control._clock.now())
+
+
+def a_hold_holds_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(draft.Draft, "trusted_in", draft.Draft.now_in)
+
+
+def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
+    original = clock._Watched.look
+
+    def forgiving(watched: Any, reading: datetime, read_s: float | None = None) -> None:
+        read_s = watched._boot_s() if read_s is None else read_s
+        if watched._at is None or reading > watched._at + timedelta(seconds=read_s - watched._at_s):
+            original(watched, reading, read_s)
+
+    patch.setattr(clock._Watched, "look", forgiving)
+
+
+def late_readings_count(patch: pytest.MonkeyPatch) -> None:
+    """The time is what was told, however long ago it was asked for."""
+    patch.setattr(clock, "MAX_READING_S", 1e9)
+    patch.setattr(follower, "MAX_READING_S", 1e9)
+
+
+def epochs_are_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """After a failover that lost commits, what guests saw of them counts as what they see next."""
+    patch.setattr(Database, "_begin_epochs", lambda database: None)
+
+
 def only_its_own_guests_count(patch: pytest.MonkeyPatch) -> None:
     def blind(attendance: Attendance, now: Any, after: Any) -> list[str]:
         return attendance._documents.idle(now, after)
@@ -142,6 +218,16 @@ OF_NODES: dict[Patch, str] = {
     no_version_check: "was written over",
     lost_bells_are_not_made_up_for: "long after it was replaced",
     older_than_the_guest: "showed it the older",
+    read_before_it_is_taken_in: "long after it was replaced",
+    what_is_forgotten_is_not_read: "long after it was replaced",
+    never_stale: "long after it was replaced",
+    takes_over_without_asking: "or asked for its status",
+    nobody_takes_over: "never begun: it timed out",
+    a_jump_is_not_held: "after its publication, without approval",
+    a_hold_holds_nothing: "after its publication, without approval",
+    back_and_forth_is_no_jump: "after its publication, without approval",
+    late_readings_count: "for the first part of its notice",
+    epochs_are_not_renewed: "two contents|showed it the older|never saved|with another content",
     answers_before_it_shows: "showed .* the document before it",
     runs_again_without_asking: "or asked for its status",
     forgets_what_it_may_have_taken: "never begun: it timed out",

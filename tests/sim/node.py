@@ -187,6 +187,9 @@ class Node:
         """Stand still in the middle of something: a slow store, or the whole process stopped."""
         self.waiting, self.frozen = True, self._universe.choose.random() < 0.5
         frozen = self.frozen
+        # Whatever is due here is due for another as well.
+        other = self._universe.choose.choice(self._shared.nodes)
+        self._universe.later(self._universe.choose.randrange(milliseconds + 1), other.cycle)
         self._universe.pass_time(milliseconds)
         self.waiting = self.frozen = False
         if frozen:

@@ -13,11 +13,15 @@ from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Change
 from forewarn.executors import Progress, Work
 from forewarn.store import Mark, News, Seen, Sighting
+from forewarn.ticker import TICKER_LEASE
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Asked, Begun, Entry, Forgotten
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 CALL_WITHIN_MS = 5_000
+MORE_OFTEN = 5
+# Nodes do not act every second here, so leases last longer too.
+LEASE_TIMES = 15
 
 
 class Life(Protocol):
@@ -36,9 +40,13 @@ class Life(Protocol):
 def disturb(universe: Universe, life: Life, call: str) -> None:
     """Before and after every call: a node may be slow here, or die."""
     faults = universe.faults
-    if universe.chance(faults.slow):
+    risk = faults.slow + faults.crash
+    if not risk or not faults.on or life.waiting:
+        return
+    drawn = universe.choose.random()
+    if drawn < faults.slow:
         hang(universe, life, call)
-    if not life.waiting and universe.chance(faults.crash):
+    elif drawn < risk:
         universe.say(f"{life.name} dies in {call}")
         raise Crash
 
@@ -114,17 +122,25 @@ class NodeStore:
         return replace(news, told_s=news.asked_s + took_s) if took_s else news
 
     def now(self) -> datetime:
-        return cast(datetime, self._called("now", self._universe.wall))
+        """The worst moment to be stopped at is right after the clock was read."""
+        self._before("now")
+        now = self._universe.wall()
+        if self._universe.chance(MORE_OFTEN * self._universe.faults.slow):
+            hang(self._universe, self._life, "now")
+        self._after("now")
+        return now
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
-        lasts_s = seconds * self._universe.faults.lease_times
+        lasts_s = seconds * LEASE_TIMES
+        if name == TICKER_LEASE and self._universe.faults.all_tick:
+            lasts_s = 0.0
         return bool(self._called("take_lease", lambda: self._database.take_lease(name, node, lasts_s)))
 
     def drop_lease(self, name: str, node: str) -> None:
         self._called("drop_lease", lambda: self._database.drop_lease(name, node))
 
     def living(self, past_s: float = 0.0) -> set[str]:
-        lasts_s = past_s * self._universe.faults.lease_times
+        lasts_s = past_s * LEASE_TIMES
         return cast(set[str], self._called("living", lambda: self._database.living(lasts_s)))
 
     def forget_changes(self, limit: int) -> int:

@@ -44,7 +44,7 @@ class Guest:
         self.asleep = True  # until it asks for the first time
         self.gone = self._asking = False
         self._sends_tag = choose.random() < 0.8
-        self._every_s = choose.choice([60, 120, 240])
+        self._every_s = choose.choice([60, 150, 300])
         self._approves = choose.choice([0.0, 0.5, 1.0])
         self._sleepy = choose.random() < 0.15
         self._home = choose.choice(shared.nodes) if choose.random() < 0.5 else None

@@ -21,7 +21,7 @@ from tests.sim.people import Guest, Operator
 from tests.sim.sights import Notice
 from tests.sim.universe import MAX_STEP_MS, Faults, Universe
 
-LENGTH_S = 2_000
+LENGTH_S = 1_800
 MAX_ROUNDS = 120
 # From deciding to saving, at most: once in the process, once in the store.
 DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS
@@ -96,7 +96,7 @@ class Simulation:
             node.start()
         faults.on = True
         for node in shared.nodes:
-            universe.every(universe.choose.choice([20, 40, 80]), node.cycle)
+            universe.every(universe.choose.choice([30, 50, 90]), node.cycle)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         shared.curious = self._guests_hurry
         self.operator = Operator(shared)
@@ -107,7 +107,7 @@ class Simulation:
         universe.every(faults.clock_every_s, self._clock_is_set)
         universe.every(faults.failover_every_s, self._fail_over)
         universe.every(faults.foreign_every_s, self._somebody_elses_transaction)
-        universe.every(200, shared.database.forget_changes)
+        universe.every(200, self._changes_are_forgotten)
         universe.every(faults.forget_every_s, shared.works.forget)
 
     def _guests_hurry(self, change: Change) -> None:
@@ -152,6 +152,18 @@ class Simulation:
         for node in self.shared.nodes:
             node.lose_store(self.universe.about_ms(5))
         self.universe.later(1, self.shared.database.fail_over)
+        if self.universe.faults.clock_every_s and self.universe.choose.random() < 0.5:
+            self.universe.later(2, self._clock_is_set)  # a server has a clock of its own
+        for _ in range(8):
+            self.universe.later(self.universe.choose.randrange(12_000), self._somebody_asks)
+
+    def _somebody_asks(self) -> None:
+        awake = [guest for guest in self.guests if not guest.asleep]
+        if awake:
+            self.universe.choose.choice(awake).hurry(self.universe.choose.choice(self.shared.nodes))
+
+    def _changes_are_forgotten(self) -> None:
+        self.shared.database.forget_changes()
 
     def _somebody_elses_transaction(self) -> None:
         """A long one, which holds back the horizon."""
@@ -174,8 +186,7 @@ class Simulation:
             if not self.shared.database.memory.maintenances(MaintenanceQuery(statuses=OPEN, limit=1)):
                 break
             self.operator.finish_all(nodes[number % len(nodes)])
-            for guest in (guest for guest in self.guests if not guest.gone):
-                guest.poll(self.universe.choose.choice(nodes))
-            for node in nodes:
-                node.write_seen()
+            for guest in self.guests[number % 3 :: 3]:
+                if not guest.gone:
+                    guest.poll(self.universe.choose.choice(nodes))
             self.universe.pass_time(60_000 if number % 4 else ORDER_TIMEOUT_S * 500)

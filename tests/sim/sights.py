@@ -38,6 +38,7 @@ class Sights:
         self._account = account
         self._bodies: dict[tuple[str, str], bytes] = {}
         self._shows: dict[str, dict[str, Stage]] = defaultdict(dict)
+        self._showed: dict[str, dict[str, Stage]] = defaultdict(dict)
         self._first_sight: dict[tuple[str, str, str], int] = {}
         self._asked: dict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         self._requests: set[tuple[str, str, str]] = set()
@@ -68,6 +69,10 @@ class Sights:
             account.complain(f"{who} was told that {entry.if_none_match} is unchanged by {entry.etag}")
         if settled and seen < self._shows[entry.life].get(entry.scope, seen):
             account.complain(f"{entry.life} answered a change and showed {who} the document before it, {entry.etag}")
+        before = self._showed[entry.life].get(entry.scope, seen)
+        if seen < before:
+            account.complain(f"{entry.life} showed {who} the document before one which it had shown, {entry.etag}")
+        self._showed[entry.life][entry.scope] = max(seen, before)
         due = [st for at_ms, st in account.stages[entry.scope] if at_ms <= entry.at_ms - EVERYWHERE_MS]
         if due and seen < due[-1]:
             account.complain(f"{who} was shown {entry.etag} long after it was replaced")
@@ -112,7 +117,8 @@ class Sights:
         wrong = WRONG_ID in entry.event_ids
         if not wrong:
             self._requests |= {(event_id, entry.scope, entry.machine) for event_id in entry.event_ids}
-        if entry.status == (200 if wrong else 400):
+        unknown = wrong or any(i in account.lost_events and i not in account.events for i in entry.event_ids)
+        if entry.status == (200 if wrong else 400) and wrong == unknown:
             account.complain(f"{entry.scope}/{entry.machine} approved {entry.event_ids} and was told {entry.status}")
         if entry.status != 200:
             return

@@ -13,6 +13,7 @@ from forewarn.core.model import (
     Change,
     Event,
     EventType,
+    Hold,
     Maintenance,
     MaintenanceStatus,
     Order,
@@ -26,14 +27,17 @@ from forewarn.core.model import (
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import (
     Acknowledged,
+    Adopted,
     Alarm,
     Answered,
     Approved,
     Asked,
     Begun,
+    Born,
     ClockMoved,
     Committed,
     Entry,
+    FailedOver,
     Forgotten,
     Shown,
     Submitted,
@@ -166,6 +170,9 @@ class Case:
 
     def drop(self, kind: type) -> None:
         self.others = [entry for entry in self.others if not isinstance(entry, kind)]
+
+    def drop_after(self, ms: int) -> None:
+        self.others = [entry for entry in self.others if entry.at_ms <= ms or not isinstance(entry, Shown)]
 
     def bend(self, name: str, ms: int | None = None, **fields: object) -> None:
         known, change = self.changes[name]
@@ -372,6 +379,30 @@ def lost_change(case: Case) -> None:
     case.lost = {"ended"}
 
 
+def early_by_a_jump_nobody_confirmed(case: Case) -> None:
+    case.bend("started", 10 * MINUTE)
+    case.add(ClockMoved(2 * MINUTE, 10 * MINUTE))
+
+
+def early_though_it_was_held(case: Case) -> None:
+    """A life that began after the jump could read that the clock is held."""
+    case.bend("started", 10 * MINUTE)
+    held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
+    case.add(ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held), Born(3 * MINUTE, "n1"))
+
+
+def taken_over_without_asking(case: Case) -> None:
+    case.add(taken_over(STARTED + 5), Begun(STARTED + 6, "n2", "E", 1, False))
+
+
+def older_than_it_showed(case: Case) -> None:
+    case.add(shown(18 * MINUTE + 1, '"2"', machine="web-1"))
+
+
+def lost_by_no_failover(case: Case) -> None:
+    failed_over(case, lost=())
+
+
 def alarmed(case: Case) -> None:
     case.add(Alarm(5, "n1", "invariant 1: oh"))
 
@@ -417,6 +448,11 @@ WRONG: dict[Callable[[Case], None], str] = {
     done_twice: "was done twice",
     never_begun: "never begun: it timed out",
     lost_change: "event E was acknowledged as Completed and is Started",
+    early_by_a_jump_nobody_confirmed: "started 540 s after its publication",
+    early_though_it_was_held: "started 540 s after its publication",
+    taken_over_without_asking: "or asked for its status",
+    older_than_it_showed: "which it had shown",
+    lost_by_no_failover: "an audit entry was acknowledged and is lost",
     alarmed: "met what no rule foresees: invariant 1: oh",
 }
 
@@ -440,6 +476,61 @@ def test_nothing_is_held_against_who_could_not_know() -> None:
     case = Case()
     case.bend("started", 16 * MINUTE - 30_000)
     case.add(ClockMoved(2 * MINUTE, 30_000))
+    assert case.verdict()[0] == []
+
+
+def taken_over(ms: int) -> Committed:
+    return Committed(ms, "n2", Change(at=START, orders=(replace(TAKEN, node="executor on n2"),)))
+
+
+def failed_over(case: Case, *, lost: tuple[Change, ...], renewed: bool = True) -> None:
+    """The end is lost with a server; the next begins new epochs, shows what it has, and the end comes again."""
+    case.lost = {"ended"}
+    case.add(FailedOver(ENDED + 1, lost), Adopted(ENDED + 2, renewed=renewed))
+    case.drop_after(ENDED)
+    epoch, version = (1_001, 1_000_005) if renewed else (1, 5)
+    changed = {"epoch": epoch, "version": version, "changed": START + at(ENDED)}
+    started = replace(ENABLED, incarnation=1, **changed)  # type: ignore[arg-type]
+    ended = replace(MAINTENANCE, status=MaintenanceStatus.COMPLETED, ended=START + at(ENDED), version=1)
+    again = Change(
+        at=START + at(ENDED),
+        scopes=(replace(started, incarnation=2),),
+        events=(ENDS,),
+        orders=(DONE,),
+        maintenances=(ended,),
+        audit=noted("event completed", ENDED),
+    )
+    case.changes["ended again"] = (ENDED + MINUTE, again)
+
+
+def test_what_a_failover_lost_is_not_demanded() -> None:
+    """Neither that it is there, nor that it is done only once; what came after is."""
+    case = Case()
+    failed_over(case, lost=(case.changes["ended"][1],))
+    assert case.verdict()[0] == []
+    case.add(Begun(ENDED + 5, "n1", "E", 1, True))
+    assert "order E (attempt 1) was done twice" in case.verdict()[0]
+
+
+def test_a_jump_may_be_confirmed_or_unknown() -> None:
+    """By an operator; or to a life that began when nobody had saved it, or when that was lost."""
+    held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
+    jumped, saved = ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held)
+    for entries in (
+        (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=True))),
+        (jumped, Born(3 * MINUTE, "n1")),
+        (jumped, saved, FailedOver(3 * MINUTE, (held,)), Adopted(3 * MINUTE, renewed=False)),
+    ):
+        case = Case()
+        case.bend("started", 10 * MINUTE)
+        case.add(*entries)
+        assert not [sentence for sentence in case.verdict()[0] if "after its publication" in sentence]
+
+
+def test_whoever_asked_may_begin_what_it_took_over() -> None:
+    """And whoever took an order may begin it without asking."""
+    case = Case()
+    case.add(taken_over(STARTED + 5), Asked(STARTED + 6, "n2", "E", 1, True), Begun(STARTED + 7, "n2", "E", 1, False))
     assert case.verdict()[0] == []
 
 

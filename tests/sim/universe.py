@@ -44,7 +44,7 @@ class Faults:
     foreign_every_s: int = 0
     failover_every_s: int = 0
     standby: bool = False
-    lease_times: int = 15
+    all_tick: bool = False
     same_name: float = 0.0
     work_fails: float = 0.0
     cannot_begin: float = 0.0
@@ -75,8 +75,7 @@ class Faults:
             foreign_every_s=some([0, 300]),
             failover_every_s=some([0, 0, 0, 600]),
             standby=some([False, False, True]),
-            # Nodes do not act every second here, so leases last longer too; or they all end, and everybody ticks.
-            lease_times=some([1, 15, 15]),
+            all_tick=some([False, False, True]),
             same_name=some([0.0, 0.5]),
             work_fails=some([0.0, 0.1, 0.4]),
             cannot_begin=some([0.0, 0.0, 0.1]),
