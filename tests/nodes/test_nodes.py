@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.ticker import LEASE_S, RENEW_EVERY_S
 from tests.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, wire_to
 from tests.patience import until
 from tests.store.servers import SHARED
@@ -148,26 +149,36 @@ def test_another_node_ticks_when_the_first_dies(nodes: Nodes) -> None:
     assert str(timeline).count("'what': 'started'") == 1
 
 
-def test_the_order_of_a_dead_node_is_taken_over(nodes: Nodes, tmp_path: Path) -> None:
-    """Killed in the middle of its command, its order goes on elsewhere under the same id and attempt, and ends once."""
-    address = SHARED.fresh()
+@pytest.mark.parametrize("restarted", [True, False])
+def test_the_order_of_a_dead_node_is_taken_over(nodes: Nodes, tmp_path: Path, restarted: bool) -> None:
+    """Killed in the middle of its command, its order goes on under the same id and attempt and ends once.
+
+    Whoever is alone at its place goes on at once; where another node is, that one does when the dead one's lease ends.
+    """
+    address, began, go = SHARED.fresh(), tmp_path / "began", tmp_path / "go"
     script = tmp_path / "work"
-    script.write_text(f'#!/bin/sh\necho "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >>{tmp_path}/began\nsleep 4\n')
+    waits = f"for n in $(seq 600); do [ -e {go} ] && exit; sleep 0.1; done"
+    script.write_text(f'#!/bin/sh\necho "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >>{began}\n{waits}\n')
     script.chmod(0o755)
     settings = {"FOREWARN_EXECUTOR": "command", "FOREWARN_COMMAND": str(script)}
-    first = nodes.start(address, **settings)
+    place = ("--state-dir", str(tmp_path / "place"))
+    first = nodes.start(address, *place, **settings)
     until(lambda: "this node ticks" in first.log.read_text())
-    second = nodes.start(address, **settings)
+    second = first if restarted else nodes.start(address, *place, **settings)
     second.poll()
     second.reboot()
     (event,) = second.poll().events
     second.approve(event["EventId"])
-    began = tmp_path / "began"
     until(began.exists)
     first.kill()
+    killed_s = time.monotonic()
+    if restarted:
+        second = nodes.start(address, *place, **settings)
+    until(lambda: "took over 1 order" in second.log.read_text(), 60)
+    assert restarted or time.monotonic() - killed_s > LEASE_S - RENEW_EVERY_S - 1
+    go.touch()
     until(lambda: second.poll().events == [], 60)
-    lines = began.read_text().splitlines()
-    assert set(lines) == {f"{event['EventId']} 1"}
+    assert began.read_text() == f"{event['EventId']} 1\n"
     timeline = str(second.event(event["EventId"])["timeline"])
     assert timeline.count("'order taken over'") == 1
     assert timeline.count("'order finished'") == 1
