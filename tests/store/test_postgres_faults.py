@@ -19,6 +19,7 @@ from forewarn.store import AuditQuery, postgres, postgres_pool
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.postgres_pool import READ, WRITE, Dsn
 from forewarn.store.postgres_schema import COMMIT_LOCK
+from tests.patience import until
 from tests.store.servers import SHARED
 from tests.store.things import approval, change, entry, event, machine, maintenance, scope
 
@@ -97,6 +98,33 @@ def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypat
         time.sleep(1.0)
         store.apply(change(audit=[entry()]))
         store.apply(change(audit=[entry()]))
+
+
+def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scope is locked by a change that hangs: to decide again would not help, and nobody changed anything."""
+    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
+    server, waiting = SHARED.server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    hanging, store = PostgresStore(address), PostgresStore(address)
+    store.apply(change(scopes=[scope()]))
+    known = change(expect=[("shop", 1)], scopes=[scope(version=1)])
+    try:
+        server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        server.execute("SELECT pg_reload_conf()")
+        until(lambda: server.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        thread = threading.Thread(target=hanging.apply, args=(known,))
+        thread.start()
+        until(lambda: server.execute(waiting) == [(1,)])
+        with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
+            store.apply(known)
+    finally:
+        server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        server.execute("SELECT pg_reload_conf()")
+    thread.join()
+    assert store.scopes()["shop"].version == 2
+    hanging.close()
+    store.close()
 
 
 def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

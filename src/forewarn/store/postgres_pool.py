@@ -45,10 +45,13 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_END_SILENT = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = current_setting('application_name') AND datname = current_database() AND usename = current_user
-    AND state = 'active' AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - %s * interval '1 second'
+# Who of our own makes others wait: commits that wait for a standby, and nodes that fell silent in the middle, which are ended.
+_HOLDING = """
+SELECT count(*) FILTER (WHERE wait_event = 'SyncRep' AND for_s > %(stuck_s)s) AS stuck,
+    count(pg_terminate_backend(pid)) FILTER (WHERE wait_event = 'ClientRead' AND for_s > %(silent_s)s) AS ended
+FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_change) AS for_s FROM pg_stat_activity
+    WHERE application_name = current_setting('application_name') AND datname = current_database()
+        AND usename = current_user AND state = 'active') ours
 """
 # Errors of a server that was the primary once.
 READ_ONLY = ("25006", "55000")
@@ -300,13 +303,18 @@ class Pool:
     def came_back(self) -> None:
         self._away = (0.0, "")
 
-    def heard(self, error: psycopg.Error, told: ForewarnError) -> None:
-        """Of an error that leaves the connection as it is."""
+    def heard(self, error: psycopg.Error, told: ForewarnError) -> ForewarnError:
+        """Of an error that leaves the connection as it is; what to tell of it."""
         if _is_read_only(error):
             self.close_idle()
-        if error.sqlstate == "55P03" and not self._end_silent() and isinstance(told, StoreUnavailable):
-            # Nobody's change is committed: whoever wants to write hears so at once for a while, then one tries.
-            self._stuck = (time.monotonic() + AWAY_S, str(told))
+        if error.sqlstate == "55P03":
+            stuck, ended = self._holding()
+            if stuck:
+                told = _does_not_commit(self.dsn)
+            if isinstance(told, StoreUnavailable) and not ended:
+                # Whoever wants to write hears so at once for a while, then one tries.
+                self._stuck = (time.monotonic() + AWAY_S, str(told))
+        return told
 
     def leave(self, why: str) -> None:
         """A server that must not be used: look for another with the next connection."""
@@ -318,14 +326,15 @@ class Pool:
             if time.monotonic() < until_s:
                 raise StoreUnavailable(why)
 
-    def _end_silent(self) -> bool:
-        """End nodes that hold locks and say nothing; whether there were any. While statements travel together the server itself
-        would wait for ever."""
+    def _holding(self) -> tuple[int, int]:
+        """How many hold up others because they wait for a standby, and how many were ended because they said nothing: while
+        statements travel together the server itself would wait for them for ever."""
+        limits = {"stuck_s": LOCK_WITHIN_S / 2, "silent_s": SILENT_WITHIN_S}
         with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
-            ended = connection.execute(_END_SILENT, [SILENT_WITHIN_S]).fetchall()
+            (found,) = connection.execute(_HOLDING, limits).fetchall()
             connection.execute("COMMIT")
-            return bool(ended)
-        return False
+            return found["stuck"], found["ended"]
+        return 0, 0
 
     # -- the end
 
@@ -361,7 +370,7 @@ def explained(dsn: Dsn, pool: Pool | None = None) -> Iterator[None]:
     except psycopg.Error as error:
         told = _explanation(error, dsn)
         if pool is not None:
-            pool.heard(error, told)
+            told = pool.heard(error, told)
         lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "")[:2] in (
             "",
             "08",
@@ -398,9 +407,7 @@ def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
             "it was decided too long ago, by the database's clock: this process or the database was stopped"
         )
     if state == "55P03" and not error.diag.context:  # of a row it says which
-        return StoreUnavailable(
-            f"{dsn.shown}: it does not commit, for {LOCK_WITHIN_S} s now: is a synchronous standby missing? Nothing was saved"
-        )
+        return _does_not_commit(dsn)
     if state in ("40001", "40P01", "55P03"):
         return Conflict("somebody else changed the same at the same moment: try again")
     if state.startswith("23"):
@@ -411,6 +418,12 @@ def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
         return InvariantBroken(f"the database refused a change that breaks its rules ({told}); nothing was saved")
     told = _ADVICE.get(state) or _plain(error, dsn)
     return StoreUnavailable(f"{dsn.shown}: {told}; nothing was saved ({state or type(error).__name__})")
+
+
+def _does_not_commit(dsn: Dsn) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{dsn.shown}: it does not commit, for {LOCK_WITHIN_S} s now: is a synchronous standby missing? Nothing was saved"
+    )
 
 
 def _is_read_only(error: BaseException) -> bool:
