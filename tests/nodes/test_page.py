@@ -10,7 +10,7 @@ import pytest
 from forewarn import control, follower, ticker
 from forewarn.cli import client
 from forewarn.settings import Settings
-from forewarn.store import postgres_pool
+from forewarn.store import postgres, postgres_dsn, postgres_pool
 from forewarn.web import gate
 from forewarn.web.api import app
 from tests.isolation import page as networking
@@ -154,15 +154,17 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_the_time_limits_are_those_of_the_code() -> None:
     """Each number stands in a constant, each setting is one, in the order of the table."""
-    pool = postgres_pool
+    pool, dsn = postgres_pool, postgres_dsn
     seconds: list[tuple[float, ...]] = [
-        (pool.CONNECT_WITHIN_S,),
+        (dsn.CONNECT_WITHIN_S,),
         (pool.FREE_WITHIN_S,),
-        (pool.STATEMENT_WITHIN_S, pool.PATIENCE_S),
-        (pool.LOCK_WITHIN_S,),
-        (pool.SILENT_WITHIN_S,),
+        (dsn.STATEMENT_WITHIN_S, pool.PATIENCE_S),
+        (dsn.LOCK_WITHIN_S,),
+        (dsn.LOCK_WITHIN_S,),
+        (dsn.SILENT_WITHIN_S,),
         (pool.FLEET_WITHIN_S,),
         (control.MAX_DECISION_AGE_S,),
+        (postgres.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),
         (follower.UNREADY_AFTER_S,),
         (Settings(state_dir=PAGE).max_stale_s,),
@@ -180,7 +182,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
     names = {each.name.removesuffix("_s") for each in fields(Settings)}
     named = {name for row in table for name in re.findall(r"`(\w+)`", row[1])}
     assert named - names == {"connect_timeout"}
-    assert f"{ticker.ELSEWHERE_AFTER_S:g} s later" in table[10][2]
+    assert f"{ticker.ELSEWHERE_AFTER_S:g} s later" in table[12][2]
 
 
 def test_the_pool_is_as_large_as_told() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, StoreUnavailable
 from forewarn.core.model import Status
-from forewarn.store import AuditQuery, Focus, postgres_pool, postgres_schema
+from forewarn.store import AuditQuery, Focus, postgres_dsn, postgres_pool, postgres_schema
 from forewarn.store.postgres import PostgresStore
-from forewarn.store.postgres_pool import READ, Dsn, Pool
+from forewarn.store.postgres_dsn import READ, Dsn
+from forewarn.store.postgres_pool import Pool
 from forewarn.store.sql import migrations
 from tests.nodes.nodes import wire_to
 from tests.store.servers import ANY_TIME_S, SHARED
@@ -224,7 +225,7 @@ def test_a_server_that_falls_silent_is_given_up_on(
 ) -> None:
     """A connection that is open and says nothing ends in time; then all fail at once, until it is back."""
     del store  # the schema is there
-    monkeypatch.setattr(postgres_pool, "PATIENCE_S", 0.5 - postgres_pool.STATEMENT_WITHIN_S)
+    monkeypatch.setattr(postgres_pool, "PATIENCE_S", 0.5 - postgres_dsn.STATEMENT_WITHIN_S)
     with wire_to(SHARED.server.port) as wire:
         stalled = PostgresStore(address.replace(f":{SHARED.server.port}/", f":{wire.port}/"))
         stalled.scopes()

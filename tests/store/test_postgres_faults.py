@@ -15,10 +15,11 @@ import pytest
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.server import open_store
 from forewarn.settings import holds_password, load
-from forewarn.store import AuditQuery, postgres, postgres_pool
+from forewarn.store import AuditQuery, postgres, postgres_dsn, postgres_pool
 from forewarn.store.postgres import PostgresStore
-from forewarn.store.postgres_pool import READ, WRITE, Dsn
+from forewarn.store.postgres_dsn import READ, WRITE, Dsn
 from forewarn.store.postgres_schema import COMMIT_LOCK
+from tests.patience import until
 from tests.store.servers import SHARED
 from tests.store.things import approval, change, entry, event, machine, maintenance, scope
 
@@ -40,6 +41,13 @@ def store(address: str) -> Iterator[PostgresStore]:
 def raw(address: str, statement: str) -> None:
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         connection.execute(statement.encode())
+
+
+def within(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
+    """What takes seconds takes less."""
+    for name, seconds in limits.items():
+        for module in (postgres_dsn, postgres_pool):
+            monkeypatch.setattr(module, name, seconds)
 
 
 @contextmanager
@@ -82,7 +90,7 @@ def test_waiting_for_others_counts_as_well(address: str) -> None:
 
 def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits and hears why; who writes after it hears so at once, while reads go on and following changes nothing in it."""
-    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
+    within(monkeypatch, LOCK_WITHIN_S=0.2)
     monkeypatch.setattr(postgres_pool, "AWAY_S", 1.0)
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
@@ -99,9 +107,36 @@ def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypat
         store.apply(change(audit=[entry()]))
 
 
+def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scope is locked by a change that hangs: to decide again would not help, and nobody changed anything."""
+    within(monkeypatch, LOCK_WITHIN_S=0.2)
+    server, waiting = SHARED.server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    hanging, store = PostgresStore(address), PostgresStore(address)
+    store.apply(change(scopes=[scope()]))
+    known = change(expect=[("shop", 1)], scopes=[scope(version=1)])
+    try:
+        server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        server.execute("SELECT pg_reload_conf()")
+        until(lambda: server.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        thread = threading.Thread(target=hanging.apply, args=(known,))
+        thread.start()
+        until(lambda: server.execute(waiting) == [(1,)])
+        with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
+            store.apply(known)
+    finally:
+        server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        server.execute("SELECT pg_reload_conf()")
+    thread.join()
+    assert store.scopes()["shop"].version == 2
+    hanging.close()
+    store.close()
+
+
 def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large change of the same scope is under way: the database is well, and whoever waited decides again."""
-    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
+    within(monkeypatch, LOCK_WITHIN_S=0.2)
     with closing(PostgresStore(address)) as store, psycopg.connect(address) as other:
         store.apply(change(scopes=[scope()]))
         other.execute("SELECT FROM forewarn.scopes FOR UPDATE")
@@ -112,8 +147,8 @@ def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.
 
 def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements travel together, and the server would wait for the next for ever: whoever needs the lock ends the silence."""
-    monkeypatch.setattr(postgres_pool, "LOCK_WITHIN_S", 0.2)
-    monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.3)
+    within(monkeypatch, LOCK_WITHIN_S=0.2)
+    within(monkeypatch, SILENT_WITHIN_S=0.3)
     stopped, store = PostgresStore(address), PostgresStore(address)
 
     def stop_in_a_change() -> None:
@@ -133,7 +168,7 @@ def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch
 
 def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked in a change and answered leaves the server with its limit on silence."""
-    monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.2)
+    within(monkeypatch, SILENT_WITHIN_S=0.2)
     store = PostgresStore(address)
 
     def be_slow() -> None:
@@ -149,7 +184,7 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monke
 
 def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes something of a million machines is silent for long, and nobody waits for him."""
-    monkeypatch.setattr(postgres_pool, "SILENT_WITHIN_S", 0.2)
+    within(monkeypatch, SILENT_WITHIN_S=0.2)
     with closing(PostgresStore(address)) as store:
         store.apply(change(scopes=[scope()], machines=[machine("web-0"), machine("web-1")]))
         names = []

@@ -107,9 +107,9 @@ class _Embedded:
 
 class _Shared:
     def __init__(self, address: str) -> None:
-        from forewarn.store import postgres_pool, postgres_schema
+        from forewarn.store import postgres_dsn, postgres_schema
 
-        self._dsn, self._schema = postgres_pool.Dsn(address), postgres_schema
+        self._dsn, self._schema = postgres_dsn.Dsn(address), postgres_schema
         self.name, self.newest_schema = self._dsn.shown, postgres_schema.SCHEMA_VERSION
 
     def describe(self) -> list[tuple[str, str]]:

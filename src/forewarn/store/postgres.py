@@ -20,18 +20,9 @@ from psycopg.rows import tuple_row
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.core.model import AuditEntry, Change, Snapshot
 from forewarn.store import Connections, Focus
+from forewarn.store.postgres_dsn import READ, STATEMENT_WITHIN_S, WRITE, Dsn
 from forewarn.store.postgres_news import PostgresFeed
-from forewarn.store.postgres_pool import (
-    FLEET_WITHIN_S,
-    MAX_CONNECTIONS,
-    READ,
-    STATEMENT_WITHIN_S,
-    WRITE,
-    Connection,
-    Cursor,
-    Dsn,
-    Pool,
-)
+from forewarn.store.postgres_pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connection, Cursor, Pool
 from forewarn.store.postgres_schema import COMMIT_LOCK, require_schema, require_version
 from forewarn.store.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql import queries

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import psycopg
 
 from forewarn.store import Mark, News
-from forewarn.store.postgres_pool import READ, STATEMENT_WITHIN_S, Connection, Dsn, Pool, connect, explained
+from forewarn.store.postgres_dsn import READ, STATEMENT_WITHIN_S, Dsn
+from forewarn.store.postgres_pool import Connection, Pool, connect, explained
 from forewarn.store.rows import NATIVE_ROWS
 from forewarn.store.sql import queries
 

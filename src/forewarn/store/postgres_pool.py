@@ -3,7 +3,6 @@
 With `postgres` and its other parts the only place that knows psycopg. No message of ours ever holds a password.
 """
 
-import ipaddress
 import logging
 import os
 import re
@@ -11,29 +10,23 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
-from forewarn.core.errors import Conflict, ForewarnError, InvalidSettings, InvariantBroken, StoreUnavailable
+from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, StoreUnavailable
 from forewarn.store import Connections
+from forewarn.store.postgres_dsn import LOCK_WITHIN_S, SILENT_WITHIN_S, STATEMENT_WITHIN_S, WRITE, Dsn
 
 Connection = psycopg.Connection[dict[str, Any]]
 Cursor = psycopg.Cursor[dict[str, Any]]
 
-SCHEMA = "forewarn"
 MAX_CONNECTIONS = 8
-CONNECT_WITHIN_S = 3
 FREE_WITHIN_S = 3.0
-STATEMENT_WITHIN_S = 5
 FLEET_WITHIN_S = 60
-LOCK_WITHIN_S = 3
-# The server ends a transaction whose client has fallen silent: nobody waits longer for the locks of a process that hangs.
-SILENT_WITHIN_S = 5
 # We give up on a server that says nothing, a little after it should have given up on the statement.
 PATIENCE_S = 2.0
 # A database that went away is left alone for so long, and whoever needs it hears so at once.
@@ -43,92 +36,16 @@ LOOK_EVERY_S = 0.25
 # It warns of every pipeline that an error of ours, handled and told, has ended.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
-READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_END_SILENT = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = current_setting('application_name') AND datname = current_database() AND usename = current_user
-    AND state = 'active' AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - %s * interval '1 second'
+# Who of our own makes others wait: commits that wait for a standby, and nodes that fell silent in the middle, which are ended.
+_HOLDING = """
+SELECT count(*) FILTER (WHERE wait_event = 'SyncRep' AND for_s > %(stuck_s)s) AS stuck,
+    count(pg_terminate_backend(pid)) FILTER (WHERE wait_event = 'ClientRead' AND for_s > %(silent_s)s) AS ended
+FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_change) AS for_s FROM pg_stat_activity
+    WHERE application_name = current_setting('application_name') AND datname = current_database()
+        AND usename = current_user AND state = 'active') ours
 """
 # Errors of a server that was the primary once.
 READ_ONLY = ("25006", "55000")
-
-
-class Dsn:
-    """Where the database is: what to connect with, and how it may be shown. `pooled`: a pooler may stand in between."""
-
-    def __init__(self, text: str, *, pooled: bool = False) -> None:
-        try:
-            given = conninfo_to_dict(text)
-        except psycopg.Error:
-            given = {"host": "@"}
-        if "@" in str(given.get("host", "")):
-            # What libpq says of it may quote any part of it, and an @ in the password makes the rest of that the host.
-            raise InvalidSettings(
-                "store: this is no PostgreSQL address: write it like postgresql://user@host:5432/database, and any sign of a"
-                " password that is not a letter or digit as %XX"
-            ) from None
-        self.secret = str(given.get("password") or "")
-        host, port = given.get("host") or given.get("hostaddr") or "localhost", given.get("port") or "5432"
-        self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
-        self.pooled = pooled
-        self.unverified = _unverified(given)
-        ours: dict[str, Any] = {
-            "application_name": "forewarn",
-            "connect_timeout": CONNECT_WITHIN_S,
-            # Of several hosts the one that can be written.
-            "target_session_attrs": "read-write",
-            "keepalives_idle": 5,
-            "keepalives_interval": 2,
-            "keepalives_count": 3,
-        }
-        settings = {**ours, **{k: v for k, v in given.items() if v is not None}}
-        if not pooled:
-            # Of two the last counts, and what we promise depends on ours.
-            set_here = [f"-c {name}={value}" for name, value in _session_settings().items()]
-            settings["options"] = " ".join([str(given.get("options") or ""), *set_here]).strip()
-        self.conninfo = make_conninfo(**settings)
-
-    def begin(self, how: str, within_s: int) -> str:
-        """One message: through a pooler nothing lasts longer than the transaction, so it brings all its settings along."""
-        settings = _session_settings() if self.pooled else {}
-        if within_s != STATEMENT_WITHIN_S:
-            settings["statement_timeout"] = f"{within_s}s"
-            if how is READ:  # whoever reads a large fleet takes his time over it, and nobody waits for him
-                settings["idle_in_transaction_session_timeout"] = f"{within_s}s"
-        return "; ".join([how, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())])
-
-
-def _unverified(given: Mapping[str, Any]) -> str:
-    """ "" or why somebody on the way could read and change everything."""
-    mode = str(given.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer")
-    hosts = str(given.get("hostaddr") or given.get("host") or os.environ.get("PGHOST") or "").split(",")
-    away = [host for host in hosts if host and not host.startswith("/") and not _is_here(host)]
-    if mode in ("verify-ca", "verify-full") or not away:
-        return ""
-    return (
-        f"{away[0]} is not on this machine, and with sslmode={mode} nobody checks that it is the right one: give the address"
-        " ?sslmode=verify-full&sslrootcert=FILE"
-    )
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _session_settings() -> dict[str, str]:
-    return {
-        "search_path": SCHEMA,
-        "TimeZone": "UTC",
-        "statement_timeout": f"{STATEMENT_WITHIN_S}s",
-        "lock_timeout": f"{LOCK_WITHIN_S}s",
-        "idle_in_transaction_session_timeout": f"{SILENT_WITHIN_S}s",
-        # What is acknowledged is on disk, and on the synchronous standby where there is one, whatever the server's default.
-        "synchronous_commit": "on",
-    }
 
 
 class Deadlines:
@@ -300,13 +217,18 @@ class Pool:
     def came_back(self) -> None:
         self._away = (0.0, "")
 
-    def heard(self, error: psycopg.Error, told: ForewarnError) -> None:
-        """Of an error that leaves the connection as it is."""
+    def heard(self, error: psycopg.Error, told: ForewarnError) -> ForewarnError:
+        """Of an error that leaves the connection as it is; what to tell of it."""
         if _is_read_only(error):
             self.close_idle()
-        if error.sqlstate == "55P03" and not self._end_silent() and isinstance(told, StoreUnavailable):
-            # Nobody's change is committed: whoever wants to write hears so at once for a while, then one tries.
-            self._stuck = (time.monotonic() + AWAY_S, str(told))
+        if error.sqlstate == "55P03":
+            stuck, ended = self._holding()
+            if stuck:
+                told = _does_not_commit(self.dsn)
+            if isinstance(told, StoreUnavailable) and not ended:
+                # Whoever wants to write hears so at once for a while, then one tries.
+                self._stuck = (time.monotonic() + AWAY_S, str(told))
+        return told
 
     def leave(self, why: str) -> None:
         """A server that must not be used: look for another with the next connection."""
@@ -318,14 +240,15 @@ class Pool:
             if time.monotonic() < until_s:
                 raise StoreUnavailable(why)
 
-    def _end_silent(self) -> bool:
-        """End nodes that hold locks and say nothing; whether there were any. While statements travel together the server itself
-        would wait for ever."""
+    def _holding(self) -> tuple[int, int]:
+        """How many hold up others because they wait for a standby, and how many were ended because they said nothing: while
+        statements travel together the server itself would wait for them for ever."""
+        limits = {"stuck_s": LOCK_WITHIN_S / 2, "silent_s": SILENT_WITHIN_S}
         with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
-            ended = connection.execute(_END_SILENT, [SILENT_WITHIN_S]).fetchall()
+            (found,) = connection.execute(_HOLDING, limits).fetchall()
             connection.execute("COMMIT")
-            return bool(ended)
-        return False
+            return found["stuck"], found["ended"]
+        return 0, 0
 
     # -- the end
 
@@ -361,7 +284,7 @@ def explained(dsn: Dsn, pool: Pool | None = None) -> Iterator[None]:
     except psycopg.Error as error:
         told = _explanation(error, dsn)
         if pool is not None:
-            pool.heard(error, told)
+            told = pool.heard(error, told)
         lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "")[:2] in (
             "",
             "08",
@@ -398,9 +321,7 @@ def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
             "it was decided too long ago, by the database's clock: this process or the database was stopped"
         )
     if state == "55P03" and not error.diag.context:  # of a row it says which
-        return StoreUnavailable(
-            f"{dsn.shown}: it does not commit, for {LOCK_WITHIN_S} s now: is a synchronous standby missing? Nothing was saved"
-        )
+        return _does_not_commit(dsn)
     if state in ("40001", "40P01", "55P03"):
         return Conflict("somebody else changed the same at the same moment: try again")
     if state.startswith("23"):
@@ -411,6 +332,12 @@ def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
         return InvariantBroken(f"the database refused a change that breaks its rules ({told}); nothing was saved")
     told = _ADVICE.get(state) or _plain(error, dsn)
     return StoreUnavailable(f"{dsn.shown}: {told} ({state or type(error).__name__})")
+
+
+def _does_not_commit(dsn: Dsn) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{dsn.shown}: it does not commit, for {LOCK_WITHIN_S} s now: is a synchronous standby missing? Nothing was saved"
+    )
 
 
 def _is_read_only(error: BaseException) -> bool:

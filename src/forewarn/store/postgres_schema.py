@@ -5,17 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forewarn.core.errors import StoreUnavailable
-from forewarn.store.postgres_pool import (
-    FLEET_WITHIN_S,
-    PATIENCE_S,
-    SCHEMA,
-    WRITE,
-    Connection,
-    Dsn,
-    connect,
-    cut,
-    explained,
-)
+from forewarn.store.postgres_dsn import SCHEMA, WRITE, Dsn
+from forewarn.store.postgres_pool import FLEET_WITHIN_S, PATIENCE_S, Connection, connect, cut, explained
 from forewarn.store.sql import migrations
 
 SCHEMA_VERSION = migrations("postgres")[-1].number
