@@ -11,7 +11,7 @@ from forewarn import control, follower, ticker
 from forewarn.cli import client
 from forewarn.settings import Settings
 from forewarn.store import postgres, postgres_dsn, postgres_pool
-from forewarn.web import gate
+from forewarn.web import exchange, gate
 from forewarn.web.api import app
 from tests.isolation import page as networking
 from tests.nodes.site import (
@@ -164,9 +164,12 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (dsn.SILENT_WITHIN_S,),
         (pool.FLEET_WITHIN_S,),
         (control.MAX_DECISION_AGE_S,),
+        (control.MAX_DECISION_AGE_S,),
+        (exchange.MAX_IN_LINE_S,),
         (postgres.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),
         (follower.UNREADY_AFTER_S,),
+        (ticker.UNREADY_AFTER_S,),
         (Settings(state_dir=PAGE).max_stale_s,),
         (ticker.LEASE_S, ticker.RENEW_EVERY_S),
         (),
@@ -182,7 +185,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
     names = {each.name.removesuffix("_s") for each in fields(Settings)}
     named = {name for row in table for name in re.findall(r"`(\w+)`", row[1])}
     assert named - names == {"connect_timeout"}
-    assert f"{ticker.ELSEWHERE_AFTER_S:g} s later" in table[12][2]
+    assert f"{ticker.ELSEWHERE_AFTER_S:g} s later" in table[15][2]
 
 
 def test_the_pool_is_as_large_as_told() -> None:
