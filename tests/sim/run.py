@@ -96,7 +96,7 @@ class Simulation:
             node.start()
         faults.on = True
         for node in shared.nodes:
-            universe.every(universe.choose.choice([30, 50, 90]), node.cycle)
+            universe.every(universe.choose.choice([40, 60, 100]), node.cycle)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         shared.curious = self._guests_hurry
         self.operator = Operator(shared)
