@@ -47,7 +47,13 @@ def held_store(path: Path) -> None:
         minimum_notice_s=900,
     )
     maintenance = Maintenance(
-        id="M", type=EventType.REBOOT, source=Source.PLATFORM, created=then, created_by="operator", wake_at=then
+        id="M",
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        created=then,
+        created_by="operator",
+        wake_at=then,
+        told=event.published,
     )
     hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
     with closing(SqliteStore(path)) as store:
