@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psycopg
@@ -82,7 +83,9 @@ class Writer:
             return {}
         if what == START:
             self._clock.move_to(self._clock.now() + NOTICE)
-        work = (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
+        work = (
+            (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
+        )
         self._moves.take(STATUS[what])
         cost = cost_of(work)
         moved = self._moves.take(STATUS[what])
@@ -97,7 +100,7 @@ class Writer:
 
 
 @contextmanager
-def _following(service: Service, store: PostgresStore, documents: Documents) -> Iterator[None]:
+def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
     follower = Follower(store.feed(), KeptClock(store.now))
     follower.begin()
     follower.listen(documents.follow)
@@ -116,7 +119,7 @@ def serve_steps(address: str, folder: Path, writer: int, scopes: int) -> None:
     with closing(Bare(address, writer)) as bare, service_at(address, folder, clock) as (service, documents):
         if not isinstance(service.store, PostgresStore):
             raise RuntimeError(f"{address} is no PostgreSQL")
-        with _following(service, service.store, documents):
+        with _following(service.store, documents):
             own = Writer(service, clock, bare, range(writer * scopes, (writer + 1) * scopes))
             print("ready", flush=True)
             for line in sys.stdin:
@@ -141,8 +144,10 @@ class Writers:
                 raise RuntimeError("a writer cannot be talked to")
             print(what, count, file=process.stdin, flush=True)
         told: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
-        return max(t.get("wall_s", 0.0) for t in told), sum(t.get("cpu_s", 0.0) for t in told), sum(
-            int(t.get("count", 0)) for t in told
+        return (
+            max(t.get("wall_s", 0.0) for t in told),
+            sum(t.get("cpu_s", 0.0) for t in told),
+            sum(int(t.get("count", 0)) for t in told),
         )
 
 
@@ -191,10 +196,10 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
         server.execute(MAKE_BARE, address.rpartition("/")[2])
         rounds: dict[str, list[Round]] = {"in batches, as the ticker does": [], "one event per commit": []}
         with _writers(address, folder, count, size.transition_scopes) as writers:
-            for turn in range(size.transition_rounds + 1):
+            for turn in range(-size.judged, size.transition_rounds):
                 for name, at_once in zip(rounds, (BATCH, 1), strict=True):
                     found = _round(writers, at_once, size.bare_commits)
-                    if turn or not size.judged:  # the first only warms up
+                    if turn >= 0:  # the one before the first only warms up
                         rounds[name].append(found)
         names = {name: f"{count} writer{'s' * (count > 1)}, {name}" for name in rounds}
         for name, each in rounds.items():
@@ -208,8 +213,6 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
 
 
 def _figures(rounds: Sequence[Mapping[str, tuple[float, float]]], kind: str) -> list[str]:
-    from statistics import median
-
     wall_s = median(r[kind][0] for r in rounds)
     ratio = median_ratio([r[BARE][0] for r in rounds], [r[kind][0] for r in rounds])
     cpu_s = median(r[kind][1] for r in rounds)

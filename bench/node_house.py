@@ -98,9 +98,7 @@ def serve_command(store: str, state: Path) -> list[str]:
 def node_on(store: str, state: Path, **settings: str) -> Iterator[Node]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     environment = clean | LIMITS | {"FOREWARN_TOKEN": TOKEN} | settings
-    with subprocess.Popen(
-        serve_command(store, state), stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(serve_command(store, state), stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             if not line.startswith("ready "):

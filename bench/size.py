@@ -28,6 +28,7 @@ class Size:
     failovers: int
     portal: tuple[int, int, int]  # machines, open events, rounds
     node_writers: tuple[int, ...]
+    node_count: int
     node_changes: int
     node_approvers: int
     node_approvals: int
@@ -56,6 +57,7 @@ FULL = Size(
     failovers=3,
     portal=(10_000, 1_000, 9),
     node_writers=(1, 3),
+    node_count=3,
     node_changes=300,
     node_approvers=500,
     node_approvals=5,
@@ -83,10 +85,11 @@ TOY = Size(
     failovers=1,
     portal=(400, 50, 1),
     node_writers=(2,),
+    node_count=2,
     node_changes=3,
     node_approvers=20,
     node_approvals=1,
     node_scopes=1_000,
     node_machines=1_000,
-    node_polls=(1, 0.3),
+    node_polls=(1, 0.1),
 )

@@ -160,7 +160,9 @@ class Pool:
             yield connection, pipeline
 
     @contextmanager
-    def _transaction(self, how: str, within_s: int, mode: Callable[[Connection], Any]) -> Iterator[tuple[Connection, Any]]:
+    def _transaction(
+        self, how: str, within_s: int, mode: Callable[[Connection], Any]
+    ) -> Iterator[tuple[Connection, Any]]:
         self._refuse_while_away()
         with explained(self.dsn, self), self._taken(how, within_s) as connection:
             committing = False

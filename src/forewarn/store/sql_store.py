@@ -305,9 +305,7 @@ def _with_addresses(
     }
 
 
-def _events(
-    reader: Session, focus: Focus, names: set[str]
-) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
+def _events(reader: Session, focus: Focus, names: set[str]) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
     """The events by id, the maintenances they belong to, and every scope concerned."""
     named = list(reader.ask("events_by_id", ids=reader.listed(focus.events))) if focus.events else []
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
