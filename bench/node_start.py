@@ -27,7 +27,7 @@ from forewarn.store.postgres import PostgresStore
 
 MOST_POLL_RATIO = 1.15
 KEEP_ALIVE, CONNECT = ("keep-alive", "keep_alive"), ("connection per request", "connect")
-CONNECTIONS, SCOPES, PER_SCOPE = 64, 50, 20
+CONNECTIONS, PER_SCOPE = 64, 20
 
 # By SQL in bulk: the same fleet as `bench.fleet` makes, in a fraction of the time.
 FLEET = (
@@ -94,9 +94,9 @@ def _answered(task: Task, subject: Subject) -> int:
 def measure_polls(server: Server, folder: Path, size: Size) -> list[Verdict]:
     """CPU per poll on either store."""
     database, path = server.address(server.database()), folder / "polled.db"
-    build_at(database, folder, scopes=SCOPES, per_scope=PER_SCOPE)
-    build(path, scopes=SCOPES, per_scope=PER_SCOPE)
-    rounds, seconds = size.node_polls
+    scopes, rounds, seconds = size.node_polls
+    build_at(database, folder, scopes=scopes, per_scope=PER_SCOPE)
+    build(path, scopes=scopes, per_scope=PER_SCOPE)
     rows, verdicts = [], []
     with ExitStack() as stack:
         shared = stack.enter_context(serving_at("on PostgreSQL", database, folder / "shared"))
@@ -104,7 +104,7 @@ def measure_polls(server: Server, folder: Path, size: Size) -> list[Verdict]:
 
         for way, mode in (KEEP_ALIVE, CONNECT) if size.judged else (KEEP_ALIVE,):
             task = Task(
-                mode=mode, port=0, core=LOAD_CORE, connections=CONNECTIONS, sources=SCOPES * PER_SCOPE, seconds=seconds
+                mode=mode, port=0, core=LOAD_CORE, connections=CONNECTIONS, sources=scopes * PER_SCOPE, seconds=seconds
             )
             costs = costs_of([shared, single], partial(_answered, task), rounds)
             ratio = median_ratio(costs[shared.name].rounds_s, costs[single.name].rounds_s)

@@ -34,7 +34,7 @@ class Size:
     node_approvals: int
     node_scopes: int
     node_machines: int
-    node_polls: tuple[int, float]  # rounds, seconds
+    node_polls: tuple[int, int, float]  # scopes, rounds, seconds
 
 
 FULL = Size(
@@ -63,7 +63,7 @@ FULL = Size(
     node_approvals=5,
     node_scopes=100_000,
     node_machines=1_000_000,
-    node_polls=(9, 2.0),
+    node_polls=(50, 9, 2.0),
 )
 TOY = Size(
     judged=False,
@@ -91,5 +91,5 @@ TOY = Size(
     node_approvals=1,
     node_scopes=1_000,
     node_machines=1_000,
-    node_polls=(1, 0.1),
+    node_polls=(4, 1, 0.1),
 )
