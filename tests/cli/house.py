@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.patience import until
+
 FOREWARN = [sys.executable, "-m", "forewarn"]
 DONE, FAILED, USAGE, NOT_REACHABLE = 0, 1, 2, 3
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -162,13 +164,6 @@ def serving(folder: Path, *arguments: str, fleet: str = FLEET) -> Iterator[House
         yield house
     finally:
         house.kill()
-
-
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def on_a_terminal(

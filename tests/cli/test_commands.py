@@ -21,8 +21,8 @@ from tests.cli.house import (
     environment,
     on_a_terminal,
     serving,
-    until,
 )
+from tests.patience import until
 
 ID = re.compile(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.cli.house import DONE, FLEET, House, serving, until
+from tests.cli.house import DONE, FLEET, House, serving
+from tests.patience import until
 
 
 def enable(house: House) -> None:

@@ -92,6 +92,7 @@ def maintenance(number: int = 900, **facts: Any) -> Maintenance:
         "source": Source.PLATFORM,
         "created": START,
         "created_by": "alice",
+        "told": START,
         **facts,
     }
     return Maintenance(id=guid(number), **facts)
@@ -149,6 +150,11 @@ class World:
         self._store.apply(change)
         return change
 
+    def adopt(self, change: Change) -> None:
+        """A submission decided elsewhere, saved here and now."""
+        self._maintenances += [m.id for m in change.maintenances]
+        self.save(change)
+
     # -- what operators and guests do
 
     def submit(self, *machines: str, **options: Any) -> list[Event]:
@@ -166,6 +172,7 @@ class World:
         )
         self._maintenances.append(maintenance_id)
         self.save(change)
+        self._see()
         events = [e for e in self.snapshot().events.values() if e.maintenance_id == maintenance_id]
         return sorted(events, key=lambda e: e.position), change
 
@@ -232,7 +239,17 @@ class World:
     # -- what time brings, and enabling
 
     def tick(self, *, order_timeout_s: int = ORDER_TIMEOUT_S) -> Change:
-        return self.save(lifecycle.tick(self.snapshot(), now=self.now, actor=TICKER, order_timeout_s=order_timeout_s))
+        """What it did; that others can see it is noted at once."""
+        change = self.save(lifecycle.tick(self.snapshot(), now=self.now, actor=TICKER, order_timeout_s=order_timeout_s))
+        self._see()
+        return change
+
+    def _see(self) -> None:
+        snapshot = self.snapshot()
+        if any(
+            m.told is None and m.wake_at is not None and m.wake_at <= self.now for m in snapshot.maintenances.values()
+        ):
+            self.save(lifecycle.tick(snapshot, now=self.now, actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S))
 
     def tick_at(self, minutes: float) -> Change:
         """Move time and tick."""

@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.core.building import START, World, at, machine, request, scope, shop, two_scopes
+from tests.core.building import OPERATOR, START, TICKER, World, at, guid, machine, request, scope, shop, two_scopes
 
+from forewarn.core import lifecycle
 from forewarn.core.model import (
     EventType,
     Maintenance,
@@ -37,6 +38,54 @@ def test_an_event_starts_once_not_before_has_passed_and_never_before() -> None:
     assert (started.status, started.started, started.not_before) == (Status.STARTED, at(15), at(15))
     assert world.maintenance(event.id).status is MaintenanceStatus.RUNNING
     assert [(entry.action, entry.event_id) for entry in change.audit] == [("event started", event.id)]
+
+
+def test_notice_counts_from_when_it_was_found_saved() -> None:
+    """A store may take long to save: who approves nothing gets the whole notice from when the event could be seen."""
+    world = shop()
+    _, change = lifecycle.submit(
+        world.snapshot(), request("shop/web-0"), now=START, actor=OPERATOR, new_id=lambda: guid(1), order_timeout_s=60
+    )
+    world.now = at(14)  # saved only now
+    world.adopt(change)
+    assert world.tick_at(14).maintenances[0].told == at(14)
+    world.tick_at(15)
+    assert world.status(guid(1)) is Status.SCHEDULED
+    assert world.maintenance(guid(1)).wake_at == at(29)
+    assert [reason.until for reason in world.waiting_for(guid(1)) if reason.code == "notice"] == [at(29)]
+    world.tick_at(29)
+    assert world.status(guid(1)) is Status.STARTED
+
+
+def test_what_is_found_saved_late_may_still_be_approved() -> None:
+    """Only what time alone brings waits for it."""
+    world = shop()
+    _, change = lifecycle.submit(
+        world.snapshot(), request("shop/web-0"), now=START, actor=OPERATOR, new_id=lambda: guid(1), order_timeout_s=60
+    )
+    world.now = at(14)
+    world.adopt(change)
+    world.start(guid(1))
+    assert world.event(guid(1)).started == at(14)
+
+
+def test_each_wave_is_told_for_itself() -> None:
+    """When the first wave was seen says nothing of the second."""
+    world = shop(2)
+    first, second = world.submit(targets=Targets(scope="shop"))
+    world.tick_at(15)
+    world.now = at(20)
+    world.finish(first.id)
+    published = lifecycle.tick(world.snapshot(), now=at(20), actor=TICKER, order_timeout_s=60)
+    assert published.maintenances[0].told is None
+    assert published.maintenances[0].wake_at == at(20)
+    world.save(published)
+    world.tick_at(22)
+    assert world.event(second.id).not_before == at(35)
+    world.tick_at(36)
+    assert world.status(second.id) is Status.SCHEDULED
+    world.tick_at(37)
+    assert world.status(second.id) is Status.STARTED
 
 
 def test_an_approved_event_starts_as_soon_as_it_can() -> None:

@@ -18,7 +18,8 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.demo.house import refuse_taken
-from tests.demo.theatre import FOREWARN, Demo, environment, until
+from tests.demo.theatre import FOREWARN, Demo, environment
+from tests.patience import until
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,6 @@ SPEED = "300x"
 def environment(folder: Path) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     return {**clean, "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
-
-
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.05)
 
 
 class Demo:

@@ -7,7 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.e2e.test_serve import forewarn, serving, until
+from tests.e2e.test_serve import forewarn, serving
+from tests.patience import until
 
 from forewarn.core.model import (
     Change,
@@ -46,7 +47,13 @@ def held_store(path: Path) -> None:
         minimum_notice_s=900,
     )
     maintenance = Maintenance(
-        id="M", type=EventType.REBOOT, source=Source.PLATFORM, created=then, created_by="operator", wake_at=then
+        id="M",
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        created=then,
+        created_by="operator",
+        wake_at=then,
+        told=event.published,
     )
     hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
     with closing(SqliteStore(path)) as store:

@@ -10,11 +10,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.patience import until
 
 from forewarn.core.model import Actor, EventType, Request, Status, Targets
 from forewarn.server import Service
@@ -94,13 +95,6 @@ def serving(*arguments: str) -> Iterator[Served]:
     finally:
         process.kill()
         process.communicate()
-
-
-def until(true: Callable[[], bool], seconds: float = 10) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

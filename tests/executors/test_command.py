@@ -7,10 +7,10 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.patience import until
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
@@ -68,13 +68,6 @@ def ended(runs: CommandExecutor, seconds: float = 15) -> Report:
         time.sleep(0.01)
     (report,) = reports
     return report
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_one_cycle_does_a_bounded_batch_and_says_so_in_one_sentence(caplog: pyte
     service = make_service(MemoryStore(), scopes=BATCH + 5)
     for i in range(BATCH + 5):
         reboot(service, f"s-{i}")
+    service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     with caplog.at_level(logging.INFO, "forewarn.ticker"):
         assert service.ticker.cycle()
@@ -465,6 +466,7 @@ def test_the_loop_survives_not_knowing_when_to_wake() -> None:
     thread.start()
     eventually(lambda: service.ticker.cycled_at_s is not None)
     event_id = reboot(service)
+    service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     service.ticker.nudge()
     eventually(lambda: service.control.event(event_id)[0].status is Status.STARTED)
@@ -477,6 +479,7 @@ def test_one_sick_maintenance_does_not_hold_up_the_rest(caplog: pytest.LogCaptur
     store = AwayStore()
     service = make_service(store, scopes=3)
     events = [reboot(service, f"s-{i}") for i in range(3)]
+    service.ticker.settle()
     store.stumble = service.control.event(events[1])[0].maintenance_id
     service.clock.move_to(START + timedelta(minutes=15))
     with pytest.raises(RuntimeError):

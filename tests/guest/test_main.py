@@ -14,7 +14,8 @@ import pytest
 
 from forewarn.guest.journal import read
 from tests.guest.talking import E1, document, event, http_endpoint, say
-from tests.web.serving import WEB_0, serving, until
+from tests.patience import until
+from tests.web.serving import WEB_0, serving
 
 ROOT = Path(__file__).parents[2]
 STEPS = """

@@ -15,7 +15,7 @@ from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.steps import Run, alive, await_orphan, children, start_ticks
 from forewarn.settings import load
 from tests.guest.talking import E1, event
-from tests.web.serving import until
+from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,15 +5,17 @@ from pathlib import Path
 import psycopg
 
 from forewarn.core.model import Status
-from tests.e2e.test_serve import until
-from tests.handlers.announced import Agent, announced, page_steps
+from tests.handlers.agents import Agent
+from tests.handlers.announced import announced, page_steps
 from tests.handlers.patronis import LOGIN, SQL_PORT, WITHIN_S, Cluster, Member, streaming
+from tests.patience import until
 
 # The example of the documentation, with this cluster's addresses.
 (PAGE_STEP,) = page_steps("patroni")
 # What a platform does: the machine's power goes, its agent with it.
 POWER_OFF = (
-    "kill -KILL $(cat {agent}/pid) $(cat {member}); touch {agent}/down; while [ -e {agent}/down ]; do sleep 0.1; done"
+    "kill -KILL $(cat {agent}/agent.pid) $(cat {member}); touch {agent}/down;"
+    " while [ -e {agent}/down ]; do sleep 0.1; done"
 )
 
 

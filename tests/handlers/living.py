@@ -2,9 +2,6 @@
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +10,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from forewarn.guest.journal import read
 from tests.guest.talking import E1, document, event, http_endpoint, say
+from tests.handlers.agents import Agent
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60.0
@@ -73,68 +70,12 @@ class Platform:
             say(handler, 200, told, ETag=tag, **more)
 
 
-class LiveAgent:
-    """The agent of web-0 in a folder: its configuration, its journal, its log, and the process while it lives."""
-
-    def __init__(self, folder: Path, endpoint: str, toml: str) -> None:
-        self.folder = folder
-        config = folder / "agent.toml"
-        folder.joinpath("boot").write_text("boot-1")
-        top = f'endpoint = "{endpoint}"\nstate_dir = "{folder}/state"\nboot_id_file = "{folder}/boot"\n'
-        config.write_text(top + toml)
-        config.chmod(0o600)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def up(self) -> None:
-        command = [sys.executable, "-m", "forewarn.guest", "run", "--config", f"{self.folder}/agent.toml"]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self.folder, stderr=log, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
-            )
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    @property
-    def log(self) -> str:
-        path = self.folder / "log"
-        return path.read_text() if path.exists() else ""
-
-    @property
-    def records(self) -> list[dict[str, object]]:
-        return read(self.folder / "state" / "journal.jsonl")[0]
-
-    @property
-    def kinds(self) -> list[object]:
-        return [record["kind"] for record in self.records]
-
-    def ended(self, phase: str) -> list[bool]:
-        """How each preparing or undoing went."""
-        return [bool(r["ok"]) for r in self.records if r["kind"] == "end" and r["phase"] == phase]
-
-    def until(self, true: Callable[[], bool]) -> None:
-        until(true, lambda: self.log)
-
-    def until_back(self) -> None:
-        self.until(lambda: self.kinds[-1:] == ["in-service"])
-
-
-def until(true: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not true():
-        assert time.monotonic() < deadline_s, f"it did not happen in time: {told()}"
-        time.sleep(0.02)
-
-
 @contextmanager
-def living(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, LiveAgent]]:
+def living(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, Agent]]:
     """An agent that is up, and the platform that will tell it of something."""
     platform = Platform(ready)
     with http_endpoint(platform) as endpoint:
-        agent = LiveAgent(folder, endpoint, toml)
+        agent = Agent(folder, endpoint, toml)
         agent.up()
         try:
             yield platform, agent

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.test_serve import until
 from tests.handlers.loopback import clean
+from tests.patience import until
 
 ETCD = "127.0.0.9"
 SQL_PORT, REST_PORT = 5432, 8008

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forewarn.guest.handlers.haproxy_runtime import Seen, servers
 from forewarn.guest.sockets import Deadline, ask
-from tests.handlers.living import until
+from tests.patience import until
 
 BACKENDS = ("web-0", "web-1")
 HAPROXY = """
@@ -133,7 +133,7 @@ class Pool:
             process = subprocess.Popen(["haproxy", "-db", "-f", f"{self.folder}/{name}.cfg"], stdout=log, stderr=log)
         self._started.append(process)
         proxy = f"{self.folder}/{name}.sock"
-        until(lambda: self._answers(proxy), (self.folder / f"{name}.log").read_text)
+        until(lambda: self._answers(proxy), told=(self.folder / f"{name}.log").read_text)
         until(lambda: all(seen.usable for seen in servers(proxy, "web", Deadline(5)).values()))
         return proxy
 

@@ -16,8 +16,9 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.process import running
 from forewarn.guest.steps import Run
-from tests.e2e.test_serve import until
-from tests.handlers.announced import Agent, announced, page_steps, run_of
+from tests.handlers.agents import Agent, run_of
+from tests.handlers.announced import announced, page_steps
+from tests.patience import until
 
 COUNTER = str(Path(__file__).parent / "counter.py")
 # The example of the documentation, for a program that counts.
@@ -27,7 +28,7 @@ START = f"""#!/bin/sh
 setsid {sys.executable} {COUNTER} {{folder}} "$@" >/dev/null 2>&1 &
 """
 POWER_OFF = """
-kill -KILL $(cat {agent}/pid) $(cat {folder}/pid)
+kill -KILL $(cat {agent}/agent.pid) $(cat {folder}/pid)
 {damage}
 touch {agent}/down; while [ -e {agent}/down ]; do sleep 0.1; done
 """

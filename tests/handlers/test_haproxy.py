@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.clock import Time
 from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import haproxy
 from forewarn.guest.handlers.haproxy import Spec
 from forewarn.guest.sockets import Deadline, ask
 from forewarn.guest.steps import Run
-from tests.guest.talking import event
-from tests.handlers.living import living, until
+from tests.handlers.agents import run_of
+from tests.handlers.living import living
 from tests.handlers.pools import Held, Pool, get, pool, relay
+from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,10 +29,6 @@ ROOT = Path(__file__).parents[2]
 def web() -> Iterator[Pool]:
     with pool() as made:
         yield made
-
-
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), **kept: object) -> Run:
-    return Run(step="pool", phase="prepare", event=event(), share_s=share_s, time=Time(), kept=kept, health=health)
 
 
 def spec_of(*proxies: str, **more: object) -> Spec:
@@ -385,7 +381,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
             between.mode = fault
         with living(tmp_path, step(between.address, timeout="1s"), lambda: False) as (platform, agent):
             platform.announce()
-            agent.until(lambda: agent.ended("prepare") == [False])
+            agent.until(lambda: agent.went("prepare") == [False])
             platform.end()
             if fault != "lie":  # what lied was never out
                 agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.clock import Time
 from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import http
 from forewarn.guest.handlers.http import Spec
 from forewarn.guest.handlers.http_registrar import Look
-from forewarn.guest.steps import Run
-from tests.guest.talking import event, http_endpoint, say
+from tests.guest.talking import http_endpoint, say
+from tests.handlers.agents import run_of
 from tests.handlers.living import living
 
 ROOT = Path(__file__).parents[2]
@@ -103,10 +102,6 @@ def registering() -> Iterator[Registrar]:
 def registrar() -> Iterator[Registrar]:
     with registering() as made:
         yield made
-
-
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), **kept: object) -> Run:
-    return Run(step="pool", phase="prepare", event=event(), share_s=share_s, time=Time(), kept=kept, health=health)
 
 
 def table_of(url: str, **more: object) -> dict[str, object]:
@@ -406,7 +401,7 @@ def test_a_target_at_fault_means_no_approval(registrar: Registrar, tmp_path: Pat
     registrar.mode = fault
     with living(tmp_path, step(registrar.url, secret(tmp_path), "1s"), lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.ended("prepare") == [False])
+        agent.until(lambda: agent.went("prepare") == [False])
         platform.end()
         if fault != "lie":  # what lied was never out
             agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)

@@ -13,9 +13,10 @@ import pytest
 
 from tests.handlers import test_patroni_faults as patronis
 from tests.handlers import test_redis_faults as redises
-from tests.handlers.living import living, until
+from tests.handlers.living import living
 from tests.handlers.test_checkpoint import COUNTER
 from tests.handlers.test_sentinel_faults import SENTINELS, House
+from tests.patience import until
 
 TIMEOUT = "2s"
 CHECKPOINT = """
@@ -133,7 +134,7 @@ def test_a_target_at_fault_means_no_approval(
     target = kind(stack, tmp_path, fault)
     with living(tmp_path, target.toml, lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.ended("prepare") == [False])
+        agent.until(lambda: agent.went("prepare") == [False])
         target.gone()
         platform.end()
         if target.loud:

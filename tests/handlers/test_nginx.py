@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.clock import Time
 from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import nginx
 from forewarn.guest.handlers.nginx import Spec
 from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
-from forewarn.guest.steps import Run
-from tests.guest.talking import event
-from tests.handlers.living import living, until
+from tests.handlers.agents import run_of
+from tests.handlers.living import living
 from tests.handlers.pools import Held, Pool, get, pool
+from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,10 +32,6 @@ def web() -> Iterator[Pool]:
     with pool() as made:
         made.nginx()
         yield made
-
-
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), **kept: object) -> Run:
-    return Run(step="pool", phase="prepare", event=event(), share_s=share_s, time=Time(), kept=kept, health=health)
 
 
 def table_of(web: Pool, **more: object) -> dict[str, object]:
@@ -352,7 +347,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
     toml = step(web, reload=[str(script)]).replace('timeout = "10s"', 'timeout = "3s"')
     with living(tmp_path, toml, lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.ended("prepare") == [False])
+        agent.until(lambda: agent.went("prepare") == [False])
         platform.end()
         agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         mode.write_text("well")

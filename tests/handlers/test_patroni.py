@@ -10,12 +10,12 @@ import pytest
 from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers import patroni
 from forewarn.guest.handlers.members import Spec
-from tests.e2e.test_serve import until
-from tests.handlers.announced import run_of
+from tests.handlers.agents import run_of
 from tests.handlers.handover import Rows, login_in, redeployed, rows, with_table
 from tests.handlers.loopback import alone
 from tests.handlers.patronis import TTL_S, WITHIN_S, Cluster, Member, cluster_of
 from tests.handlers.writer import writing
+from tests.patience import until
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 

@@ -15,9 +15,10 @@ from forewarn.core.model import Status
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import patroni
 from forewarn.guest.handlers.members import Spec
-from tests.e2e.test_serve import until
 from tests.guest.talking import http_endpoint, say
-from tests.handlers.announced import announced, run_of
+from tests.handlers.agents import run_of
+from tests.handlers.announced import announced
+from tests.patience import until
 
 Reply = Callable[[BaseHTTPRequestHandler, bytes], None]
 NAMES = ("pg0", "pg1", "pg2")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_serve import until
 from tests.handlers.loopback import clean
 from tests.handlers.patronis import AS_POSTGRES, BINARIES
+from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/handlers/recipes.md").read_text("utf-8")

@@ -12,11 +12,12 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.replication import Spec, split
 from forewarn.guest.handlers.resp import Reply
-from tests.e2e.test_serve import until
-from tests.handlers.announced import page_steps, run_of
+from tests.handlers.agents import run_of
+from tests.handlers.announced import page_steps
 from tests.handlers.loopback import alone
 from tests.handlers.redises import Server, pair, watched
 from tests.handlers.writer import Writer, writing
+from tests.patience import until
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 

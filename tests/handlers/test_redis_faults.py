@@ -15,8 +15,9 @@ from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.replication import Spec, split
 from forewarn.guest.handlers.resp import MAX_ANSWER_BYTES, Complaint, ask
-from tests.e2e.test_serve import until
-from tests.handlers.announced import announced, run_of
+from tests.handlers.agents import run_of
+from tests.handlers.announced import announced
+from tests.patience import until
 
 STEP = """
 [[steps]]

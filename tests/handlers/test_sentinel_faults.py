@@ -10,7 +10,7 @@ import pytest
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.replication import Spec, split
-from tests.handlers.announced import run_of
+from tests.handlers.agents import run_of
 from tests.handlers.living import living
 from tests.handlers.test_redis_faults import MadeUp, bulk, made_up, master, replica
 

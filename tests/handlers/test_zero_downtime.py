@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from tests.handlers.living import until
 from tests.isolation.lab import Lab, Namespace, laboratory
+from tests.patience import until
 
 HERE = Path(__file__).parent
 ROUNDS = int(os.environ.get("TEST_BUDGET", "1"))
@@ -172,9 +172,9 @@ class Shop:
         self.lab.start(self.host, [*words, *(f"http://{front}" for front in FRONTS)])
         until(begun.exists)
         self._forewarn("maintenance schedule --type Reboot --scope shop --yes --no-notice-ok")
-        until(lambda: self._completed() == 3 * round_, self.logs)
+        until(lambda: self._completed() == 3 * round_, told=self.logs)
         if self._agents:
-            until(lambda: self._times("in-service") == [round_] * 3, self.logs)
+            until(lambda: self._times("in-service") == [round_] * 3, told=self.logs)
         stop.touch()
         until(out.exists)
         counted: dict[str, dict[str, int]] = json.loads(out.read_text())

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.isolation.fleets import prepare
-from tests.isolation.lab import Lab, Namespace, laboratory, until
+from tests.isolation.lab import Lab, Namespace, laboratory
 from tests.isolation.page import block, command
+from tests.patience import until
 
 FORWARDING = "3"
 

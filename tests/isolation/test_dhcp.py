@@ -3,8 +3,9 @@
 import json
 
 from tests.isolation.conftest import build_bridge
-from tests.isolation.lab import Lab, until
+from tests.isolation.lab import Lab
 from tests.isolation.page import block
+from tests.patience import until
 
 CLIENT = """
 import json, os, socket

@@ -7,8 +7,9 @@ import pytest
 from forewarn.core.model import Status
 from tests.isolation.conftest import Site
 from tests.isolation.fleets import approvals, status
-from tests.isolation.lab import Lab, until
+from tests.isolation.lab import Lab
 from tests.isolation.page import block, command
+from tests.patience import until
 
 UNKNOWN = '{"error":"Not found"}'
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.isolation.conftest import Site, build_bridge, serve_as_printed
 from tests.isolation.fleets import approvals, prepare
-from tests.isolation.lab import URL, Namespace, laboratory, until
+from tests.isolation.lab import URL, Namespace, laboratory
 from tests.isolation.page import block
+from tests.patience import until
 
 HEADING = "Beside OpenStack's metadata service"
 SECRET = "a secret of more than sixteen bytes"

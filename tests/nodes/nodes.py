@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,13 +168,6 @@ def _end(process: "subprocess.Popen[str]") -> None:
 def some_nodes(folder: Path) -> Iterator[Nodes]:
     with ExitStack() as stack:
         yield Nodes(folder, stack)
-
-
-def until(true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 class Wire:

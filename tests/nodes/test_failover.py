@@ -12,7 +12,8 @@ import pytest
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.store import AuditQuery
 from forewarn.store.postgres import PostgresStore
-from tests.nodes.nodes import some_nodes, until
+from tests.nodes.nodes import some_nodes
+from tests.patience import until
 from tests.store.servers import SHARED, Server
 from tests.store.things import change, entry, saved_scope, scope
 

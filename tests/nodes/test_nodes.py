@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, until, wire_to
+from tests.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, wire_to
+from tests.patience import until
 from tests.store.servers import SHARED
 
 

@@ -43,7 +43,7 @@ def no_machine_guard(patch: pytest.MonkeyPatch) -> None:
 
 def start_without_approval(patch: pytest.MonkeyPatch) -> None:
     for module in (waiting, advance):
-        patch.setattr(module, "ready", lambda event, now: True)
+        patch.setattr(module, "ready", lambda maintenance, event, now: True)
 
 
 def one_approval_is_enough_for_all(patch: pytest.MonkeyPatch) -> None:
@@ -90,6 +90,11 @@ def raised_notice_not_applied(patch: pytest.MonkeyPatch) -> None:
         return original(maintenance, events, {n: replace(s, minimum_notice_s={}) for n, s in scopes.items()}, now_in)
 
     patch.setattr(advance, "publication", protocol_only)
+
+
+def notice_counts_from_publication(patch: pytest.MonkeyPatch) -> None:
+    for module in (waiting, advance):
+        patch.setattr(module, "notice_over", lambda maintenance, event: event.not_before)
 
 
 def started_events_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
@@ -174,6 +179,7 @@ MUTATIONS: dict[Patch, str] = {
     incarnation_stays: "invariant 4: ",
     notice_not_applied: "invariant 2: .* less than its minimum notice",
     raised_notice_not_applied: "invariant 2: .* less than its minimum notice",
+    notice_counts_from_publication: "invariant 2: .* before guests could see it",
     started_events_can_be_cancelled: "invariant 7: .* Started to Cancelled",
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",

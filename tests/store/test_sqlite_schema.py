@@ -73,7 +73,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         connection.execute(put())
         connection.execute(put(id="'E2'", position=2, resources="""'["web-8"]'"""))
         connection.execute("INSERT INTO orders VALUES ('E1', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')")
-    assert sqlite_file.migrate_file(path) == ["0003 operator_side", "0004 sightings", "0005 clock_hold"]
+    assert sqlite_file.migrate_file(path) == ["0003 operator_side", "0004 sightings", "0005 clock_hold", "0006 told"]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]
         found = connection.execute("SELECT * FROM maintenance_scopes").fetchall()

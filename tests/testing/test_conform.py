@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, Report, Row
 from forewarn.testing.conform.stage import CLAIMS, Pace
+from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 AGENTS = Path(__file__).parent / "agents"
@@ -271,20 +271,13 @@ def gone(pid: int) -> bool:
         return True
 
 
-def until(true: object, what: str) -> None:
-    deadline_s = time.monotonic() + 20
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.02)
-
-
 def test_nothing_of_the_agent_is_left_running(tmp_path: Path) -> None:
     """Its children neither, also when it ended before them."""
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/pids; exit 3"
     report = conform(["sh", "-c", script], only=["metadata-header"])
     assert report.names(FAILED) == ["metadata-header"]
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    until(lambda: all(gone(pid) for pid in pids), "they are gone")
+    until(lambda: all(gone(pid) for pid in pids))
 
 
 @pytest.mark.parametrize("told_by", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -296,12 +289,17 @@ def test_ended_early_it_leaves_nothing_behind(told_by: signal.Signals, tmp_path:
     # As a shell starts what it does not wait for.
     background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(background, stderr=subprocess.DEVNULL, env=environment) as program:
-        until((tmp_path / "pid").exists, "the agent runs")
+
+    def heard() -> None:
+        """Also where these tests run under nohup: what is ignored is inherited."""
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    with subprocess.Popen(background, stderr=subprocess.DEVNULL, env=environment, preexec_fn=heard) as program:
+        until((tmp_path / "pid").exists)
         program.send_signal(told_by)
         assert program.wait(20) != 0
     pid, folder = (tmp_path / "pid").read_text().split()
-    until(lambda: gone(int(pid)), "it is gone")
+    until(lambda: gone(int(pid)))
     assert Path(folder).exists() == (told_by == signal.SIGKILL)
 
 

@@ -32,7 +32,8 @@ from forewarn.settings import load
 from forewarn.store import AuditQuery
 from forewarn.testing.stories import Player
 from forewarn.testing.storytext import scope_of
-from tests.web.serving import Client, WatchedStore, until
+from tests.patience import until
+from tests.web.serving import Client, WatchedStore
 from tests.web.wire import follow
 
 QUIET_S = 0.06

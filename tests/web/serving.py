@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -237,10 +237,3 @@ def status(answer: bytes) -> int:
 
 def body(answer: bytes) -> bytes:
     return answer.partition(b"\r\n\r\n")[2]
-
-
-def until(true: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.005)

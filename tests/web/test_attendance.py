@@ -9,7 +9,8 @@ from forewarn import server
 from forewarn.control import Control
 from forewarn.core.model import Actor
 from forewarn.store import Seen, Sighting
-from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status, until
+from tests.patience import until
+from tests.web.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status
 
 
 def test_polls_write_nothing() -> None:

@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from forewarn.core.fleet import parse_fleet
-from tests.web.serving import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status, until
+from tests.patience import until
+from tests.web.serving import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status
 
 
 def test_who_closes_his_half_is_answered_to_the_end() -> None:

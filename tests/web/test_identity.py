@@ -11,6 +11,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.store import AuditQuery
 from forewarn.web import identity
 from forewarn.web.guest import _plain_address
+from tests.patience import until
 from tests.web.serving import (
     FLEET,
     OPERATOR,
@@ -25,7 +26,6 @@ from tests.web.serving import (
     post,
     serving,
     status,
-    until,
 )
 
 NAME = "/metadata/instance/compute/name?api-version=2020-09-01&format=text"

@@ -4,7 +4,8 @@ import pytest
 
 from forewarn.web import guest, listener
 from forewarn.web.wire import Wire
-from tests.web.serving import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status, until
+from tests.patience import until
+from tests.web.serving import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.web.wire import follow
 
 # Longer than what the kernel keeps for a reader that does not read.

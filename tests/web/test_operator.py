@@ -9,7 +9,8 @@ from collections.abc import Callable
 from starlette.applications import Starlette
 
 from forewarn.web.operator import TICKER_SILENT_S, operator_app
-from tests.web.serving import STRANGER, URL, WEB_0, Serving, get, serving, status, until
+from tests.patience import until
+from tests.web.serving import STRANGER, URL, WEB_0, Serving, get, serving, status
 
 
 def ask(app: Starlette, path: str) -> tuple[int, dict[str, str], bytes]:

@@ -4,7 +4,8 @@ import threading
 import time
 
 from forewarn.store import EventQuery
-from tests.web.serving import URL, get, post, serving, status, until
+from tests.patience import until
+from tests.web.serving import URL, get, post, serving, status
 
 
 def test_everybody_is_let_go_properly() -> None:

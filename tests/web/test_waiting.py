@@ -8,7 +8,8 @@ import pytest
 
 from forewarn.web import guests
 from forewarn.web.exchange import Exchange
-from tests.web.serving import URL, VM, WEB_0, WEB_1, get, serving, status, until
+from tests.patience import until
+from tests.web.serving import URL, VM, WEB_0, WEB_1, get, serving, status
 
 WAIT = get(URL, "Prefer: wait=30", 'If-None-Match: "1"')
 

@@ -20,12 +20,13 @@ from forewarn.core.model import (
 )
 from forewarn.core.planning import publication
 from forewarn.core.transitions import Verb, after
-from forewarn.core.waiting import current_wave, due, in_the_way, order_failed, queue_key, ready, stopped
+from forewarn.core.waiting import current_wave, due, in_the_way, notice_over, order_failed, queue_key, ready, stopped
 
 
 def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> None:
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id)
+        _note_told(draft, maintenance_id)
         _publish(draft, maintenance_id)
     waves = []
     for maintenance_id in maintenance_ids:
@@ -58,12 +59,21 @@ def _fail_late_orders(draft: Draft, maintenance_id: str) -> None:
         cancel_rest(draft, maintenance, f"the order of event {failed[0].id} failed")
 
 
+def _note_told(draft: Draft, maintenance_id: str) -> None:
+    """What was read as published is saved, and guests can see it: the notice that is due counts from here."""
+    maintenance = draft.maintenances[maintenance_id]
+    wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
+    if maintenance.told is None and wave:
+        draft.put_maintenance(replace(maintenance, told=max(draft.now_in(e.scope) for e in wave)))
+
+
 def _publish(draft: Draft, maintenance_id: str) -> None:
     """Tell the scopes of the current wave, unless it is approved by birth: that is "shown only once Started"."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
     if not wave or stopped(draft, maintenance):
         return
+    draft.put_maintenance(replace(maintenance, told=None))
     told = publication(maintenance, wave, draft.scopes, draft.now_in)
     for event in wave:
         now_told = told[event.id]
@@ -156,7 +166,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     ]
     if not stopped(draft, maintenance):
         wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
-        moments += [e.not_before for e in wave if e.not_before and not ready(e, draft.now_in(e.scope))]
+        unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
+        moments += [notice_over(maintenance, e) or draft.now_in(e.scope) for e in unready]
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
             moments.append(maintenance.earliest)
     return min(moments, default=None)

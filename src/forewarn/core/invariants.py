@@ -44,6 +44,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     started = [e for e in moved if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)
+    _check_told(after, started)
     _check_trusted(before, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
     _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
@@ -129,14 +130,30 @@ def _check_start(after: Snapshot, event: Event) -> None:
     """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
     if event.started is None:
         return
+    maintenance = after.maintenances[event.maintenance_id]
     past = event.not_before is not None and event.started >= event.not_before
     if not (event.born_approved or not event.needs_approval or past or _has_go(event)):
         raise _broken(1, f"event {event.id} would start without approval and before its NotBefore")
-    earliest = after.maintenances[event.maintenance_id].earliest
+    earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
+
+
+def _check_told(after: Snapshot, started: Iterable[Event]) -> None:
+    """2. What nobody approved starts when guests could see it for the minimum notice, whatever was published."""
+    for event in started:
+        go = event.born_approved or not event.needs_approval or _has_go(event)
+        maintenance = after.maintenances[event.maintenance_id]
+        if not go and event.started is not None and not _told_long_enough(maintenance, event, event.started):
+            raise _broken(2, f"event {event.id} would start before guests could see it for its minimum notice")
+
+
+def _told_long_enough(maintenance: Maintenance, event: Event, now: datetime) -> bool:
+    if not event.minimum_notice_s:
+        return True
+    return maintenance.told is not None and now - maintenance.told >= timedelta(seconds=event.minimum_notice_s)
 
 
 def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
@@ -247,7 +264,12 @@ def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datet
         return False
     live = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
     return all(
-        e.status is Status.SCHEDULED and (not e.needs_approval or _has_go(e) or (e.not_before or now) <= now)
+        e.status is Status.SCHEDULED
+        and (
+            not e.needs_approval
+            or _has_go(e)
+            or ((e.not_before or now) <= now and _told_long_enough(maintenance, e, now))
+        )
         for e in live
     )
 

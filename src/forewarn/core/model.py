@@ -282,7 +282,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it."""
+    """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it.
+
+    `told` is when a tick first found its current wave saved as published: from then on at the latest guests could see it.
+    """
 
     id: str
     type: EventType
@@ -299,6 +302,7 @@ class Maintenance:
     cancelled: bool = False
     status: MaintenanceStatus = MaintenanceStatus.PLANNED
     wake_at: datetime | None = None
+    told: datetime | None = None
     version: int = 0
     ended: datetime | None = None
 

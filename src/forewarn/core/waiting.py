@@ -5,7 +5,7 @@ Owns: when an event is ready, when a wave is due, and what may stand in a due wa
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 
 from forewarn.core.draft import Draft
@@ -67,7 +67,7 @@ class _Common:
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
         self.stopped = _why_stopped(draft, maintenance)
-        self.unready = dict.fromkeys(e.id for e in self.wave if not ready(e, draft.trusted_in(e.scope)))
+        self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
         self.obstacles = in_the_way(draft, maintenance, self.wave)
         if _before_earliest(draft, maintenance, self.wave):
             message = "it has a hard earliest start, which no approval brings forward"
@@ -127,11 +127,24 @@ def approved(event: Event) -> bool:
     return event.approval is ApprovalMode.ANY and bool(machines)
 
 
-def ready(event: Event, now: datetime) -> bool:
-    """Whether the event itself may start: approved, needing no approval, or past its NotBefore."""
+def ready(maintenance: Maintenance, event: Event, now: datetime) -> bool:
+    """Whether the event itself may start: approved, needing no approval, or its notice has passed."""
     if event.born_approved or not event.needs_approval or approved(event):
         return True
-    return event.not_before is not None and now >= event.not_before
+    over = notice_over(maintenance, event)
+    return over is not None and now >= over
+
+
+def notice_over(maintenance: Maintenance, event: Event) -> datetime | None:
+    """When an event that nobody approves may start: at its NotBefore, and when guests could see it for as long as is due.
+
+    A store may save long after it was asked to. Until somebody found it saved nobody knows when that will be.
+    """
+    if event.not_before is None or not event.minimum_notice_s:
+        return event.not_before
+    if maintenance.told is None:
+        return None
+    return max(event.not_before, maintenance.told + timedelta(seconds=event.minimum_notice_s))
 
 
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:
@@ -143,7 +156,7 @@ def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
     return (
         not stopped(draft, maintenance)
         and not _before_earliest(draft, maintenance, wave)
-        and all(_waits_to_start(e) and ready(e, draft.trusted_in(e.scope)) for e in wave)
+        and all(_waits_to_start(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
 
 
@@ -263,12 +276,14 @@ def _held_clock(hold: Hold) -> Waiting:
 
 
 def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
-    if ready(event, draft.trusted_in(event.scope)):
+    maintenance = draft.maintenances[event.maintenance_id]
+    if ready(maintenance, event, draft.trusted_in(event.scope)):
         return []
     hold = draft.before.hold
-    if hold is not None and ready(event, draft.now_in(event.scope)):
+    if hold is not None and ready(maintenance, event, draft.now_in(event.scope)):
         return [_missing_approval(event), _held_clock(hold)]
-    notice = Waiting(code="notice", message="its notice runs", until=event.not_before)
+    until = notice_over(maintenance, event) or event.not_before
+    notice = Waiting(code="notice", message="its notice runs", until=until)
     return [_missing_approval(event), notice]
 
 

@@ -291,12 +291,12 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s,
     %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s, %(status)s, %(wake_at)s,
-    %(version)s + 1, %(ended)s)
+    %(version)s + 1, %(ended)s, %(told)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
 UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status = %(status)s, wake_at = %(wake_at)s,
-    version = %(version)s + 1, ended = %(ended)s
+    version = %(version)s + 1, ended = %(ended)s, told = %(told)s
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: wake_maintenance

@@ -284,12 +284,12 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 
 -- name: add_maintenance
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
-    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended)
+    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
-    version = :version + 1, ended = :ended
+    version = :version + 1, ended = :ended, told = :told
 WHERE id = :id AND version = :version;
 
 -- name: wake_maintenance

@@ -61,6 +61,7 @@ CREATE TABLE maintenances (
     wake_at     TEXT,
     version     INTEGER NOT NULL,
     ended       TEXT,
+    told        TEXT,
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
            WHEN 'Running'   THEN ended IS NULL

@@ -60,6 +60,7 @@ CREATE TABLE maintenances (
     wake_at     timestamptz,
     version     bigint NOT NULL,
     ended       timestamptz,
+    told        timestamptz,
     CHECK (CASE WHEN status IN ('Planned', 'Running', 'Paused') THEN ended IS NULL
                 WHEN status IN ('Completed', 'Cancelled', 'Failed') THEN ended IS NOT NULL
                 ELSE false END),
