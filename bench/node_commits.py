@@ -80,18 +80,25 @@ class Writer:
             return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": count}
         if what == "submit":
             self._ids = reboot(self._service, self._targets)
+            self._tick(BATCH)  # notes that it is told
             return {}
         if what == START:
             self._clock.move_to(self._clock.now() + NOTICE)
-        work = (
-            (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
-        )
+        work = {START: self._tick, PUBLISH: self._publish, COMPLETE: self._finish}[what]
         self._moves.take(STATUS[what])
-        cost = cost_of(work)
+        cost = cost_of(lambda: work(count))
         moved = self._moves.take(STATUS[what])
         if what == START:
             self._started = moved
         return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": len(moved)}
+
+    def _finish(self, at_once: int) -> None:
+        finish(self._service, self._started, at_once)
+
+    def _publish(self, at_once: int) -> None:
+        """What one tick publishes, the next finds saved and notes as told."""
+        self._tick(at_once)
+        self._tick(at_once)
 
     def _tick(self, at_once: int) -> None:
         """As the ticker does it, with this writer's own maintenances only."""
