@@ -391,6 +391,7 @@ def test_whoever_loses_often_does_not_wait_longer_each_time() -> None:
     store = BusyStore()
     service = make_service(store)
     event_id = reboot(service)
+    service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     store.full = True
     thread = threading.Thread(target=service.ticker.run, daemon=True)
