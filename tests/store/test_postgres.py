@@ -16,7 +16,8 @@ from forewarn.store.postgres import PostgresStore
 from forewarn.store.postgres_pool import READ, Dsn, Pool
 from forewarn.store.sql import migrations
 from tests.nodes.nodes import wire_to
-from tests.store.servers import SHARED
+from tests.patience import until
+from tests.store.servers import SHARED, server
 from tests.store.things import (
     approval,
     at,
@@ -275,6 +276,32 @@ def test_through_a_pooler_nothing_outlives_a_transaction(address: str) -> None:
     outside = connection.execute("SHOW search_path").fetchall()
     assert outside[0]["search_path"] != "forewarn"
     store.close()
+
+
+def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
+    """A commit that waits for the synchronous standby, and whose wait somebody ends, is no yes: PostgreSQL says one."""
+    with server() as alone:
+        alone.execute("CREATE DATABASE forewarn")
+        store = PostgresStore(alone.address("forewarn"))
+        alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        alone.execute("SELECT pg_reload_conf()")
+        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        told: list[BaseException] = []
+
+        def write() -> None:
+            try:
+                store.apply(change(scopes=[scope()]))
+            except StoreUnavailable as error:
+                told.append(error)
+
+        until(lambda: alone.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        thread = threading.Thread(target=write)
+        thread.start()
+        until(lambda: alone.execute(f"SELECT count(*) {waiting}") == [(1,)])
+        alone.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
+        thread.join()
+        assert "may be lost with it" in str(told[0])
+        store.close()
 
 
 def test_crosswise_changes_both_succeed(store: PostgresStore) -> None:

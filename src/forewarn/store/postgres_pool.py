@@ -165,7 +165,8 @@ class Pool:
     def _commit(self, connection: Connection, *, unsaved: bool) -> None:
         try:
             self.touch(connection)
-            connection.execute("COMMIT")
+            with _warned(connection) as warnings:
+                connection.execute("COMMIT")
         except psycopg.OperationalError as error:
             if unsaved or error.sqlstate:
                 raise
@@ -174,6 +175,11 @@ class Pool:
                 f"{self.dsn.shown}: the connection broke while this was being saved: it may have been saved or not; look before"
                 " you do it again"
             ) from None
+        if warnings:
+            # PostgreSQL says yes all the same when somebody ends the wait for the synchronous standby.
+            raise StoreUnavailable(
+                f"{self.dsn.shown}: this is saved there, and may be lost with it: {warnings[0]}; look before you do it again"
+            )
 
     def touch(self, connection: Connection, within_s: float = STATEMENT_WITHIN_S) -> None:
         """Before every statement: the server has so long to answer, and some more for the way."""
@@ -267,6 +273,22 @@ def connect(dsn: Dsn) -> Connection:
     )
     connection.add_notice_handler(lambda _: None)
     return connection
+
+
+@contextmanager
+def _warned(connection: Connection) -> Iterator[list[str]]:
+    """What the server warns of meanwhile."""
+    found: list[str] = []
+
+    def hear(told: psycopg.errors.Diagnostic) -> None:
+        if told.severity_nonlocalized == "WARNING":
+            found.append(told.message_primary or "")
+
+    connection.add_notice_handler(hear)
+    try:
+        yield found
+    finally:
+        connection.remove_notice_handler(hear)
 
 
 # -- PostgreSQL's errors as ours
