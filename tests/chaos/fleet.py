@@ -19,8 +19,7 @@ SCOPES = (
     ("shop", "availability-set", "any", 9, 3),
     ("bank", "availability-set", "all", 8, 4),
     ("farm", "placement-group", "any", 9, 5),
-    ("lone-0", "standalone", "any", 1, 1),
-    ("lone-1", "standalone", "any", 1, 1),
+    *((f"lone-{number}", "standalone", "any", 1, 1) for number in range(4)),
 )
 
 

@@ -17,6 +17,8 @@ WRONG_ID = "00000000-0000-4000-8000-000000000000"
 OPERATORS = 4
 # What nobody approves starts half a minute later: every operator asks for some first, so that they start within the run.
 PREEMPTED = 3
+# Then each asks for work that is still being done when the order of a dead node is taken over.
+LONG_WORK_S = 20
 REMEMBERED = 12
 
 
@@ -91,6 +93,8 @@ class Operator(threading.Thread):
         self._asker = Asker(self.name, f"127.11.0.{number}", recorder, token)
         # A look at the document just after a change, from a machine of the scope.
         self._eyes = {m.scope: (m, Asker(self.name, m.address, recorder)) for m in MACHINES if m.name == "m0"}
+        # Machines alone in their scope are in nobody's way.
+        self._own = [m for m in MACHINES if m.scope.startswith("lone")][number % OPERATORS]
         self._keys = 0
 
     def run(self) -> None:
@@ -98,7 +102,7 @@ class Operator(threading.Thread):
         deeds = [self._schedule, self._verb, self._verb, self._verb, self._settle]
         try:
             while not self._stopping.wait(chance.uniform(0.1, 0.6)):
-                (self._schedule if self._keys < PREEMPTED else chance.choice(deeds))()
+                (self._schedule if self._keys <= PREEMPTED else chance.choice(deeds))()
         finally:
             self._asker.close()
             for _, eye in self._eyes.values():
@@ -113,18 +117,24 @@ class Operator(threading.Thread):
         machine = chance.choice(MACHINES)
         work_s, fails = chance.choice((0.1, 0.3, 1, 3)), chance.random() < 0.15
         after_s = chance.choice((0, 0, 1, 3, 8))
-        alone = self._keys <= PREEMPTED
+        alone, long = self._keys <= PREEMPTED, self._keys == PREEMPTED + 1
+        if long:
+            machine, work_s, fails, after_s = self._own, LONG_WORK_S, False, 0
         asked: dict[str, object] = {"type": "Preempt", "targets": {"machines": [str(machine)]}}
-        if not alone:
+        if long:
+            asked["type"] = "Freeze"
+        elif not alone:
             asked = {"type": chance.choice(("Reboot", "Redeploy", "Freeze")), "targets": _target(chance, machine)}
-        approval = "nobody approves;" if alone or chance.random() < 0.1 else f"approve-after={after_s};"
+        approval = "nobody approves;" if alone or (not long and chance.random() < 0.1) else f"approve-after={after_s};"
         asked["description"] = f"{key} {approval} work={work_s};{' fails-once;' if fails else ''}"
         for _ in range(50):
             peer = chance.choice(self._peers())
             answer = self._asker.submit(peer, key, asked)
             if answer.done:
                 made = answer.json()
-                if not alone or chance.random() < 0.3:
+                if long:
+                    self._asker.verb(peer, "approve", "event", made["waves"][0]["events"][0]["id"])
+                if not (alone or long) or chance.random() < 0.3:
                     self._desk.add(made["id"], [e["id"] for wave in made["waves"] for e in wave["events"]])
             if answer.done or 400 <= answer.status < 500:
                 self._see(peer, machine)

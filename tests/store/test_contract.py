@@ -236,11 +236,13 @@ def test_a_maintenance_that_moved_on_is_a_conflict(store: Store) -> None:
 
 
 def test_an_approval_is_recorded_once(store: Store) -> None:
-    """Repeating an approval changes nothing and succeeds; the first one stays."""
+    """Whoever records the same again is second: it decides anew, with nothing left to save, not even a line of the audit."""
     store.apply(one_maintenance())
-    store.apply(change(approvals=[approval()]))
+    store.apply(change(approvals=[approval()], audit=[entry()]))
     operators = approval(name="", at=at(90))
-    store.apply(change(approvals=[approval(who="again", at=at(90)), operators]))
+    again = approval(who="again", at=at(90))
+    refused(store, change(approvals=[operators, again], audit=[entry()]), Conflict)
+    store.apply(change(approvals=[operators]))
     assert saved_event(store).approvals == (approval(), operators)
 
 

@@ -122,8 +122,7 @@ class MemoryStore:
                 self._put_event(event)
             for approval in change.approvals:
                 event = self._events[approval.event_id]
-                if all(a.machine != approval.machine for a in event.approvals):
-                    self._events[event.id] = replace(event, approvals=(*event.approvals, approval))
+                self._events[event.id] = replace(event, approvals=(*event.approvals, approval))
             for order in change.orders:
                 self._put_order(order)
             for maintenance in change.maintenances:
@@ -335,6 +334,10 @@ class MemoryStore:
             held = self._maintenances.get(maintenance.id)
             if (held.version if held is not None else 0) != maintenance.version:
                 raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")
+        for approval in change.approvals:
+            event = self._events.get(approval.event_id)
+            if event is not None and any(a.machine == approval.machine for a in event.approvals):
+                raise Conflict("the same approval was recorded meanwhile")
         self._check_tokens(change)
         self._check_identities(change)
         self._check_references(change)

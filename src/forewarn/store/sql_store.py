@@ -143,7 +143,9 @@ class SqlStore:
             written = writer.many("put_event", (writer.rows.event.values(e) for e in change.events))
             if written != len(change.events):
                 raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
-            writer.many("add_approval", (writer.rows.approval.values(a) for a in change.approvals))
+            recorded = writer.many("add_approval", (writer.rows.approval.values(a) for a in change.approvals))
+            if recorded != len(change.approvals):
+                raise Conflict("the same approval was recorded meanwhile")
             writer.many("put_order", (writer.rows.order.values(o) for o in change.orders))
             writer.many("wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes))
             _write_tokens(writer, change)
