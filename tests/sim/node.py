@@ -10,6 +10,7 @@ moment within the last second, or later where a bell was heard.
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any, cast
 
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
@@ -109,6 +110,7 @@ class Node:
             retain_history_s=0,
             shared=sharing,
             follower=follower,
+            alone=lambda: nullcontext(universe.chance(0.5)),  # one process at a time is at its place, and may not know it
             times=times,
         )
         self.control = self.parts.control
