@@ -66,6 +66,8 @@ class Account:
         self.lost: set[int] = set()
         self.lost_orders: set[tuple[str, int]] = set()
         self.lost_events: set[str] = set()
+        self.lost_approvals: set[tuple[str, str]] = set()
+        self.lost_maintenances: set[str] = set()
         self.unsettled = False
 
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
@@ -119,6 +121,8 @@ class Account:
         self.lost |= {id(change) for change in lost}
         self.lost_orders |= {(order.id, order.attempt) for change in lost for order in change.orders}
         self.lost_events |= {event.id for change in lost for event in change.events}
+        self.lost_approvals |= {(given.event_id, given.machine) for change in lost for given in change.approvals}
+        self.lost_maintenances |= {each.id for change in lost for each in change.maintenances}
         again = Account(tolerance_ms=self._tolerance_ms)
         for at_ms, life, change in self._commits:
             if change is None:

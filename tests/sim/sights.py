@@ -129,16 +129,18 @@ class Sights:
             given = account.approvals.get(event_id, set())
             counted = entry.machine in given or (event is not None and event.approval != "all" and bool(given))
             concerned = event is not None and (event.approval != "all" or entry.machine in event.resources)
+            if (event_id, entry.machine) in account.lost_approvals:
+                continue  # the yes came when what it was said to was gone already
             if event is None or (
                 event.status == "Scheduled" and concerned and not counted and event.approval != "operator"
             ):
                 account.complain(f"the approval of event {event_id} by {entry.machine} was acknowledged and is lost")
 
     def submitted(self, entry: Submitted) -> None:
-        if self._account.by_key[entry.key] != [entry.maintenance_id]:
-            self._account.complain(
-                f"request {entry.key} was told to be {entry.maintenance_id} and became {self._account.by_key[entry.key]}"
-            )
+        became = self._account.by_key[entry.key]
+        gone = not became and entry.maintenance_id in self._account.lost_maintenances
+        if became != [entry.maintenance_id] and not gone:
+            self._account.complain(f"request {entry.key} was told to be {entry.maintenance_id} and became {became}")
 
     # -- in the end
 

@@ -511,6 +511,24 @@ def test_what_a_failover_lost_is_not_demanded() -> None:
     assert "order E (attempt 1) was done twice" in case.verdict()[0]
 
 
+def test_a_late_yes_to_what_a_failover_lost_is_no_lie() -> None:
+    """The node heard of the commit after the server that had it was gone; without a failover nobody else may say so."""
+    lost = Change(
+        at=START,
+        maintenances=(replace(MAINTENANCE, id="M2"),),
+        approvals=(Approval(event_id="E", machine="web-0", who="web-0", at=START),),
+    )
+    late = (
+        Submitted(2 * MINUTE + 2, "key-2", "M2"),
+        Approved(2 * MINUTE + 2, "n1", "shop", "web-0", ("E",), 200),
+    )
+    for failed, complaints in (((FailedOver(2 * MINUTE, (lost,)), Adopted(2 * MINUTE, renewed=False)), 0), ((), 2)):
+        case = Case()
+        case.add(*failed, *late)
+        told = [each for each in case.verdict()[0] if "key-2" in each or "acknowledged and is lost" in each]
+        assert len(told) == complaints, told
+
+
 def test_a_jump_may_be_confirmed_or_unknown() -> None:
     """By an operator; or to a life that began when nobody had saved it, or when that was lost."""
     held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
