@@ -170,8 +170,9 @@ class Site:
 def end(process: "subprocess.Popen[bytes]") -> None:
     """And whoever it watches over: a machine of its own ends with the first process in it."""
     if process.poll() is None:
+        process.send_signal(signal.SIGSTOP)  # so that it makes no more of them
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for each in (*map(int, children), process.pid):
+        for each in (process.pid, *map(int, children)):
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
     process.wait()
