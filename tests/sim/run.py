@@ -13,6 +13,7 @@ from forewarn.control import MAX_DECISION_AGE_S
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.store import MaintenanceQuery
+from tests.sim.database import MAX_LOST_MS
 from tests.sim.history import ClockMoved, Entry
 from tests.sim.judge import judge
 from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
@@ -67,6 +68,7 @@ class Simulation:
         self.universe = Universe(seed, faults=faults)
         self.shared = Shared(self.universe, self.history.append)
         self.seed = seed
+        self._set_back_ms = self._lives_until_ms = 0
         self.universe.say(f"seed {seed}: {self.universe.faults}")
 
     def run(self) -> Run:
@@ -96,7 +98,7 @@ class Simulation:
             node.start()
         faults.on = True
         for node in shared.nodes:
-            universe.every(universe.choose.choice([30, 50, 90]), node.cycle)
+            universe.every(universe.choose.choice([40, 60, 100]), node.cycle)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         shared.curious = self._guests_hurry
         self.operator = Operator(shared)
@@ -113,6 +115,10 @@ class Simulation:
     def _guests_hurry(self, change: Change) -> None:
         """One who waited for the document to change asks at once, and again, through whichever nodes."""
         choose = self.universe.choose
+        if self.universe.faults.failover_every_s and change.events and self.universe.chance(0.05):
+            self.universe.later(
+                choose.randrange(3_000), self._fail_over
+            )  # the worst moment is when guests have just seen it
         enabled = any(scope.enabled and scope.incarnation == 1 for scope in change.scopes)
         if not change.scopes or not self.universe.faults.on or (choose.random() < 0.7 and not enabled):
             return
@@ -137,6 +143,9 @@ class Simulation:
         """By so much that nobody need notice, or by far more; forward and back."""
         universe = self.universe
         by_ms = universe.choose.choice([universe.choose.randrange(-MAX_STEP_MS, MAX_STEP_MS), *self._jumps_ms()])
+        if self._set_back_ms and universe.choose.random() < 0.6:
+            by_ms = self._set_back_ms  # somebody puts it right
+        self._set_back_ms = -by_ms if by_ms < -MAX_STEP_MS else 0
         universe.set_wall(by_ms)
         self.history.append(ClockMoved(universe.now_ms, by_ms))
         # Whoever follows the database, and may act, does so within a second or two.
@@ -148,7 +157,10 @@ class Simulation:
         return [jump_ms, -jump_ms] if jump_ms else []
 
     def _fail_over(self) -> None:
-        """For a while there is no database, then there is another."""
+        """For a while there is no database, then there is another. It lives for long enough not to lose what was agreed on it."""
+        if self.universe.now_ms < self._lives_until_ms:
+            return
+        self._lives_until_ms = self.universe.now_ms + 10 * MAX_LOST_MS
         for node in self.shared.nodes:
             node.lose_store(self.universe.about_ms(5))
         self.universe.later(1, self.shared.database.fail_over)
