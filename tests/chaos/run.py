@@ -23,7 +23,7 @@ from tests.patience import until
 from tests.store.servers import Server
 
 NODES = 3
-DISTURBED_S = 25.0
+DISTURBED_S = 22.0
 END_WITHIN_S = 120.0
 
 
