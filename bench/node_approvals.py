@@ -26,7 +26,6 @@ from bench.size import Size
 from forewarn.core.model import ApprovalMode, Change, Machine, Scope, ScopeKind
 from forewarn.store.postgres import PostgresStore
 
-NODES = 3
 SCOPE = "everybody"
 PATIENCE_S = 120.0
 MAKE_BARE = "CREATE TABLE approved (event text, machine int, who text, PRIMARY KEY (event, machine))"
@@ -138,54 +137,68 @@ def _fill(database: str, machines: int) -> None:
 def _announced(node: Node) -> str:
     """A Redeploy of the whole scope; the id of its one event."""
     made = node.api("POST", "/v1/maintenances", {"type": "Redeploy", "targets": {"scope": SCOPE}})
-    (event,) = node.api("GET", f"/v1/events?maintenance={made['id']}")["items"]  # type: ignore[misc]
-    return str(event["id"])
+    found: list[dict[str, object]] = node.api("GET", f"/v1/events?maintenance={made['id']}")["items"]  # type: ignore[assignment]
+    if len(found) != 1:
+        raise RuntimeError(f"the maintenance has {len(found)} events instead of one")
+    return str(found[0]["id"])
+
+
+def _all_at_once(nodes: Sequence[Node], approvers: Approvers, watch: Watch, count: int) -> tuple[float, float]:
+    """From the first sent until all are answered, and until the order is taken."""
+    event_id = _announced(nodes[0])
+    began_s = time.monotonic()
+    with watch.of(event_id) as taken:
+        _, done_s = approvers.approve(event_id, range(count))
+    nodes[0].api("POST", f"/v1/orders/{event_id}/finish", {})
+    return done_s - began_s, taken[0] - began_s
+
+
+def _last_alone(nodes: Sequence[Node], approvers: Approvers, watch: Watch, count: int) -> tuple[float, float]:
+    """All others have said go: from the last one sent until it is answered, and until the order is taken."""
+    event_id = _announced(nodes[0])
+    approvers.approve(event_id, range(1, count))
+    with watch.of(event_id) as taken:
+        sent_s, done_s = approvers.approve(event_id, range(1))
+    nodes[0].api("POST", f"/v1/orders/{event_id}/finish", {})
+    return done_s - sent_s, taken[0] - sent_s
 
 
 def measure_approvals(server: Server, folder: Path, size: Size) -> list[Verdict]:
+    """No target: how long it takes, and how much of it is the database's own."""
     database, count = server.address(server.database()), size.node_approvers
     _fill(database, count)
-    all_s, answered_s, handed_s, last_s, last_answered_s, bare_s = ([] for _ in range(6))  # type: tuple[list[float], ...]
+    together: list[tuple[float, float]] = []
+    alone: list[tuple[float, float]] = []
+    bare_s: list[float] = []
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(node_on(database, folder / f"node-{number}", FOREWARN_EXECUTOR="simulated"))
-            for number in range(NODES)
+            for number in range(size.node_count)
         ]
         approvers = stack.enter_context(closing(Approvers(nodes, count)))
         watch = stack.enter_context(closing(Watch(database)))
         peer = server.address(server.database())
-        bare = [stack.enter_context(psycopg.connect(peer, autocommit=True, prepare_threshold=0)) for _ in range(NODES)]
+        bare = [stack.enter_context(psycopg.connect(peer, autocommit=True, prepare_threshold=0)) for _ in nodes]
         bare[0].execute(MAKE_BARE)
         for turn in range(size.node_approvals):
-            # All at once.
-            event_id = _announced(nodes[turn % NODES])
-            began_s = time.monotonic()
-            with watch.of(event_id) as taken:
-                sent_s, done_s = approvers.approve(event_id, range(count))
-            all_s.append(taken[0] - began_s)
-            answered_s.append(done_s - began_s)
-            handed_s.append(taken[0] - sent_s)
-            bare_s.append(_bare_approvals(bare, event_id, count))
-            nodes[0].api("POST", f"/v1/orders/{event_id}/finish", {})
-            # All but one are there, and then the last.
-            event_id = _announced(nodes[turn % NODES])
-            approvers.approve(event_id, range(1, count))
-            with watch.of(event_id) as taken:
-                sent_s, done_s = approvers.approve(event_id, range(1))
-            last_s.append(taken[0] - sent_s)
-            last_answered_s.append(done_s - sent_s)
-            nodes[0].api("POST", f"/v1/orders/{event_id}/finish", {})
+            together.append(_all_at_once(nodes, approvers, watch, count))
+            bare_s.append(_bare_approvals(bare, str(turn), count))
+            alone.append(_last_alone(nodes, approvers, watch, count))
     rows = [
-        [f"{count} approvals at once, all answered", *_figures(answered_s), f"{median_ratio(bare_s, answered_s):.2f}"],
-        ["the same, until the order was taken", *_figures(all_s), f"{median_ratio(bare_s, all_s):.2f}"],
-        [f"{count} bare commits over {NODES} connections", *_figures(bare_s), "1.00"],
-        ["the last approval alone, answered", *_figures(last_answered_s), ""],
-        ["the last approval alone, until the order was taken", *_figures(last_s), ""],
+        _row(f"{count} approvals at once, until all are answered", [a for a, _ in together], bare_s),
+        _row(f"{count} approvals at once, until the order is taken", [t for _, t in together], bare_s),
+        _row(f"{count} bare commits over {size.node_count} connections at once", bare_s, bare_s),
+        _row("the last approval alone, until it is answered", [a for a, _ in alone]),
+        _row("the last approval alone, until the order is taken", [t for _, t in alone]),
     ]
-    title = f"{count} machines of one scope approve through {NODES} nodes (approval = all), {size.node_approvals} times"
+    title = (
+        f"{count} machines of one scope approve through {size.node_count} nodes (approval = all),"
+        f" {size.node_approvals} times in turns"
+    )
     print_table(title, ["what", "median", "most", "bare commits / this"], rows)
     return []
 
 
-def _figures(values: Sequence[float]) -> list[str]:
-    return [milliseconds(statistics.median(values)), milliseconds(max(values))]
+def _row(name: str, values: Sequence[float], bare_s: Sequence[float] = ()) -> list[str]:
+    ratio = f"{median_ratio(bare_s, values):.2f}" if bare_s else ""
+    return [name, milliseconds(statistics.median(values)), milliseconds(max(values)), ratio]

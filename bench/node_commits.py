@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psycopg
@@ -79,18 +80,25 @@ class Writer:
             return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": count}
         if what == "submit":
             self._ids = reboot(self._service, self._targets)
+            self._tick(BATCH)  # notes that it is told
             return {}
         if what == START:
             self._clock.move_to(self._clock.now() + NOTICE)
-        work = (
-            (lambda: finish(self._service, self._started, count)) if what == COMPLETE else (lambda: self._tick(count))
-        )
+        work = {START: self._tick, PUBLISH: self._publish, COMPLETE: self._finish}[what]
         self._moves.take(STATUS[what])
-        cost = cost_of(work)
+        cost = cost_of(lambda: work(count))
         moved = self._moves.take(STATUS[what])
         if what == START:
             self._started = moved
         return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": len(moved)}
+
+    def _finish(self, at_once: int) -> None:
+        finish(self._service, self._started, at_once)
+
+    def _publish(self, at_once: int) -> None:
+        """What one tick publishes, the next finds saved and notes as told."""
+        self._tick(at_once)
+        self._tick(at_once)
 
     def _tick(self, at_once: int) -> None:
         """As the ticker does it, with this writer's own maintenances only."""
@@ -99,7 +107,7 @@ class Writer:
 
 
 @contextmanager
-def _following(service: Service, store: PostgresStore, documents: Documents) -> Iterator[None]:
+def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
     follower = Follower(store.feed(), KeptClock(store.now))
     follower.begin()
     follower.listen(documents.follow)
@@ -118,7 +126,7 @@ def serve_steps(address: str, folder: Path, writer: int, scopes: int) -> None:
     with closing(Bare(address, writer)) as bare, service_at(address, folder, clock) as (service, documents):
         if not isinstance(service.store, PostgresStore):
             raise RuntimeError(f"{address} is no PostgreSQL")
-        with _following(service, service.store, documents):
+        with _following(service.store, documents):
             own = Writer(service, clock, bare, range(writer * scopes, (writer + 1) * scopes))
             print("ready", flush=True)
             for line in sys.stdin:
@@ -195,10 +203,10 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
         server.execute(MAKE_BARE, address.rpartition("/")[2])
         rounds: dict[str, list[Round]] = {"in batches, as the ticker does": [], "one event per commit": []}
         with _writers(address, folder, count, size.transition_scopes) as writers:
-            for turn in range(size.transition_rounds + 1):
+            for turn in range(-size.judged, size.transition_rounds):
                 for name, at_once in zip(rounds, (BATCH, 1), strict=True):
                     found = _round(writers, at_once, size.bare_commits)
-                    if turn or not size.judged:  # the first only warms up
+                    if turn >= 0:  # the one before the first only warms up
                         rounds[name].append(found)
         names = {name: f"{count} writer{'s' * (count > 1)}, {name}" for name in rounds}
         for name, each in rounds.items():
@@ -212,8 +220,6 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
 
 
 def _figures(rounds: Sequence[Mapping[str, tuple[float, float]]], kind: str) -> list[str]:
-    from statistics import median
-
     wall_s = median(r[kind][0] for r in rounds)
     ratio = median_ratio([r[BARE][0] for r in rounds], [r[kind][0] for r in rounds])
     cpu_s = median(r[kind][1] for r in rounds)

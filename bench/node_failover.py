@@ -17,6 +17,7 @@ from forewarn.store.postgres import PostgresStore
 from forewarn.store.postgres_pool import FLEET_WITHIN_S
 
 ROUNDS = 3
+LEAST_ROOM = 0.25
 SCOPES = """INSERT INTO forewarn.scopes SELECT 'scope-' || to_char(s, 'FM000000'), 'availability-set', 'any', false, 20, 300,
     '{{}}', true, 1, 1, 1, now() FROM generate_series(1, {scopes}) s"""
 BARE = "CREATE TABLE IF NOT EXISTS bare AS SELECT * FROM forewarn.scopes"
@@ -43,11 +44,5 @@ def measure_epochs(server: Server, folder: Path, size: Size) -> list[Verdict]:
     rows = [["new epochs", f"{max(ours_s):.2f} s", f"{ratio:.1f}"], ["bare UPDATE", f"{max(bare_s):.2f} s", "1.0"]]
     title = f"{size.node_scopes:,} scopes begin a new epoch after a failover, the longest of {ROUNDS} in turns"
     print_table(title, ["what", "longest", "ratio"], rows)
-    limit_s = FLEET_WITHIN_S / 4
-    return [
-        at_most(
-            f"seconds for {size.node_scopes:,} new epochs (limit of a statement: {FLEET_WITHIN_S} s)",
-            max(ours_s),
-            limit_s,
-        )
-    ]
+    name = f"seconds for {size.node_scopes:,} new epochs (a statement may take {FLEET_WITHIN_S})"
+    return [at_most(name, max(ours_s), FLEET_WITHIN_S * LEAST_ROOM)]

@@ -6,8 +6,9 @@ with the same fleet, in turns: what is polled comes from memory, so the store mu
 
 import statistics
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tests.store.servers import Server
@@ -15,7 +16,7 @@ from tests.store.servers import Server
 from bench.fleet import MACHINES_PER_SCOPE, scopes_of
 from bench.guests import build, build_at
 from bench.load import Task
-from bench.measure import Cost, median, median_ratio
+from bench.measure import median, median_ratio
 from bench.node_house import serve_command
 from bench.poll import answered_of, costs_of
 from bench.processes import Start, start_of
@@ -25,8 +26,8 @@ from bench.subjects import LOAD_CORE, Subject, serving_at
 from forewarn.store.postgres import PostgresStore
 
 MOST_POLL_RATIO = 1.15
-POLLING = {"keep-alive": "keep_alive", "connection per request": "connect"}
-CONNECTIONS, SCOPES, PER_SCOPE = 64, 50, 20
+KEEP_ALIVE, CONNECT = ("keep-alive", "keep_alive"), ("connection per request", "connect")
+CONNECTIONS, PER_SCOPE = 64, 20
 
 # By SQL in bulk: the same fleet as `bench.fleet` makes, in a fraction of the time.
 FLEET = (
@@ -53,18 +54,18 @@ input()
 
 
 def measure_start(server: Server, folder: Path, size: Size) -> list[Verdict]:
-    """Wall and CPU until ready, memory then."""
+    """Wall and CPU until ready, memory then. No target: the figures are for sizing."""
     database = server.address(server.database())
     PostgresStore(database).close()
     for statement in FLEET:
         text = statement.format(scopes=scopes_of(size.node_machines), each=MACHINES_PER_SCOPE)
         server.execute(f"SET search_path = forewarn; {text}", database.rpartition("/")[2])
-    empty = server.address(server.database())
     commands = {
         "bare SELECT into tuples": [sys.executable, "-c", BARE.format(address=database)],
-        "serve, empty": serve_command(empty, folder / "empty"),
         f"serve, {size.node_machines:,} machines": serve_command(database, folder / "full"),
     }
+    if size.judged:
+        commands["serve, empty"] = serve_command(server.address(server.database()), folder / "empty")
     starts: dict[str, list[Start]] = {name: [] for name in commands}
     for _ in range(size.spawns):
         for name, command in commands.items():
@@ -73,9 +74,9 @@ def measure_start(server: Server, folder: Path, size: Size) -> list[Verdict]:
     rows = [
         [
             name,
-            f"{_median([s.ready for s in each]).wall_s:.2f} s",
+            f"{median([s.ready for s in each]).wall_s:.2f} s",
             f"{median_ratio([s.ready.wall_s for s in each], [s.ready.wall_s for s in bare]):.1f}",
-            f"{_median([s.ready for s in each]).cpu_s:.2f} s",
+            f"{median([s.ready for s in each]).cpu_s:.2f} s",
             f"{statistics.median(s.memory_bytes for s in each) / 2**20:.1f} MiB",
             f"{median_ratio([float(s.memory_bytes) for s in each], [float(s.memory_bytes) for s in bare]):.1f}",
         ]
@@ -86,29 +87,26 @@ def measure_start(server: Server, folder: Path, size: Size) -> list[Verdict]:
     return []
 
 
-def _median(costs: Sequence[Cost]) -> Cost:
-    return median(costs)
+def _answered(task: Task, subject: Subject) -> int:
+    return answered_of(replace(task, port=subject.port))
 
 
 def measure_polls(server: Server, folder: Path, size: Size) -> list[Verdict]:
     """CPU per poll on either store."""
     database, path = server.address(server.database()), folder / "polled.db"
-    build_at(database, folder, scopes=SCOPES, per_scope=PER_SCOPE)
-    build(path, scopes=SCOPES, per_scope=PER_SCOPE)
-    rounds, seconds = size.node_polls
+    scopes, rounds, seconds = size.node_polls
+    build_at(database, folder, scopes=scopes, per_scope=PER_SCOPE)
+    build(path, scopes=scopes, per_scope=PER_SCOPE)
     rows, verdicts = [], []
     with ExitStack() as stack:
         shared = stack.enter_context(serving_at("on PostgreSQL", database, folder / "shared"))
         single = stack.enter_context(serving_at("on SQLite", f"sqlite:{path}", folder))
 
-        def ask_all(subject: Subject) -> int:
-            return answered_of(
-                Task(mode=mode, port=subject.port, core=LOAD_CORE, connections=CONNECTIONS, sources=SCOPES * PER_SCOPE,
-                     seconds=seconds)
-            )  # fmt: skip
-
-        for way, mode in POLLING.items():
-            costs = costs_of([shared, single], ask_all, rounds)
+        for way, mode in (KEEP_ALIVE, CONNECT) if size.judged else (KEEP_ALIVE,):
+            task = Task(
+                mode=mode, port=0, core=LOAD_CORE, connections=CONNECTIONS, sources=scopes * PER_SCOPE, seconds=seconds
+            )
+            costs = costs_of([shared, single], partial(_answered, task), rounds)
             ratio = median_ratio(costs[shared.name].rounds_s, costs[single.name].rounds_s)
             for subject in (shared, single):
                 each = costs[subject.name]

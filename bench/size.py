@@ -28,12 +28,13 @@ class Size:
     failovers: int
     portal: tuple[int, int, int]  # machines, open events, rounds
     node_writers: tuple[int, ...]
+    node_count: int
     node_changes: int
     node_approvers: int
     node_approvals: int
     node_scopes: int
     node_machines: int
-    node_polls: tuple[int, float]  # rounds, seconds
+    node_polls: tuple[int, int, float]  # scopes, rounds, seconds
 
 
 FULL = Size(
@@ -56,12 +57,13 @@ FULL = Size(
     failovers=3,
     portal=(10_000, 1_000, 9),
     node_writers=(1, 3),
+    node_count=3,
     node_changes=300,
     node_approvers=500,
     node_approvals=5,
     node_scopes=100_000,
     node_machines=1_000_000,
-    node_polls=(9, 2.0),
+    node_polls=(50, 9, 2.0),
 )
 TOY = Size(
     judged=False,
@@ -83,10 +85,11 @@ TOY = Size(
     failovers=1,
     portal=(400, 50, 1),
     node_writers=(2,),
+    node_count=2,
     node_changes=3,
     node_approvers=20,
     node_approvals=1,
     node_scopes=1_000,
     node_machines=1_000,
-    node_polls=(1, 0.3),
+    node_polls=(4, 1, 0.1),
 )

@@ -101,6 +101,7 @@ def _targets(machines: int, events: int, turn: int) -> list[Targets]:
 
 def _one_tick(service: Service, clock: ManualClock, moves: Moves, targets: Sequence[Targets]) -> Cost:
     reboot(service, targets)
+    service.ticker.settle()  # finds them published, from when their notice counts
     clock.move_to(clock.now() + NOTICE)
     moves.take(Status.STARTED)
     cost = cost_of(service.ticker.cycle)

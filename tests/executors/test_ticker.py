@@ -376,6 +376,32 @@ def test_trouble_does_not_make_the_loop_spin() -> None:
     assert 1 <= store.attempts <= 6
 
 
+def test_whoever_loses_often_does_not_wait_longer_each_time() -> None:
+    """Hundreds may approve while a tick is decided: when the last of them is through, its event starts soon."""
+
+    class BusyStore(BrittleStore):
+        conflicts = 12
+
+        def apply(self, change: Change) -> None:
+            if self.full and self.conflicts:
+                self.conflicts -= 1
+                raise Conflict("somebody else was first")
+            MemoryStore.apply(self, change)
+
+    store = BusyStore()
+    service = make_service(store)
+    event_id = reboot(service)
+    service.ticker.settle()
+    service.clock.move_to(START + timedelta(minutes=15))
+    store.full = True
+    thread = threading.Thread(target=service.ticker.run, daemon=True)
+    thread.start()
+    eventually(lambda: service.control.event(event_id)[0].status is Status.STARTED)
+    service.ticker.stop()
+    thread.join(timeout=10)
+    assert store.conflicts == 0
+
+
 def test_an_error_nobody_foresaw_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged whole, once, and the loop goes on."""
 
