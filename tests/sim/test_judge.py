@@ -522,7 +522,7 @@ def test_a_late_yes_to_what_a_failover_lost_is_no_lie() -> None:
         Submitted(2 * MINUTE + 2, "key-2", "M2"),
         Approved(2 * MINUTE + 2, "n1", "shop", "web-0", ("E",), 200),
     )
-    for failed, complaints in (((FailedOver(2 * MINUTE, (lost,)), Adopted(2 * MINUTE, renewed=False)), 0), ((), 2)):
+    for failed, complaints in (((FailedOver(2 * MINUTE, (lost,)), Adopted(2 * MINUTE)), 0), ((), 2)):
         case = Case()
         case.add(*failed, *late)
         told = [each for each in case.verdict()[0] if "key-2" in each or "acknowledged and is lost" in each]
