@@ -110,7 +110,9 @@ class Node:
             retain_history_s=0,
             shared=sharing,
             follower=follower,
-            alone=lambda: nullcontext(universe.chance(0.5)),  # one process at a time is at its place, and may not know it
+            alone=lambda: nullcontext(
+                universe.chance(0.5)
+            ),  # one process at a time is at its place, and may not know it
             times=times,
         )
         self.control = self.parts.control
