@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.clock import KeptClock
 from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
 from forewarn.executors import Progress, Report
+from forewarn.follower import Follower
+from forewarn.health import Health
 from forewarn.place import Place
 from forewarn.server import Service, _keep_operator_token, _new_place, _node_name
 from forewarn.ticker import Ticker
 from forewarn.web.api.access import ENVIRONMENT_TOKEN, digest
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
-from tests.nodes.test_parts import SharedMemory, renewed, running_order, ticker_on
+from tests.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
 from tests.web.serving import START
 
 # -- a place
@@ -180,6 +183,22 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
         assert ticker.complaint() == "nothing could be saved for 6 s: it cannot be written"
     ticker.cycle()
     assert ticker.complaint() == ""
+
+
+def test_readiness_is_about_writing_too() -> None:
+    """A database that can be read, and is followed, is not enough."""
+    service = make_service(SharedMemory())
+    silent_s, stuck_s = 0.0, 0.0
+    follower = Follower(ScriptedFeed(), KeptClock(lambda: START), monotonic=lambda: time.monotonic() + silent_s)
+    follower.begin()
+    ticker = ticker_on(service, "a:1", ScriptedExecutor())
+    ticker._monotonic = lambda: time.monotonic() + stuck_s
+    health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
+    assert health.store_works() == ""
+    stuck_s = 7.0
+    assert health.store_works() == "nothing could be saved for 7 s: it does not answer"
+    silent_s = 4.0
+    assert health.store_works() == "not heard from for 4 s: it does not answer"
 
 
 # -- tokens
