@@ -296,19 +296,3 @@ def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) 
     reader.join()
     other.close()
     assert len(seen) == len(set(seen)) == 80
-
-
-# -- leases
-
-
-def test_a_lease_of_a_clock_that_was_set_back_binds_nobody(store: PostgresStore) -> None:
-    """An hour ahead of any that could be given now: a dead node must not tick, or live, for that hour."""
-    assert store.take_lease("ticker", "a:1", 10)
-    assert not store.take_lease("ticker", "b:2", 10)
-    assert store.take_lease("node a:1", "a:1", 10)
-    assert store.living() == {"a:1"}
-    store.take_lease("ticker", "a:1", 3_600)
-    store.take_lease("node a:1", "a:1", 3_600)
-    assert store.living() == set()
-    assert store.take_lease("ticker", "b:2", 10)
-    assert not store.take_lease("ticker", "a:1", 10)

@@ -195,12 +195,12 @@ def test_one_node_ticks_and_all_know_the_same(tmp_path: Path) -> None:
         both[1].reboot()
         (event,) = both[1].poll().events
         for node in both:
-            until(lambda node=node: value(node, "forewarn_events", status="Scheduled") == 1)
+            until(lambda node=node: value(node, "forewarn_events", status="Scheduled") == 1)  # type: ignore[misc]
         assert [value(node, "forewarn_machines") for node in both] == [2, 2]
         assert [value(node, "forewarn_overdue_start_seconds") for node in both] == [0, 0]
         both[0].approve(event["EventId"])
         for node in both:
-            until(lambda node=node: value(node, "forewarn_orders", state="open") == 1)
+            until(lambda node=node: value(node, "forewarn_orders", state="open") == 1)  # type: ignore[misc]
             assert value(node, "forewarn_events", status="Started") == 1
             assert value(node, "forewarn_clock_held") == 0
             assert value(node, "forewarn_store_synchronous") == 0

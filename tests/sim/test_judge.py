@@ -483,13 +483,12 @@ def taken_over(ms: int) -> Committed:
     return Committed(ms, "n2", Change(at=START, orders=(replace(TAKEN, node="executor on n2"),)))
 
 
-def failed_over(case: Case, *, lost: tuple[Change, ...], renewed: bool = True) -> None:
+def failed_over(case: Case, *, lost: tuple[Change, ...]) -> None:
     """The end is lost with a server; the next begins new epochs, shows what it has, and the end comes again."""
     case.lost = {"ended"}
-    case.add(FailedOver(ENDED + 1, lost), Adopted(ENDED + 2, renewed=renewed))
+    case.add(FailedOver(ENDED + 1, lost), Adopted(ENDED + 2))
     case.drop_after(ENDED)
-    epoch, version = (1_001, 1_000_005) if renewed else (1, 5)
-    changed = {"epoch": epoch, "version": version, "changed": START + at(ENDED)}
+    changed = {"epoch": 1_001, "version": 1_000_005, "changed": START + at(ENDED)}
     started = replace(ENABLED, incarnation=1, **changed)  # type: ignore[arg-type]
     ended = replace(MAINTENANCE, status=MaintenanceStatus.COMPLETED, ended=START + at(ENDED), version=1)
     again = Change(
@@ -519,7 +518,7 @@ def test_a_jump_may_be_confirmed_or_unknown() -> None:
     for entries in (
         (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=True))),
         (jumped, Born(3 * MINUTE, "n1")),
-        (jumped, saved, FailedOver(3 * MINUTE, (held,)), Adopted(3 * MINUTE, renewed=False)),
+        (jumped, saved, FailedOver(3 * MINUTE, (held,)), Adopted(3 * MINUTE)),
     ):
         case = Case()
         case.bend("started", 10 * MINUTE)
