@@ -38,7 +38,7 @@ from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for, waiting_for_each
 from forewarn.store import Focus, Store
 
-MAX_TRIES = 8
+MAX_TRIES = 20
 # So many however long they took: a decision that grew too old deserves a second one.
 MIN_TRIES = 2
 # Notice counts from the moment it was decided on: whoever was stopped between deciding and saving must decide again.

@@ -80,7 +80,7 @@ class House:
         """Which node holds the ticker's lease; the first where nobody does."""
         with psycopg.connect(self._database, connect_timeout=5) as connection:
             row = connection.execute("SELECT node FROM forewarn.leases WHERE name = 'ticker'").fetchone()
-        pid = int(str(row[0]).rpartition(":")[2]) if row else 0
+        pid = int(str(row[0]).rpartition(":")[2].partition("-")[0]) if row else 0
         pids = [process.pid if process is not None else -1 for process in self._processes]
         return pids.index(pid) if pid in pids else 0
 
