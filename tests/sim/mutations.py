@@ -21,7 +21,6 @@ from forewarn.store.memory import MemoryStore
 from forewarn.ticker import Ticker
 from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
-from forewarn.web.exchange import Exchange
 from forewarn.web.guests import Guests
 from tests.properties import test_mutations as core
 from tests.sim.database import Database
@@ -203,14 +202,9 @@ def decisions_never_age(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Control, "_refuse_old", lambda control, decided_s: None)
 
 
-def enabled_is_enabled(patch: pytest.MonkeyPatch) -> None:
-    """Who finds a scope enabled by another node shows what it remembers of it."""
-
-    def stale(exchange: Exchange) -> None:
-        if not exchange._view.state.enabled:
-            exchange._guests.control.enable(exchange._view.name, exchange._actor())
-
-    patch.setattr(Exchange, "_enable", stale)
+def others_changes_are_not_looked_after(patch: pytest.MonkeyPatch) -> None:
+    """Who finds that another node did what was asked shows what it remembers of before, such as a scope not enabled."""
+    patch.setattr(Control, "listen_to_answers", lambda control, hearer: None)
 
 
 OF_NODES: dict[Patch, str] = {
@@ -234,6 +228,6 @@ OF_NODES: dict[Patch, str] = {
     answers_what_it_did_not_save: "acknowledged .* lost",
     only_its_own_guests_count: "was disabled though a guest had asked",
     decisions_never_age: "for the first part of its notice",
-    enabled_is_enabled: "which was never saved|with another content|showed it the older",
+    others_changes_are_not_looked_after: "which was never saved|with another content|showed it the older",
 }
 MUTATIONS = OF_THE_CORE | OF_NODES

@@ -162,9 +162,6 @@ class Exchange:
         view.held_until_s = self._guests.monotonic() + self._guests.first_call_delay_s
         try:
             self._guests.control.enable(view.name, self._actor())
-            if not view.state.enabled:
-                # Another node enabled it, and we had not heard: what we show is of the epoch before.
-                self._guests.documents.refresh([view.name])
         except BaseException:
             view.held_until_s = 0.0
             raise
