@@ -34,7 +34,7 @@ PARTS: dict[str, list[str]] = {
     # Most of it is waiting for notices to run and leases to end.
     "chaos": [*PYTEST, "-n", "2", "tests/chaos"],
     # Most of it is waiting for leases and time limits to end.
-    "nodes": [*PYTEST, "-n", "3", "--dist", "loadgroup", "tests/nodes"],
+    "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/nodes"],
     "browser": [*PYTEST, "-n", "2", "tests/portal"],
     "guest": [*PYTEST, "tests/guest"],
     "cli": [*PYTEST, "tests/cli"],

@@ -1,6 +1,7 @@
 """What a node hears of the others: nothing is missed, whatever commits when; the bell is only a hint."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -296,3 +297,21 @@ def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) 
     reader.join()
     other.close()
     assert len(seen) == len(set(seen)) == 80
+
+
+# -- leases
+
+
+def test_a_lease_of_a_clock_that_was_set_back_is_as_one_just_taken(store: PostgresStore) -> None:
+    """An hour ahead of any that could be given now: a dead node must not tick, or live, for that hour; a living one is not
+    taken for dead."""
+    assert store.take_lease("ticker", "a:1", 0.2)
+    assert not store.take_lease("ticker", "b:2", 0.2)
+    store.take_lease("ticker", "a:1", 3_600)
+    store.take_lease("node a:1", "a:1", 3_600)
+    assert not store.take_lease("ticker", "b:2", 0.2)
+    assert store.living() == {"a:1"}
+    time.sleep(0.25)
+    assert store.take_lease("ticker", "b:2", 0.2)
+    assert not store.take_lease("ticker", "a:1", 0.2)
+    assert store.living() == set()

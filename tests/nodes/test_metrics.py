@@ -16,7 +16,6 @@ from tests.nodes.nodes import Node, some_nodes, wire_to
 from tests.patience import until
 from tests.store.servers import SHARED
 
-pytestmark = pytest.mark.xdist_group("metrics")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/metrics.md").read_text("utf-8")
 RULES: list[dict[str, Any]] = yaml.safe_load((ROOT / "packaging/forewarn-alerts.yml").read_text())["groups"][0]["rules"]

@@ -18,8 +18,6 @@ from tests.sim.universe import Universe
 # Real nodes forget after an hour; here whoever was away for a minute has missed something for good.
 KEPT_MS = 60_000
 MAX_LOST_MS = 10_000
-# Nobody has one for longer, unless the clock has been set back.
-MAX_LEASE = timedelta(minutes=15)
 
 
 class Row(NamedTuple):
@@ -123,13 +121,20 @@ class Database:
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         now = self._universe.wall()
+        self._shorten_leases(now + timedelta(seconds=seconds))
         holder, until = self._leases.get(name, (node, now))
-        # One that ends later than any could was given by a clock that has been set back since.
-        if holder != node and now <= until <= now + timedelta(seconds=seconds):
+        if holder != node and now <= until:
             return False
         self._leases[name] = (node, now + timedelta(seconds=seconds))
         self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
         return True
+
+    def _shorten_leases(self, most: datetime) -> None:
+        """One that ends later than any could was given by a clock that has been set back since: it is as one just taken."""
+        for name, (node, until) in list(self._leases.items()):
+            if until > most:
+                self._leases[name] = (node, most)
+                self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
 
     def drop_lease(self, name: str, node: str) -> None:
         if self._leases.get(name, ("", None))[0] == node:
@@ -137,11 +142,8 @@ class Database:
             self._log.append((self._universe.now_ms, "lease", (name, None)))
 
     def living(self, past_s: float) -> set[str]:
-        now = self._universe.wall()
-        since, most = now - timedelta(seconds=past_s), now + MAX_LEASE
-        return {
-            node for name, (node, until) in self._leases.items() if name == f"node {node}" and since <= until < most
-        }
+        since = self._universe.wall() - timedelta(seconds=past_s)
+        return {node for name, (node, until) in self._leases.items() if name == f"node {node}" and until >= since}
 
     # -- failing over
 

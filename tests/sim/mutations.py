@@ -211,6 +211,7 @@ def enabled_is_enabled(patch: pytest.MonkeyPatch) -> None:
             exchange._guests.control.enable(exchange._view.name, exchange._actor())
 
     patch.setattr(Exchange, "_enable", stale)
+    patch.setattr(Documents, "at_least", lambda documents, scopes: None)
 
 
 OF_NODES: dict[Patch, str] = {

@@ -119,7 +119,7 @@ class Sights:
             self._requests |= {(event_id, entry.scope, entry.machine) for event_id in entry.event_ids}
         # One whose publication is lost with a server is known to nobody, or not yet.
         shown_once = [account.events.get(i) for i in entry.event_ids if i in account.lost_events]
-        unknown = wrong or any(event is None or event.status == "Planned" for event in shown_once)
+        unknown = wrong or any(event is None or event.published is None for event in shown_once)
         if entry.status == (200 if wrong else 400) and wrong == unknown:
             account.complain(f"{entry.scope}/{entry.machine} approved {entry.event_ids} and was told {entry.status}")
         if entry.status != 200:

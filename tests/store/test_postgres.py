@@ -17,7 +17,8 @@ from forewarn.store.postgres_dsn import READ, Dsn
 from forewarn.store.postgres_pool import Pool
 from forewarn.store.sql import migrations
 from tests.nodes.nodes import wire_to
-from tests.store.servers import ANY_TIME_S, SHARED
+from tests.patience import until
+from tests.store.servers import ANY_TIME_S, SHARED, server
 from tests.store.things import (
     approval,
     at,
@@ -280,8 +281,34 @@ def test_a_refused_change_leaves_the_connection_usable(store: PostgresStore) -> 
             store.apply(change(maintenances=[maintenance("M1")], audit=[entry()]))
         store.apply(change(audit=[entry(detail=str(n))]))
     assert store.maintenance("N0") is None
-    assert store.audit(AuditQuery())[0].detail == "19"
+    assert store.audit(AuditQuery(limit=1))[0].detail == "19"
     assert len(store._pool._idle) == 1
+
+
+def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
+    """A commit that waits for the synchronous standby, and whose wait somebody ends, is no yes: PostgreSQL says one."""
+    with server() as alone:
+        alone.execute("CREATE DATABASE forewarn")
+        store = PostgresStore(alone.address("forewarn"))
+        alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        alone.execute("SELECT pg_reload_conf()")
+        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        told: list[BaseException] = []
+
+        def write() -> None:
+            try:
+                store.apply(change(scopes=[scope()]))
+            except StoreUnavailable as error:
+                told.append(error)
+
+        until(lambda: alone.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        thread = threading.Thread(target=write)
+        thread.start()
+        until(lambda: alone.execute(f"SELECT count(*) {waiting}") == [(1,)])
+        alone.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
+        thread.join()
+        assert "may be lost with it" in str(told[0])
+        store.close()
 
 
 def test_crosswise_changes_both_succeed(store: PostgresStore) -> None:

@@ -226,18 +226,6 @@ def test_a_schema_that_others_migrated_is_noticed() -> None:
             store.scopes()  # and everybody is told
 
 
-def test_leases_survive_a_clock_that_was_set_back(address: str, store: PostgresStore) -> None:
-    """One that ends later than it could ends as if it had just been taken: a dead node's work is not kept from others."""
-    assert store.take_lease("ticker", "dead:1", 0.2)
-    assert store.take_lease("node dead:1", "dead:1", 0.2)
-    raw(address, "UPDATE leases SET until = until + interval '1 hour'")
-    assert not store.take_lease("ticker", "other:1", 0.2)
-    assert store.living() == {"dead:1"}
-    time.sleep(0.25)
-    assert store.take_lease("ticker", "other:1", 0.2)
-    assert store.living() == set()
-
-
 # -- what is said
 
 

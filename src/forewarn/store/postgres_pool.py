@@ -123,11 +123,17 @@ class Pool:
         with explained(self.dsn, self), self._taken(how, within_s) as connection:
             committing = False
             try:
-                with mode(connection) as entered:
+                with _warned(connection) as warnings, mode(connection) as entered:
                     yield connection, entered
                     committing = True
                     self.touch(connection)
                     connection.execute("COMMIT")
+                if warnings:
+                    # PostgreSQL says yes all the same when somebody ends the wait for the synchronous standby.
+                    raise StoreUnavailable(
+                        f"{self.dsn.shown}: this is saved there, and may be lost with it: {warnings[0]}; look before"
+                        " you do it again"
+                    )
                 if how is WRITE:
                     self._stuck = (0.0, "")
             except BaseException as error:
@@ -269,6 +275,22 @@ def connect(dsn: Dsn) -> Connection:
     )
     connection.add_notice_handler(lambda _: None)
     return connection
+
+
+@contextmanager
+def _warned(connection: Connection) -> Iterator[list[str]]:
+    """What the server warns of meanwhile."""
+    found: list[str] = []
+
+    def hear(told: psycopg.errors.Diagnostic) -> None:
+        if told.severity_nonlocalized == "WARNING":
+            found.append(told.message_primary or "")
+
+    connection.add_notice_handler(hear)
+    try:
+        yield found
+    finally:
+        connection.remove_notice_handler(hear)
 
 
 # -- PostgreSQL's errors as ours
