@@ -93,7 +93,7 @@ _ROWS = (
     f"""INSERT INTO maintenances {_NUMBERS}
     SELECT maintenance, 'Reboot', 'Platform', min(at), 'bench', NULL, NULL, -1, '', 0, 'hold', 0, 0,
         CASE WHEN max(n) <= :ended THEN 'Completed' ELSE 'Running' END, NULL, 1,
-        CASE WHEN max(n) <= :ended THEN max(at) END
+        CASE WHEN max(n) <= :ended THEN max(at) END, min(at)
     FROM things GROUP BY maintenance""",
     f"""INSERT INTO events {_NUMBERS}
     SELECT n, printf('E%08d', n), maintenance, 1, n, scope, 0,

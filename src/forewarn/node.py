@@ -120,9 +120,9 @@ class GuestParts:
         )
         self.documents.load()
         node.control.listen(self.documents.heard)
+        node.control.listen_to_answers(self.documents.at_least)
         if follower is not None:
             follower.listen(self.documents.follow)
-            node.control.listen_to_answers(self.documents.at_least)
         self.guests = Guests(
             self.documents,
             node.control,

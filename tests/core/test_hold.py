@@ -1,7 +1,7 @@
 """A clock that jumped forward: what time alone would let start waits for an operator, and nothing else does."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -50,6 +50,22 @@ def test_a_confirmed_clock_goes_on() -> None:
     assert world.status(told.id) is Status.STARTED
     with pytest.raises(Refused, match="not held"):
         lifecycle.confirm_clock(world.snapshot(), now=world.now, actor=OPERATOR)
+
+
+@pytest.mark.parametrize(
+    "since, jumped_s, again",
+    [(at(1), 7_200, False), (at(1), 7_230, False), (at(1), 7_300, True), (at(2), 7_200, True)],
+    ids=["the same", "a little more", "more than that", "looked after it"],
+)
+def test_a_jump_that_was_confirmed_is_not_held_again(since: datetime, jumped_s: int, again: bool) -> None:
+    """A node that was cut off meanwhile notices what others had confirmed; what that does not explain is held."""
+    world = shop()
+    world.now = at(120)
+    hold = held(world, 1)
+    world.save(lifecycle.confirm_clock(world.snapshot(), now=world.now, actor=OPERATOR))
+    late = replace(hold, jumped_s=jumped_s, noticed=at(121))
+    change = lifecycle.hold_clock(world.snapshot(), late, since=since, now=at(121))
+    assert (change.hold is not None) == again
 
 
 def test_an_approved_event_starts_all_the_same() -> None:

@@ -582,6 +582,9 @@ def test_a_running_order_is_taken_over_from_whom_it_was_with() -> None:
     world.save(change)
     with pytest.raises(Refused, match="is with node-2 by now"):
         lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-1")
+    late = lifecycle.Report(event.id, 1, Outcome(ok=True), node="node-1")
+    with pytest.raises(Refused, match="is with node-2 by now: what node-1 did of it no longer matters"):
+        lifecycle.report(world.snapshot(), [late], now=world.now, actor=EXECUTOR)
     world.finish(event.id)
     with pytest.raises(Refused, match="is done"):
         lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-2")

@@ -10,13 +10,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from forewarn.control import Control
-from forewarn.core.model import Event, Snapshot
+from forewarn.core.model import Event, Snapshot, Status
 from forewarn.store import AuditQuery, Focus, Store
 
 MAX_LOOKS = 64
 MAX_EVENTS = 50_000  # in all looks together
 
 Key = tuple[tuple[str, ...], tuple[str, ...]] | Focus
+
+
+def _told(snapshot: Snapshot) -> bool:
+    """Whether every wave in it is known to be seen: that it is, is noted without an entry in the audit."""
+    return all(
+        snapshot.maintenances[event.maintenance_id].told is not None
+        for event in snapshot.events.values()
+        if event.status is Status.SCHEDULED
+    )
 
 
 class Looks:
@@ -52,7 +61,7 @@ class Looks:
                 return kept
         snapshot = look()
         with self._lock:
-            if mark == self._mark:
+            if mark == self._mark and _told(snapshot):
                 self._kept[key] = snapshot
                 self._kept.move_to_end(key)
                 self._forget()
