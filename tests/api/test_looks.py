@@ -78,6 +78,7 @@ def test_a_look_is_kept_until_something_changes(service: House, monkeypatch: pyt
 
     monkeypatch.setattr(service.control, "told", counted)
     made = service.schedule("shop/web-0")
+    service.service.ticker.settle()
     path = f"/v1/maintenances/{made['id']}"
     first = service.get(path)
     assert service.get(path) == first
@@ -131,6 +132,7 @@ def test_looks_are_bounded(service: House, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(looks, "MAX_LOOKS", 3)
     kept = looks.Looks(service.control, service.service.store)
     made = [service.schedule(f"shop/web-{n}")["id"] for n in (0, 1)] + [service.schedule("blog/db")["id"]]
+    service.service.ticker.settle()
     for maintenance in made * 2:
         kept.told(maintenances=[maintenance])
     kept.told()
