@@ -164,9 +164,26 @@ def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
     news = feed.look(mark, 0.0)
     assert news.everything
     known = saved_scope(store)
-    assert (known.epoch, known.incarnation) == (1_001, 1)
-    assert known.version > 1_000_000
+    assert known.epoch > 1_000_000, "the same dump restored at another time begins others"
+    assert known.incarnation == 1
+    assert known.version > known.epoch
     assert not feed.look(news.mark, 0.0).everything
+    feed.close()
+    store.close()
+
+
+def test_an_agreement_may_be_lost_with_the_next_failover() -> None:
+    """What was begun on the timeline between is not begun again: every timeline is a step of its own."""
+    address = SHARED.fresh()
+    store = PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    version = saved_scope(store).version
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET timeline = timeline - 2")
+    feed = store.feed()
+    feed.look(None, 0.0)
+    known = saved_scope(store)
+    assert (known.epoch, known.incarnation, known.version) == (2_001, 1, version + 2_000_000)
     feed.close()
     store.close()
 

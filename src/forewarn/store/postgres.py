@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -37,6 +37,8 @@ CHANGES_KEPT_S = 3_600
 # Notice counts from the moment it was decided on. The database's clock has the last word on how long ago that was, right before
 # the commit: nodes keep its time by what they last heard of it. Very many events take longer to write than few.
 DECIDED_WITHIN_S = 2.0
+# One dump may be restored twice: each time at another minute since then.
+DUMPS_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 SECONDS_PER_EVENT = 0.002
 
 log = logging.getLogger("forewarn.store")
@@ -273,15 +275,20 @@ class PostgresStore(SqlStore):
         """
         with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
             writer = PostgresSession(self._pool, connection, within_s=FLEET_WITHIN_S)
-            writer.ask("lock_cluster")
+            (agreed,) = writer.ask("lock_cluster")
             (found,) = writer.ask("server")
             if self.recognise(found):
                 return False
-            detail = f"commits may be lost: {writer.one('begin_epochs')} scope(s) begin a new epoch"
-            writer.ask("skip_lost_numbers")
+            now: datetime = agreed["now"]
+            # What was agreed on before may be among what is lost: a further timeline is a further step, and so is later.
+            same = agreed["identity"] == found["identity"]
+            further = found["timeline"] - agreed["timeline"] if same else (now - DUMPS_SINCE) // timedelta(minutes=1)
+            steps = max(1, further)
+            begun = writer.one("begin_epochs", steps=steps)
+            detail = f"commits may be lost: {begun} scope(s) begin a new epoch"
+            writer.ask("skip_lost_numbers", steps=steps)
             writer.one("forget_all_changes")
             writer.one("adopt_cluster")
-            now: datetime = next(iter(writer.ask("now")))["now"]
             writer.ask("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
             entry = AuditEntry(at=now, who="service", action="database failed over", detail=detail)
             writer.many("add_audit", [writer.rows.audit.values(entry)])

@@ -458,7 +458,7 @@ FROM cluster, (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS id
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline FROM pg_control_system()) found;
 
 -- name: lock_cluster
-SELECT identity, timeline FROM cluster FOR UPDATE;
+SELECT identity, timeline, clock_timestamp() AS now FROM cluster FOR UPDATE;
 
 -- name: adopt_cluster
 UPDATE cluster SET identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()),
@@ -470,11 +470,12 @@ DELETE FROM changes;
 
 -- name: begin_epochs
 -- Far enough that nothing the lost commits can have counted to comes again.
-UPDATE scopes SET epoch = epoch + 1000, incarnation = 1, version = version + 1000000;
+UPDATE scopes SET epoch = epoch + 1000 * %(steps)s::bigint, incarnation = 1,
+    version = version + 1000000 * %(steps)s::bigint;
 
 -- name: skip_lost_numbers
 -- Far enough that no number the lost commits had comes again: streams go by them.
-SELECT setval(name, nextval(name) + 1000000) FROM (VALUES (pg_get_serial_sequence('audit', 'id')),
+SELECT setval(name, nextval(name) + 1000000 * %(steps)s::bigint) FROM (VALUES (pg_get_serial_sequence('audit', 'id')),
     (pg_get_serial_sequence('events', 'number')), (pg_get_serial_sequence('changes', 'number'))) sequences (name);
 
 -- name: shorten_leases
