@@ -22,7 +22,6 @@ from tests.web.serving import WEB_0, WEB_1, get, post, serving, status
 
 def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """One write hangs: the one behind it is 503 in time and never done, the one that hangs is answered when it is done."""
-    monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
     with serving() as served:
         first, second = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(second.ask(get())) == 200
@@ -30,6 +29,7 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: served.guests.writer._work_queue.empty())  # type: ignore[attr-defined]
+        monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
         assert status(second.ask(post(waits))) == 503
         assert first.quiet()
         served.store.go.set()
