@@ -10,7 +10,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -282,7 +282,9 @@ class Documents:
                 scopes={scope.name for scope in change.scopes},
                 removed=set(change.removed_scopes),
                 machines={machine.key for machine in change.machines} | set(change.removed_machines),
-            )
+            ),
+            # Where nobody else writes, bells ring in the order in which changes were saved: what was saved is what is there.
+            {} if self.shared else {machine.key: machine for machine in change.machines},
         )
 
     def at_least(self, scopes: Iterable[Scope]) -> None:
@@ -302,7 +304,7 @@ class Documents:
         del now
         if not self._unread:
             return 0
-        self._read_named(Unread())
+        self._read_named(Unread(), {})
         return 1
 
     def caller(self, interface: str, address: str) -> Caller | None:
@@ -337,7 +339,7 @@ class Documents:
             if view.state.enabled and now - self.idle_since(view) >= disable_after
         ]
 
-    def _read_named(self, named: Unread) -> None:
+    def _read_named(self, named: Unread, told: Mapping[tuple[str, str], Machine]) -> None:
         """These, and what could not be read before; should it fail, all of it the next time."""
         with self._lock:
             named.add(self._unread)
@@ -346,10 +348,10 @@ class Documents:
         try:
             for names in _batches(named.removed):
                 changed += self._read(names, anew=True)
-            for names in _batches(named.scopes - named.removed):
+            for names in _batches(sorted(named.scopes - named.removed)):
                 changed += self._read(names)
-            for keys in _batches(named.machines):
-                self._read_machines(keys)
+            for keys in _batches(sorted(named.machines)):
+                self._read_machines(keys, told)
         except BaseException:
             with self._lock:
                 self._unread.add(named)
@@ -374,7 +376,7 @@ class Documents:
         with self._lock:
             keys.update((key, None) for key, caller in self._callers.items() if caller.met != self._readings)
         for some_keys in _batches(keys):
-            self._read_machines(some_keys)
+            self._read_machines(some_keys, {})
         return changed
 
     def _read_changes(self, news: News) -> list[View]:
@@ -387,7 +389,7 @@ class Documents:
         names |= {scope for scope, _ in keys if scope not in self.views}
         changed = [view for batch in _batches(names) for view in self._read(batch)]
         for some in _batches(keys):
-            self._read_machines(some)
+            self._read_machines(some, {})
         return changed
 
     def _knows(self, name: str, version: int) -> bool:
@@ -426,13 +428,14 @@ class Documents:
                 view.state = state
             return changed
 
-    def _read_machines(self, keys: Iterable[tuple[str, str]]) -> None:
-        """As the store has them now, whatever was said of them: who saved something first may hear of it last."""
-        keys = tuple(keys)
+    def _read_machines(self, keys: Collection[tuple[str, str]], told: Mapping[tuple[str, str], Machine]) -> None:
+        """As the store has them now, unless that is told: where others write, who saved first may hear of it last."""
+        asked = tuple(key for key in keys if key not in told)
         with self._lock:
-            found = self._store.snapshot(Focus(machines=keys, whole=False, shown=True)).machines
+            focus = Focus(machines=asked, whole=False, shown=True)
+            found = self._store.snapshot(focus).machines if asked else {}
             for key in keys:
-                machine = found.get(key)
+                machine = told.get(key) or found.get(key)
                 if machine is not None and machine.scope in self.views:
                     self._put(_known(machine))
                 else:  # or its scope came meanwhile, and so will the news of both
