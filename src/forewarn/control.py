@@ -1,6 +1,7 @@
 """The use cases: take a snapshot, let the core decide, save the Change, ring the bell. Nothing else calls both sides.
 
-No rule lives here. A conflict (somebody else was first) means reload and decide again, a few times.
+No rule lives here. A conflict (somebody else was first) means reload and decide again, twenty times or for five
+seconds.
 """
 
 import logging

@@ -57,6 +57,10 @@ class Follower:
             except Exception as error:
                 self._say_trouble(error)
                 self._stopping.wait(RETRY_S)
+        self.close()
+
+    def close(self) -> None:
+        """Unless it runs, which does so at its end."""
         self._feed.close()
 
     def stop(self) -> None:

@@ -12,15 +12,13 @@ from datetime import datetime
 from forewarn.clock import Clock
 from forewarn.control import Control
 from forewarn.core.errors import ServiceError
-from forewarn.follower import Follower
+from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.settings import Settings, is_postgres
 from forewarn.store import Backlog, SharedStore, Store
 from forewarn.ticker import Ticker
 from forewarn.web.documents import Documents
 from forewarn.web.metrics import Facts, Following
 
-# The follower looks once a second: a node that has heard of its database since then can ask it.
-FRESH_S = 1.5
 # Counting what is open takes longer the more there is: not at every request of whoever may look.
 BACKLOG_KEPT_S = 2.0
 
@@ -104,7 +102,7 @@ class Health:
 
     def can_be_asked(self) -> bool:
         """Whether the store has just answered."""
-        return self._follower is None or self._follower.silent_s() <= FRESH_S
+        return self._follower is None or self._follower.silent_s() <= UNREADY_AFTER_S
 
     def _backlog(self) -> Backlog | None:
         with self._lock:

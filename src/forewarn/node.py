@@ -42,7 +42,11 @@ def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptCloc
     """From here on nothing is missed of what other nodes do to the store, and its time is ours."""
     clock = KeptClock(shared.now, times.boot_s, times.monotonic)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
-    follower.begin()
+    try:
+        follower.begin()
+    except BaseException:
+        follower.close()
+        raise
     return follower, clock
 
 
@@ -121,6 +125,7 @@ class GuestParts:
         self.documents.load()
         node.control.listen(self.documents.heard)
         node.control.listen_to_answers(self.documents.at_least)
+        node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
         self.guests = Guests(

@@ -7,12 +7,17 @@ dead node can be found; and who is alone there need not wait for a dead one's le
 import fcntl
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from forewarn.core.errors import Conflict, InvalidSettings
 from forewarn.private import make_folder, read_private, write_private
+
+# Giving a folder its name takes a moment, serving it a life.
+NAMED_WITHIN_S = 3.0
+LOOK_EVERY_S = 0.01
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
@@ -29,7 +34,11 @@ class Place:
             raise InvalidSettings(
                 f"state_dir: {folder / 'place.lock'} cannot be opened: {error.strerror}; name another with --state-dir"
             ) from None
-        self.name = self._named(folder / "place", new_name)
+        try:
+            self.name = self._named(folder / "place", new_name)
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -54,14 +63,22 @@ class Place:
         return True
 
     def _named(self, path: Path, new_name: Callable[[], str]) -> str:
-        if not path.exists():
-            # Whoever serves the place has found it named: only those wait for each other who would name it.
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            try:
-                if not path.exists():
-                    write_private(path, new_name())
-            finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        # Whoever serves the place has found it named: only those wait for each other who would name it.
+        deadline_s = time.monotonic() + NAMED_WITHIN_S
+        while not path.exists():
+            if self._take(fcntl.LOCK_EX):
+                try:
+                    if not path.exists():
+                        write_private(path, new_name())
+                finally:
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+            elif time.monotonic() > deadline_s:
+                raise InvalidSettings(
+                    f"state_dir: a node serves {path.parent}, and its `place` is gone: stop that node, or name another folder "
+                    "with --state-dir"
+                )
+            else:
+                time.sleep(LOOK_EVERY_S)
         try:
             name = read_private(path)
         except (OSError, ValueError) as error:

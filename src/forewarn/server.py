@@ -175,6 +175,8 @@ class Service(Node):
             if shared is not None and settings.role != "guest":
                 self.place = Place(settings.state_dir, _new_place)
         except BaseException:
+            if follower is not None:
+                follower.close()
             store.close()
             raise
         super().__init__(
@@ -417,15 +419,18 @@ def _answering(service: Service, connection: NewConnection) -> Iterator[GuestSid
 
 @contextmanager
 def _ticking(service: Service) -> Iterator[None]:
-    thread = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
+    def tick() -> None:
+        service.ticker.run()
+        service.ticker.leave()
+
+    thread = threading.Thread(target=tick, name="ticker", daemon=True)
     thread.start()
     try:
         yield
     finally:
         service.ticker.stop()
-        # What it is doing now is one transaction: it ends soon, or is safely left unsaved.
+        # What it is doing now is one transaction: it ends soon, or is safely left unsaved. Its lease ends by itself.
         thread.join(timeout=STOP_WITHIN_S)
-        service.ticker.leave()
 
 
 @contextmanager

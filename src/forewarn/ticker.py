@@ -40,6 +40,8 @@ BACKOFF_S = (0.2, 5.0)
 # A conflict is no failure: somebody else got on. Five hundred guests may approve one after the other while a tick is decided,
 # and the last of them must not wait for what the others made of it.
 CONFLICT_WAIT_S = 0.05
+# And yet whoever meets nothing else gets nothing done.
+MAX_CONFLICTS = 20
 MAX_ADVANCE_S = 3_650 * 86_400
 LEASE_S = 10.0
 RENEW_EVERY_S = 3.0
@@ -118,6 +120,7 @@ class Ticker:
         # Orders that may be ours: the store failed while it saved that, or our lease ended. If so, nobody else begins them.
         self._doubtful: set[str] = set()
         self._trouble = ""
+        self._conflicts = 0  # in a row
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
         self.taken_over = 0
@@ -140,7 +143,7 @@ class Ticker:
             except Exception as error:
                 self._say_trouble(error)
                 busy = False
-                if isinstance(error, Conflict):  # the store works, and somebody was first
+                if 0 < self._conflicts < MAX_CONFLICTS:  # the store works, and somebody was first
                     self.cycled_at_s = self._monotonic()
             if not busy:
                 self._wait()
@@ -475,7 +478,12 @@ class Ticker:
         """The first failure and each change of failure, not every second the same line."""
         if isinstance(error, Conflict):
             self._backoff_s = CONFLICT_WAIT_S
+            self._conflicts += 1
+            if self._conflicts == MAX_CONFLICTS:
+                self._trouble = str(error)
+                log.error("the ticker gets nothing done: others were first %d times in a row: %s", MAX_CONFLICTS, error)
             return
+        self._conflicts = 0
         first, longest = BACKOFF_S
         self._backoff_s = min(max(self._backoff_s * 2, first), longest)
         told = str(error) or repr(error)
@@ -489,6 +497,7 @@ class Ticker:
 
     def _all_well(self) -> None:
         self._backoff_s = 0.0
+        self._conflicts = 0
         if self._trouble:
             log.info("the ticker works again")
             self._trouble = ""

@@ -22,7 +22,7 @@ from forewarn.web.attendance import Attendance
 from forewarn.web.documents import Documents
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
 from tests.patience import until
-from tests.web.serving import START, WEB_0, Serving, body, get, serving, status
+from tests.web.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
 
 
 def news(number: int, *, changed: bool = True, took_s: float = 0.0) -> News:
@@ -185,11 +185,11 @@ def test_what_is_too_old_stays_so_whoever_asks_for_the_time(monkeypatch: pytest.
 def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
     """Whoever has seen more than we know makes us read the scope, also with bytes we remember; an older tag does not."""
     with sharing() as served:
-        client = served.client()
+        client, another = served.client(), served.client(WEB_1)
         client.ask(get())
         documents = served.side.documents
         tag = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "2"')
-        assert [status(client.ask(tag)) for _ in range(3)] == [200] * 3  # nobody has it: ours is told
+        assert [status(another.ask(tag)) for _ in range(3)] == [200] * 3  # nobody has it: ours is told
         served.service.control._bells.clear()  # another node changes it, and this one does not hear of it
         served.reboot("shop", "web-0")
         assert documents.views["shop"].state.etag == '"1"'

@@ -13,10 +13,11 @@ from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
 from forewarn.executors import Progress, Report
-from forewarn.follower import Follower
+from forewarn.follower import UNREADY_AFTER_S, Follower
 from forewarn.health import Health
 from forewarn.place import Place
 from forewarn.server import Service, _keep_operator_token, _new_place, _node_name
+from forewarn.settings import Settings
 from forewarn.ticker import Ticker
 from forewarn.web.api.access import ENVIRONMENT_TOKEN, digest
 from tests.executors.test_ticker import ScriptedExecutor, make_service, reboot
@@ -69,6 +70,40 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "other" / "place").mkdir(parents=True)
     with pytest.raises(InvalidSettings, match="cannot be read"):
         Place(tmp_path / "other", _new_place)
+
+
+def test_a_name_that_was_lost_under_a_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another name would part the node from its orders, and the lock is its own for life: nobody waits for that."""
+    monkeypatch.setattr("forewarn.place.NAMED_WITHIN_S", 0.05)
+    serves = Place(tmp_path, _new_place)
+    with serves.alone():
+        pass
+    (tmp_path / "place").unlink()
+    with pytest.raises(InvalidSettings, match=r"a node serves .*, and its `place` is gone: stop that node"):
+        Place(tmp_path, _new_place)
+    serves.close()
+    Place(tmp_path, _new_place).close()
+
+
+class ClosedFeed(ScriptedFeed):
+    """Knows whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool) -> None:
+    """The database cannot be followed, or the folder cannot be used: what was opened to hear of others is closed."""
+    (tmp_path / "place.lock").mkdir()
+    store, feed = SharedMemory(), ClosedFeed()
+    feed.away = away
+    store.feed = lambda: feed  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable if away else InvalidSettings):
+        Service(Settings(store="memory:", state_dir=tmp_path), store=store)
+    assert feed.closed
 
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
@@ -197,7 +232,10 @@ def test_readiness_is_about_writing_too() -> None:
     assert health.store_works() == ""
     stuck_s = 7.0
     assert health.store_works() == "nothing could be saved for 7 s: it does not answer"
+    silent_s = UNREADY_AFTER_S - 0.5
+    assert health.can_be_asked()  # a look that came a little late is none that failed
     silent_s = 4.0
+    assert not health.can_be_asked()
     assert health.store_works() == "not heard from for 4 s: it does not answer"
 
 

@@ -2,10 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import pytest
 
+from forewarn import server, ticker
 from forewarn.clock import KeptClock
 from forewarn.control import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES, Control
 from forewarn.core.errors import Conflict, StoreUnavailable
@@ -22,7 +25,6 @@ from tests.web.serving import WEB_0, WEB_1, get, post, serving, status
 
 def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """One write hangs: the one behind it is 503 in time and never done, the one that hangs is answered when it is done."""
-    monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
     with serving() as served:
         first, second = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(second.ask(get())) == 200
@@ -30,6 +32,7 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: served.guests.writer._work_queue.empty())  # type: ignore[attr-defined]
+        monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
         assert status(second.ask(post(waits))) == 503
         assert first.quiet()
         served.store.go.set()
@@ -39,7 +42,88 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
         assert [len(events[each].approvals) for each in (hangs, waits)] == [1, 0]
 
 
+def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Post and close, again and again, while the writer hangs: the line forgets them as it does those who stayed."""
+    with serving() as served:
+        first = served.client(WEB_0)
+        assert [status(each.ask(get())) for each in (first, served.client(WEB_1))] == [200, 200]
+        hangs, waits = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
+        served.store.go.clear()
+        first.send(post(hangs))
+        writer = served.guests.writer
+        until(lambda: writer._work_queue.empty())  # type: ignore[attr-defined]
+        monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
+        line: list[Future[None]] = []
+        submit = writer.submit
+
+        def noted(write: Callable[[], None]) -> "Future[None]":
+            line.append(submit(write))
+            return line[-1]
+
+        monkeypatch.setattr(writer, "submit", noted)
+        for number in range(3):
+            leaves = served.client(WEB_1).send(post(waits))
+            until(lambda so_far=number: len(line) > so_far)  # type: ignore[misc]
+            leaves.socket.close()
+        until(lambda: len(served.guests.connections) == 2)
+        until(lambda: all(future.cancelled() for future in line))
+        monkeypatch.undo()
+        served.store.go.set()
+        assert status(first.answer()) == 200
+        events = served.store.snapshot(Focus(events=(hangs, waits))).events
+        assert [len(events[each].approvals) for each in (hangs, waits)] == [1, 0]
+
+
 # -- the ticker
+
+
+def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The twentieth in a row is told, once, and none counts as a cycle from then on; until one gets through."""
+    monkeypatch.setattr(ticker, "CONFLICT_WAIT_S", 0.001)
+    tick = make_service(MemoryStore()).ticker
+    cycled: list[float | None] = []
+    tries, now_s = count(1), count(1_000)
+    tick._monotonic = lambda: float(next(now_s))
+
+    def cycle() -> bool:
+        cycled.append(tick.cycled_at_s)
+        tried = next(tries)
+        if tried <= 2 * ticker.MAX_CONFLICTS:
+            raise Conflict(f"others were first, {tried}")
+        if tried > 2 * ticker.MAX_CONFLICTS + 1:
+            tick.stop()
+        return True
+
+    monkeypatch.setattr(tick, "cycle", cycle)
+    tick.run()
+    most = ticker.MAX_CONFLICTS
+    assert len(set(cycled[:most])) == most  # each counts: None before the first, then another moment every time
+    assert len(set(cycled[most - 1 : 2 * most + 1])) == 1
+    assert cycled[2 * most + 1] != cycled[2 * most]
+    told = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
+    assert told == [f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"]
+
+
+def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Giving the lease back may take as long as it likes: it ends by itself."""
+    monkeypatch.setattr(server, "STOP_WITHIN_S", 0.2)
+    service = make_service(MemoryStore())
+    asked, answers = threading.Event(), threading.Event()
+
+    def leave() -> None:
+        asked.set()
+        assert answers.wait(30)
+
+    monkeypatch.setattr(service.ticker, "leave", leave)
+    try:
+        with server._ticking(service):
+            assert not asked.is_set()
+        assert asked.wait(5)  # and yet we are here
+        assert not answers.is_set()
+    finally:
+        answers.set()
 
 
 def test_a_failed_cycle_does_not_count_as_one() -> None:

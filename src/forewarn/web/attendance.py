@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from forewarn.control import Control
+from forewarn.core.errors import NotFound
 from forewarn.core.model import Actor
 from forewarn.store import Seen, Sighting, Store
 from forewarn.web.documents import Caller, Documents
@@ -44,9 +45,10 @@ class Attendance:
             self._bound = now + LOOK_AGAIN  # on a clock that jumped nobody can say how long they were silent
             return 0
         for scope in idle:
-            self._control.disable(scope, IDLE_WATCH)
-        # Where another node was first nothing is saved and no bell rings: without a look we would try for ever.
-        self._documents.refresh([name for name in idle if self._documents.views[name].state.enabled])
+            try:
+                self._control.disable(scope, IDLE_WATCH)
+            except NotFound:  # removed meanwhile by another node: without a look we would try again at once
+                self._documents.refresh([scope])
         self._bound = self._documents.next_idle(self._after)
         return len(idle)
 

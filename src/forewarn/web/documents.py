@@ -1,15 +1,17 @@
 """The documents in memory: what every scope's guests are answered from, and who its guests are.
 
-A change reaches memory by one route: control rings the bell naming the scopes, they are read again, and the new state
-replaces the old in one assignment. Whoever reads sees one or the other, never a mixture. Per-machine records are small and
-untracked by the garbage collector: a million machines must not mean a pause.
+A change reaches memory by one route: control rings the bell naming scopes and machines, they are read again, and the new state
+replaces the old in one assignment. Whoever reads sees one or the other, never a mixture. What is read is put into memory under
+one lock, a batch at a time: later is newer, and nobody waits for a whole fleet. Per-machine records are small and untracked by
+the garbage collector: a million machines must not mean a pause.
 """
 
 import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -173,12 +175,31 @@ class Caller(msgspec.Struct, gc=False):
     shown: State | None = None  # the document it last saw
     met: int = 0  # at which reading of the whole fleet it was last there
     noted: bool = False  # in the list of those whose last-seen time is to be written
+    unknown: tuple[str, State] | None = None  # a newer tag it came with that nobody gave, and what was looked up then
+
+
+@dataclass(slots=True)
+class Unread:
+    """What is to be read again: scopes, those that were removed (and may have come again), machines."""
+
+    scopes: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    machines: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, other: "Unread") -> None:
+        self.scopes |= other.scopes
+        self.removed |= other.removed
+        self.machines |= other.machines
+
+    def __bool__(self) -> bool:
+        return bool(self.scopes or self.removed or self.machines)
 
 
 class Documents:
     """Every scope and machine. `changed` is called, in the thread that saved a change, with the views that changed.
 
-    Where other nodes share the store, what they change is followed, and what is known counts until `fresh_until_s`.
+    Where other nodes share the store, what they change is followed, and what is known counts until `fresh_until_s`. What a bell
+    could not read is read with the next one, or by the ticker, whose chore it is.
     """
 
     def __init__(
@@ -193,6 +214,7 @@ class Documents:
         self._monotonic = monotonic
         self._max_stale_s = max_stale_s
         self._readings = 0
+        self._unread = Unread()
         self._lock = threading.Lock()
         self.now = Now(clock, monotonic)
         self.views: dict[str, View] = {}
@@ -206,8 +228,12 @@ class Documents:
     def load(self) -> None:
         """Everything, at start: "every enabled scope's 24 h begin anew"."""
         begun_s = self._monotonic()
+        for names in _batches(self._store.scopes()):
+            self._read(names)
         with self._lock:
-            self._read_everything()
+            for machine in self._store.known():
+                if machine.scope in self.views:  # else it came meanwhile, and so will the news of it
+                    self._put(machine)
         if self._max_stale_s is not None:
             self.fresh_until_s = begun_s + self._max_stale_s
 
@@ -235,8 +261,7 @@ class Documents:
 
     def follow(self, news: News) -> None:
         """What other nodes changed; returns when memory shows it."""
-        with self._lock:
-            changed = self._read_everything() if news.everything else self._read_changes(news)
+        changed = self._read_everything() if news.everything else self._read_changes(news)
         if self._max_stale_s is not None:
             self.fresh_until_s = news.asked_s + self._max_stale_s
         if changed:
@@ -244,29 +269,23 @@ class Documents:
 
     def read_again(self, view: View, asked_s: float) -> None:
         """Somebody has seen more than we know: read the scope, unless that was begun since they asked."""
-        with self._lock:
-            if view.read_s > asked_s:
-                return
-            begun_s = self._monotonic()
-            changed = self._read([view.name])
-            view.read_s = begun_s
-        if changed:
-            self.changed(changed)
+        if view.read_s > asked_s:
+            return
+        begun_s = self._monotonic()
+        self.refresh([view.name])
+        view.read_s = begun_s
 
     def heard(self, change: Change) -> None:
         """The bell: read again what changed; returns when memory shows it."""
-        names = [scope.name for scope in change.scopes]
-        with self._lock:
-            changed = self._read(names) if names else []
-            for key in change.removed_machines:
-                self._remove(key)
-            for machine in change.machines:
-                if machine.scope in self.views:  # else another node has removed it since
-                    self._put(_known(machine))
-            for name in change.removed_scopes:
-                self.views.pop(name, None)
-        if changed:
-            self.changed(changed)
+        self._read_named(
+            Unread(
+                scopes={scope.name for scope in change.scopes},
+                removed=set(change.removed_scopes),
+                machines={machine.key for machine in change.machines} | set(change.removed_machines),
+            ),
+            # Where nobody else writes, bells ring in the order in which changes were saved: what was saved is what is there.
+            {} if self.shared else {machine.key: machine for machine in change.machines},
+        )
 
     def at_least(self, scopes: Iterable[Scope]) -> None:
         """Somebody is answered by these: returns when memory shows nothing older."""
@@ -274,11 +293,19 @@ class Documents:
 
     def refresh(self, names: Iterable[str]) -> None:
         """Read these again, though no bell named them; returns when memory shows what is saved."""
-        names = tuple(names)
-        with self._lock:
-            changed = self._read(names) if names else []
-        if changed:
+        if changed := [view for some in _batches(names) for view in self._read(some)]:
             self.changed(changed)
+
+    def next_due(self) -> datetime | None:
+        return self.now().at if self._unread else None
+
+    def do(self, now: datetime) -> int:
+        """Read what a bell could not."""
+        del now
+        if not self._unread:
+            return 0
+        self._read_named(Unread(), {})
+        return 1
 
     def caller(self, interface: str, address: str) -> Caller | None:
         """By address, or by interface and address, or by the interface alone."""
@@ -312,36 +339,57 @@ class Documents:
             if view.state.enabled and now - self.idle_since(view) >= disable_after
         ]
 
+    def _read_named(self, named: Unread, told: Mapping[tuple[str, str], Machine]) -> None:
+        """These, and what could not be read before; should it fail, all of it the next time."""
+        with self._lock:
+            named.add(self._unread)
+            self._unread = Unread()
+        changed: list[View] = []
+        try:
+            for names in _batches(named.removed):
+                changed += self._read(names, anew=True)
+            for names in _batches(sorted(named.scopes - named.removed)):
+                changed += self._read(names)
+            for keys in _batches(sorted(named.machines)):
+                self._read_machines(keys, told)
+        except BaseException:
+            with self._lock:
+                self._unread.add(named)
+            raise
+        finally:
+            if changed:
+                self.changed(changed)
+
     def _read_everything(self) -> list[View]:
-        """The whole fleet; what is no longer there goes."""
-        scopes = self._store.scopes()
-        changed = [view for names in _batches(scopes) for view in self._read(names, anew=True)]
+        """The whole fleet; what is no longer there goes. Bells ring meanwhile: what the long list of machines says may be old
+        when we come to it, and so whatever is not as in memory is read by itself."""
+        names = dict.fromkeys((*self._store.scopes(), *list(self.views)))
+        changed = [view for some in _batches(names) for view in self._read(some, anew=True)]
         self._readings += 1
+        keys: dict[tuple[str, str], None] = {}
         for machine in self._store.known():
-            if machine.scope in self.views:  # else it came meanwhile, and so will the news of it
-                self._put(machine).met = self._readings
-        for key in [key for key, caller in self._callers.items() if caller.met != self._readings]:
-            self._remove(key)
-        for name in [name for name in self.views if name not in scopes]:
-            del self.views[name]
+            caller = self._callers.get((machine.scope, machine.name))
+            if caller is not None and caller.view is self.views.get(machine.scope) and _same(caller, machine):
+                caller.met = self._readings
+            else:
+                keys[machine.scope, machine.name] = None
+        with self._lock:
+            keys.update((key, None) for key, caller in self._callers.items() if caller.met != self._readings)
+        for some_keys in _batches(keys):
+            self._read_machines(some_keys, {})
         return changed
 
     def _read_changes(self, news: News) -> list[View]:
         """Scopes that are newer than what is known, and machines that came, changed or went; mostly there is nothing."""
-        for name in news.removed:
-            self.views.pop(name, None)
+        with self._lock:
+            for name in news.removed:
+                self.views.pop(name, None)
         keys = dict.fromkeys(news.machines)
         names = {name for name, version in news.scopes.items() if not self._knows(name, version)}
         names |= {scope for scope, _ in keys if scope not in self.views}
         changed = [view for batch in _batches(names) for view in self._read(batch)]
         for some in _batches(keys):
-            found = self._store.snapshot(Focus(machines=tuple(some), whole=False, shown=True)).machines
-            for key in some:
-                machine = found.get(key)
-                if machine is None or key[0] in news.removed:
-                    self._remove(key)
-                if machine is not None and key[0] in self.views:
-                    self._put(_known(machine))
+            self._read_machines(some, {})
         return changed
 
     def _knows(self, name: str, version: int) -> bool:
@@ -349,49 +397,64 @@ class Documents:
         return view is not None and view.state.scope.version >= version
 
     def _read(self, names: Iterable[str], *, anew: bool = False) -> list[View]:
-        """Only newer versions are applied, or `anew` any other; the views whose document or enablement changed."""
-        snapshot = self._store.snapshot(Focus(scopes=tuple(names), whole=False, shown=True))
-        events: dict[str, list[Event]] = {}
-        for event in snapshot.events.values():
-            events.setdefault(event.scope, []).append(event)
-        changed = []
-        for name, scope in snapshot.scopes.items():
-            view = self.views.get(name)
-            if (
-                view is not None
-                and self._knows(name, scope.version)
-                and not (anew and view.state.scope.version != scope.version)
-            ):
-                continue
-            state = State(scope, tuple(events.get(name, ())))
-            self.rendered_states += 1
-            if view is None:
-                self.views[name] = View(state, self.now())
-                continue
-            if scope.enabled and not view.state.scope.enabled:
-                view.since = self.now()
-                self.enablements += 1
-            # A scope that changed in a way no guest sees keeps its rendered responses.
-            if (view.state.etag, view.state.scope.kind) == (state.etag, scope.kind):
-                state.bodies, state.sent = view.state.bodies, view.state.sent
-            else:
-                changed.append(view)
-            view.state = state
-        return changed
+        """Only newer versions are applied, or `anew` any other; what is not there goes. The views whose document changed."""
+        names = tuple(names)
+        with self._lock:
+            snapshot = self._store.snapshot(Focus(scopes=names, whole=False, shown=True))
+            for name in names:
+                if name not in snapshot.scopes:
+                    self.views.pop(name, None)
+            events: dict[str, list[Event]] = {}
+            for event in snapshot.events.values():
+                events.setdefault(event.scope, []).append(event)
+            changed = []
+            for name, scope in snapshot.scopes.items():
+                view = self.views.get(name)
+                if view is not None and (view.state.scope == scope if anew else self._knows(name, scope.version)):
+                    continue
+                state = State(scope, tuple(events.get(name, ())))
+                self.rendered_states += 1
+                if view is None:
+                    self.views[name] = View(state, self.now())
+                    continue
+                if scope.enabled and not view.state.scope.enabled:
+                    view.since = self.now()
+                    self.enablements += 1
+                # A scope that changed in a way no guest sees keeps its rendered responses.
+                if (view.state.etag, view.state.scope.kind) == (state.etag, scope.kind):
+                    state.bodies, state.sent = view.state.bodies, view.state.sent
+                else:
+                    changed.append(view)
+                view.state = state
+            return changed
+
+    def _read_machines(self, keys: Collection[tuple[str, str]], told: Mapping[tuple[str, str], Machine]) -> None:
+        """As the store has them now, unless that is told: where others write, who saved first may hear of it last."""
+        asked = tuple(key for key in keys if key not in told)
+        with self._lock:
+            focus = Focus(machines=asked, whole=False, shown=True)
+            found = self._store.snapshot(focus).machines if asked else {}
+            for key in keys:
+                machine = told.get(key) or found.get(key)
+                if machine is not None and machine.scope in self.views:
+                    self._put(_known(machine))
+                else:  # or its scope came meanwhile, and so will the news of both
+                    self._remove(key)
 
     def _put(self, machine: Known) -> Caller:
         """A machine keeps its record, which connections hold, as long as it is known in the same way."""
         key = (machine.scope, machine.name)
         self._forget(key)
         caller = self._callers.get(key)
-        if caller is not None and not set(caller.identities) <= set(machine.identities):
+        view = self.views[machine.scope]
+        if caller is not None and (caller.view is not view or not set(caller.identities) <= set(machine.identities)):
             caller.view = None  # an address it had may be another's now: its connections are looked up again
             caller = None
         if caller is None:
             caller = self._callers[key] = Caller(
                 scope=machine.scope,
                 name=machine.name,
-                view=self.views[machine.scope],
+                view=view,
                 update_domain=machine.update_domain,
                 fault_domain=machine.fault_domain,
                 identities=machine.identities,
@@ -420,6 +483,14 @@ class Documents:
         caller = self._callers.pop(key, None)
         if caller is not None:
             caller.view = None
+
+
+def _same(caller: Caller, machine: Known) -> bool:
+    """Whether a machine is known as it was; its identities come in any order."""
+    return (
+        (caller.update_domain, caller.fault_domain, caller.instance_id)
+        == (machine.update_domain, machine.fault_domain, machine.instance_id)
+    ) and sorted(caller.identities) == sorted(machine.identities)
 
 
 def _known(m: Machine) -> Known:

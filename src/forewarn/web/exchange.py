@@ -120,7 +120,7 @@ class Exchange:
         self._connection.answered()
 
     def cancel(self) -> None:
-        """The connection is lost: nobody waits for the answer."""
+        """The connection is lost: nobody waits for the answer. What is in line to be written stays there, as long as it may."""
         if self._timer is not None:
             self._timer.cancel()
         if self.waiting:
@@ -186,10 +186,10 @@ class Exchange:
             self._connection.answer(decision, self._request)
         elif isinstance(decision, Poll):
             tag, view, asked_s = answers.plain_tag(decision.if_none_match), self._view, self._guests.monotonic()
-            if tag is not None and self._guests.behind(view.state, tag):
+            if tag is not None and self._guests.behind(view.state, tag) and self._caller.unknown != (tag, view.state):
                 # "One guest never sees time run backwards": what it saw elsewhere is read before it is answered.
                 read_again = self._guests.documents.read_again
-                self._later(lambda: read_again(view, asked_s), lambda: self._answer_poll(decision))
+                self._later(lambda: read_again(view, asked_s), lambda: self._looked_up(decision, tag))
             else:
                 self._answer_poll(decision)
         else:
@@ -205,12 +205,12 @@ class Exchange:
         What was not begun in time is not done any more: a line that does not move must not grow.
         """
         self.pending = True
+        limit: Timer | None = None
 
         def done(future: "Future[None]") -> None:
             self.pending = False
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            if limit is not None:
+                limit.cancel()
             if self._connection.gone:
                 return
             error = None if future.cancelled() else future.exception()
@@ -226,9 +226,15 @@ class Exchange:
         written = self._guests.writer.submit(write)
         written.add_done_callback(lambda future: loop.call_from_thread(lambda: done(future)))
         if not written.done():
-            self._timer = loop.call_later(MAX_IN_LINE_S, written.cancel)
+            limit = loop.call_later(MAX_IN_LINE_S, written.cancel)
 
     # -- polls
+
+    def _looked_up(self, poll: Poll, tag: str) -> None:
+        """A tag that nobody gave costs one look, until the document is another or the tag is."""
+        state = self._view.state
+        self._caller.unknown = (tag, state) if self._guests.behind(state, tag) else None
+        self._answer_poll(poll)
 
     def _answer_poll(self, poll: Poll) -> None:
         guests, caller, view = self._guests, self._caller, self._view
