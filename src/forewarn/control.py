@@ -360,7 +360,15 @@ class Control:
                 self._now()
 
     def confirm_clock(self, actor: Actor) -> None:
-        self._decide(Focus(), lambda s, now: lifecycle.confirm_clock(s, now=now, actor=actor))
+        """What is held by now; a jump that is noticed meanwhile nobody has looked at."""
+        seen = self.clock_hold()
+
+        def decide(snapshot: Snapshot, now: datetime) -> Change:
+            if snapshot.hold is not None and snapshot.hold != seen:
+                raise Refused("the clock jumped once more meanwhile: look at it, then confirm it")
+            return lifecycle.confirm_clock(snapshot, now=now, actor=actor)
+
+        self._decide(Focus(), decide)
 
     def clock_hold(self) -> Hold | None:
         return self._store.snapshot(Focus()).hold

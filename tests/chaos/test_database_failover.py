@@ -94,7 +94,7 @@ def failovers(history: History) -> list[str]:
     return [entry.detail for entry in history.audit if entry.action == "database failed over"]
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_a_primary_with_a_synchronous_standby_is_killed(tmp_path: Path) -> None:
     """No complaint: nothing acknowledged is lost, nothing starts twice or early. Epochs begin all the same: nobody can know."""
     with failing_over(tmp_path, synchronous=True) as (cluster, history):
@@ -109,7 +109,7 @@ def test_a_primary_with_a_synchronous_standby_is_killed(tmp_path: Path) -> None:
         until(lambda: cluster.confirmed, WITHIN_S)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_a_primary_without_one_is_killed(tmp_path: Path) -> None:
     """Every scope begins a new epoch, once; no complaint but of what was acknowledged just before, which may be lost."""
     with failing_over(tmp_path, synchronous=False) as (_, history):

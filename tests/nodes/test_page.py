@@ -118,7 +118,7 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
     until(lambda: "the database has failed over" in (site.folder / "restored.log").read_text(), 30)
     before, after = epochs(site, "forewarn"), epochs(site, "restored")
     assert before.keys() == after.keys()
-    assert all(after[name] >= epoch + 1_000 for name, epoch in before.items())
+    assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)
     end(node)
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -11,8 +12,8 @@ import pytest
 from forewarn import server, ticker
 from forewarn.clock import KeptClock
 from forewarn.control import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES, Control
-from forewarn.core.errors import Conflict, StoreUnavailable
-from forewarn.core.model import Actor, Change, EventType, Machine, Request, Scope, ScopeKind, Targets
+from forewarn.core.errors import Conflict, Refused, StoreUnavailable
+from forewarn.core.model import Actor, Change, EventType, Hold, Machine, Request, Scope, ScopeKind, Targets
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.web import exchange
@@ -217,6 +218,30 @@ def test_after_a_conflict_there_is_a_pause(times: int, fails: bool) -> None:
         else:
             ask()
         assert pauses == list(range(1, min(times, MAX_TRIES - 1) + 1))
+
+
+def test_a_jump_noticed_while_another_is_confirmed_is_not_confirmed_with_it() -> None:
+    """Another node saves a larger one at that moment: to decide again would be to confirm what nobody has looked at."""
+
+    class Jumping(ContendedStore):
+        """Right before a hold is released there is another."""
+
+        def apply(self, change: Change) -> None:
+            if change.releases_hold is not None:
+                super().apply(Change(at=change.at, hold=larger))
+            super().apply(change)
+
+    store = Jumping()
+    service = make_service(store)
+    now = service.clock.now()
+    hold = Hold(trusted=now, noticed=now, jumped_s=600, node="one")
+    larger = replace(hold, trusted=now - timedelta(seconds=60), jumped_s=7_200, node="two")
+    store.apply(Change(at=now, hold=hold))
+    with pytest.raises(Refused, match="once more meanwhile"):
+        service.control.confirm_clock(OPERATOR)
+    assert service.control.clock_hold() == larger
+    service.control.confirm_clock(OPERATOR)
+    assert service.control.clock_hold() is None
 
 
 def test_conflicts_end_in_time() -> None:

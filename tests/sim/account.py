@@ -61,7 +61,9 @@ class Account:
         self._held_ms: list[int] = []  # when a jump of the clock was saved, and when it was confirmed
         self._lost_holds_ms: list[int] = []
         self._confirmed_ms: list[int] = []
-        self._commits: list[tuple[int, str, Change | None]] = []  # None: all scopes began a new epoch
+        self._commits: list[
+            tuple[int, str, Change | int]
+        ] = []  # a number: all scopes began a new epoch, by so many steps
         # What a server had and its successor has not. `unsettled` until the nodes have agreed on the successor.
         self.lost: set[int] = set()
         self.lost_orders: set[tuple[str, int]] = set()
@@ -113,9 +115,9 @@ class Account:
 
     # -- another server
 
-    def failed_over(self, lost: tuple[Change, ...]) -> None:
+    def failed_over(self, lost: tuple[Change, ...], agreements: int = 0) -> None:
         """What it has is what was saved before. What was shown and done stays: nobody can take that back."""
-        if not lost:
+        if not lost and not agreements:
             return
         self.unsettled = True
         self.lost |= {id(change) for change in lost}
@@ -124,9 +126,12 @@ class Account:
         self.lost_approvals |= {(given.event_id, given.machine) for change in lost for given in change.approvals}
         self.lost_maintenances |= {each.id for change in lost for each in change.maintenances}
         again = Account(tolerance_ms=self._tolerance_ms)
+        kept = sum(isinstance(change, int) for _, _, change in self._commits) - agreements
         for at_ms, life, change in self._commits:
-            if change is None:
-                again.adopted(at_ms)
+            if isinstance(change, int):
+                if kept:
+                    again.adopted(at_ms, change)
+                    kept -= 1
             elif id(change) not in self.lost:
                 again.commit(at_ms, change, life)
         self.scopes, self.maintenances, self.events = again.scopes, again.maintenances, again.events
@@ -136,11 +141,11 @@ class Account:
         self._lost_holds_ms += [at_ms for at_ms in self._held_ms if at_ms not in again._held_ms]
         self._held_ms, self._confirmed_ms = again._held_ms, again._confirmed_ms
 
-    def adopted(self, at_ms: int) -> None:
+    def adopted(self, at_ms: int, steps: int) -> None:
         self.unsettled = False
-        self._commits.append((at_ms, "", None))
+        self._commits.append((at_ms, "", steps))
         for name, known in self.scopes.items():
-            epoch, version = known.epoch + 1_000, known.version + 1_000_000
+            epoch, version = known.epoch + 1_000 * steps, known.version + 1_000_000 * steps
             self.scopes[name] = replace(known, epoch=epoch, incarnation=1, version=version)
             self.contents[name, (epoch, 1)] = self.content(name)
             self.stages[name].append((at_ms, (epoch, 1)))

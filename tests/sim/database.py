@@ -153,23 +153,25 @@ class Database:
         if not universe.faults.standby:
             lost_ms = universe.choose.randrange(MAX_LOST_MS)
         kept = [entry for entry in self._log if entry[0] <= universe.now_ms - lost_ms]
-        lost = [entry for entry in self._log[len(kept) :] if entry[1] == "apply"]
+        gone = self._log[len(kept) :]
+        lost = tuple(change for _, name, change in gone if name == "apply")
         self.timeline += 1
         self._open.clear()
         universe.say(f"the database fails over to timeline {self.timeline}: {len(lost)} change(s) are lost")
-        if len(kept) < len(self._log):
+        if gone:
             self._rebuild(kept)
-        self._record(FailedOver(universe.now_ms, tuple(change for _, _, change in lost)))
+        self._record(FailedOver(universe.now_ms, lost, sum(name == "epochs" for _, name, _ in gone)))
 
     def _rebuild(self, kept: list[tuple[int, str, Any]]) -> None:
-        self.memory, self._leases, self._log = MemoryStore(), {}, kept
+        self.memory, self._leases, self._log, self.agreed = MemoryStore(), {}, kept, 1
         last_ms = kept[-1][0] if kept else 0
         self._rows = [row for row in self._rows if row.at_ms <= last_ms]
         for _, name, what in kept:
             if name == "apply":
                 self.memory.apply(what)
             elif name == "epochs":
-                self._begin_epochs()
+                self.agreed += what
+                self._begin_epochs(what)
             elif name == "lease" and what[1] is None:
                 self._leases.pop(what[0], None)
             elif name == "lease":
@@ -181,23 +183,29 @@ class Database:
         """Agree on the server there is, once for all nodes; whether there was anything to agree on."""
         if self.agreed == self.timeline:
             return False
+        steps = self._steps()
         self.agreed = self.timeline
-        self._log.append((self._universe.now_ms, "epochs", None))
-        self._begin_epochs()
+        self._log.append((self._universe.now_ms, "epochs", steps))
+        self._begin_epochs(steps)
         self._rows.clear()
         xid = self.begin()
         self._forgotten = xid
         self._add_row(xid, everything=True, scopes={}, machines=())
         self.end(xid)
         self._universe.say(f"the nodes agree on timeline {self.agreed}, in new epochs")
-        self._record(Adopted(self._universe.now_ms))
+        self._record(Adopted(self._universe.now_ms, steps))
         return True
 
-    def _begin_epochs(self) -> None:
+    def _steps(self) -> int:
+        """As `adopt` in the store: what was agreed on a timeline in between may be lost, and was a step of its own."""
+        return self.timeline - self.agreed
+
+    def _begin_epochs(self, steps: int) -> None:
         for name, scope in self.memory._scopes.items():
-            self.memory._scopes[name] = renewed(scope)
+            self.memory._scopes[name] = renewed(scope, steps)
 
 
-def renewed(scope: Any) -> Any:
+def renewed(scope: Any, steps: int) -> Any:
     """As `begin_epochs` in the store's queries."""
-    return replace(scope, epoch=scope.epoch + 1_000, incarnation=1, version=scope.version + 1_000_000)
+    version = scope.version + 1_000_000 * steps
+    return replace(scope, epoch=scope.epoch + 1_000 * steps, incarnation=1, version=version)

@@ -21,16 +21,18 @@ class Born(NamedTuple):
 
 
 class FailedOver(NamedTuple):
-    """Another server goes on without these commits, the last there were."""
+    """Another server goes on without these commits, the last there were, and so many agreements on a server."""
 
     at_ms: int
     lost: tuple[Change, ...]
+    agreements: int = 0
 
 
 class Adopted(NamedTuple):
-    """The nodes agree on that server, and all scopes begin a new epoch."""
+    """The nodes agree on that server, so many timelines further, and all scopes begin a new epoch."""
 
     at_ms: int
+    steps: int = 1
 
 
 class Acknowledged(NamedTuple):

@@ -49,10 +49,10 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
             case Born():
                 account.born(entry.at_ms, entry.life)
             case FailedOver():
-                account.failed_over(entry.lost)
+                account.failed_over(entry.lost, entry.agreements)
                 deeds.failed_over(entry)
             case Adopted():
-                account.adopted(entry.at_ms)
+                account.adopted(entry.at_ms, entry.steps)
             case Answered():
                 sights.answered(entry)
             case Shown():

@@ -188,7 +188,12 @@ def late_readings_count(patch: pytest.MonkeyPatch) -> None:
 
 def epochs_are_not_renewed(patch: pytest.MonkeyPatch) -> None:
     """After a failover that lost commits, what guests saw of them counts as what they see next."""
-    patch.setattr(Database, "_begin_epochs", lambda database: None)
+    patch.setattr(Database, "_begin_epochs", lambda database, steps: None)
+
+
+def every_failover_is_one_step(patch: pytest.MonkeyPatch) -> None:
+    """What was agreed on a server that failed before it was copied is agreed on its successor under the same names."""
+    patch.setattr(Database, "_steps", lambda database: 1)
 
 
 def only_its_own_guests_count(patch: pytest.MonkeyPatch) -> None:
@@ -222,6 +227,7 @@ OF_NODES: dict[Patch, str] = {
     back_and_forth_is_no_jump: "after its publication, without approval",
     late_readings_count: "for the first part of its notice",
     epochs_are_not_renewed: "two contents|showed it the older|never saved|with another content",
+    every_failover_is_one_step: "two contents|showed it the older|never saved|with another content",
     answers_before_it_shows: "showed .* the document before it",
     runs_again_without_asking: "or asked for its status",
     forgets_what_it_may_have_taken: "never begun: it timed out",

@@ -157,10 +157,15 @@ class Simulation:
         return [jump_ms, -jump_ms] if jump_ms else []
 
     def _fail_over(self) -> None:
-        """For a while there is no database, then there is another. It lives for long enough not to lose what was agreed on it."""
+        """For a while there is no database, then there is another. Most fail in turn, some with what was agreed on them."""
         if self.universe.now_ms < self._lives_until_ms:
             return
         self._lives_until_ms = self.universe.now_ms + 10 * MAX_LOST_MS
+        if self.universe.choose.random() < 0.8:
+            self.universe.later(self.universe.choose.randrange(MAX_LOST_MS, 2 * MAX_LOST_MS), self._lose_server)
+        self._lose_server()
+
+    def _lose_server(self) -> None:
         for node in self.shared.nodes:
             node.lose_store(self.universe.about_ms(5))
         self.universe.later(1, self.shared.database.fail_over)

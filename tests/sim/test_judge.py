@@ -534,7 +534,7 @@ def test_a_jump_may_be_confirmed_or_unknown() -> None:
     held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
     jumped, saved = ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held)
     for entries in (
-        (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=True))),
+        (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=held.hold))),
         (jumped, Born(3 * MINUTE, "n1")),
         (jumped, saved, FailedOver(3 * MINUTE, (held,)), Adopted(3 * MINUTE)),
     ):

@@ -490,7 +490,7 @@ def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) ->
     later = Hold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
     store.apply(replace(change(), hold=first))
     assert store.snapshot(Focus()).confirmed is None
-    store.apply(replace(change(at(3_900)), releases_hold=True))
+    store.apply(replace(change(at(3_900)), releases_hold=first))
     held = store.snapshot(Focus())
     assert (held.hold, held.confirmed) == (None, replace(first, confirmed=at(3_900)))
     assert store.snapshot(Focus(shown=True)).confirmed is None
@@ -499,16 +499,31 @@ def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) ->
     assert (held.hold, held.confirmed) == (later, None)
 
 
+def test_only_the_hold_that_was_looked_at_is_released(store: Store) -> None:
+    """One that came in between nobody has seen, and one that was confirmed meanwhile needs nobody: nothing is saved."""
+    seen = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    earlier = Hold(trusted=at(30), noticed=at(3_800), jumped_s=7_200, node="two")
+    noticed_again = replace(earlier, noticed=at(3_801))
+    store.apply(replace(change(maintenances=[maintenance("M1")]), hold=seen))
+    store.apply(replace(change(), hold=earlier))
+    for other in (seen, noticed_again):
+        with pytest.raises(Conflict, match="another jump"):
+            store.apply(replace(change(at(3_900), audit=[entry()]), releases_hold=other))
+    assert store.snapshot(Focus()).hold == earlier
+    assert saved_maintenance(store, "M1").version == 1
+    store.apply(replace(change(at(3_900)), releases_hold=earlier))
+    with pytest.raises(Conflict, match="another jump"):
+        store.apply(replace(change(at(3_950), audit=[entry()]), releases_hold=earlier))
+    assert store.snapshot(Focus()).confirmed == replace(earlier, confirmed=at(3_900))
+    assert store.audit(AuditQuery()) == []
+
+
 def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     """What waited for the clock has no other moment to be looked at again."""
-    store.apply(
-        replace(
-            change(maintenances=[maintenance("M1"), maintenance("M2")]),
-            hold=Hold(trusted=at(0), noticed=at(0), jumped_s=31),
-        )
-    )
+    hold = Hold(trusted=at(0), noticed=at(0), jumped_s=31)
+    store.apply(replace(change(maintenances=[maintenance("M1"), maintenance("M2")]), hold=hold))
     store.apply(change(maintenances=[ended(saved_maintenance(store, "M2"), at(1))]))
-    store.apply(replace(change(at(5)), releases_hold=True))
+    store.apply(replace(change(at(5)), releases_hold=hold))
     assert store.snapshot(Focus()).hold is None
     assert store.due(at(5), 10) == ["M1"]
     assert saved_maintenance(store, "M1").version == 2

@@ -15,15 +15,17 @@ import pytest
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.server import open_store
 from forewarn.settings import holds_password, load
-from forewarn.store import AuditQuery, postgres, postgres_dsn, postgres_pool
+from forewarn.store import AuditQuery, Focus, postgres, postgres_dsn, postgres_pool, postgres_schema
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.postgres_dsn import READ, WRITE, Dsn
+from forewarn.store.postgres_pool import Connection, connect
 from forewarn.store.postgres_schema import COMMIT_LOCK
 from tests.patience import until
-from tests.store.servers import SHARED
+from tests.store.servers import ANY_TIME_S, SHARED
 from tests.store.things import approval, change, entry, event, machine, maintenance, scope
 
 PASSWORD = "correct-horse"
+LATE_S = 0.3
 
 
 @pytest.fixture
@@ -78,10 +80,20 @@ def test_events_decided_too_long_ago_are_decided_again(store: PostgresStore) -> 
 def test_waiting_for_others_counts_as_well(address: str) -> None:
     """A change that was in time when it began, and had to wait until it was not, is not saved late."""
     made = change(maintenances=[maintenance("M1")], events=[event("E1", "M1")])
-    with closing(PostgresStore(address, decided_within_s=0.3)) as store, nobody_commits(address) as done:
-        threading.Timer(0.8, done).start()
+    with closing(PostgresStore(address, decided_within_s=LATE_S)) as store, nobody_commits(address) as done:
+        decided = store.now()
+
+        def let_commit_when_late() -> None:
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            until(lambda: SHARED.server.execute(waiting) == [(1,)])
+            until(lambda: store.now() > decided + timedelta(seconds=LATE_S + 0.1))
+            done()
+
+        thread = threading.Thread(target=let_commit_when_late)
+        thread.start()
         with pytest.raises(Conflict, match="decided too long ago"):
-            store.apply(replace(made, at=store.now()))
+            store.apply(replace(made, at=decided))
+        thread.join()
         assert store.maintenance("M1") is None
 
 
@@ -91,18 +103,17 @@ def test_waiting_for_others_counts_as_well(address: str) -> None:
 def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits and hears why; who writes after it hears so at once, while reads go on and following changes nothing in it."""
     within(monkeypatch, LOCK_WITHIN_S=0.2)
-    monkeypatch.setattr(postgres_pool, "AWAY_S", 1.0)
+    monkeypatch.setattr(postgres_pool, "AWAY_S", ANY_TIME_S)
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
             store.apply(change(audit=[entry()]))
         feed.look(None, 0.0)
-        begun_s = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="does not commit"):
-            store.apply(change(audit=[entry()]))
-        assert time.monotonic() - begun_s < 0.1
-        assert store.scopes() == {}
         done()
-        time.sleep(1.0)
+        with pytest.raises(StoreUnavailable, match="does not commit"):  # without asking: it would commit by now
+            store.apply(change(audit=[entry()]))
+        assert store.scopes() == {}
+        until_s, why = store._pool._stuck
+        store._pool._stuck = (until_s - ANY_TIME_S, why)  # so much later
         store.apply(change(audit=[entry()]))
         store.apply(change(audit=[entry()]))
 
@@ -224,6 +235,150 @@ def test_a_schema_that_others_migrated_is_noticed() -> None:
             feed.look(mark, 0.0)
         with pytest.raises(StoreUnavailable, match="schema 99"):
             store.scopes()  # and everybody is told
+
+
+def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
+    """What is agreed on through `store` is never so on `store_direct`: whoever follows hears it, and does not try for ever."""
+    elsewhere = SHARED.fresh()
+    with closing(PostgresStore(address, direct=elsewhere)) as store, closing(store.feed()) as feed:
+        PostgresStore(address).close()  # its schema
+        raw(elsewhere, "UPDATE cluster SET timeline = timeline - 1")
+        with pytest.raises(StoreUnavailable, match="the pooler leads to another server than store_direct"):
+            feed.look(None, 0.0)
+        raw(elsewhere, "UPDATE cluster SET timeline = timeline + 1")
+        assert feed.look(None, 0.0).everything
+
+
+@pytest.mark.parametrize("focus", [Focus(), Focus(scopes=("shop",), shown=True)], ids=["to decide on", "to show"])
+def test_every_snapshot_is_of_the_server_that_was_agreed_on(
+    address: str, store: PostgresStore, focus: Focus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was replaced is left; one that took over is agreed on first; and one that stays another is told."""
+    store.apply(change(scopes=[scope()]))
+    raw(address, "UPDATE cluster SET timeline = timeline - 1")
+    store.snapshot(focus)
+    assert [entry.action for entry in store.audit(AuditQuery())] == ["database failed over"]
+    monkeypatch.setattr(store, "adopt", lambda: raw(address, "SELECT 1"))
+    raw(address, "UPDATE cluster SET timeline = timeline - 1")
+    with pytest.raises(StoreUnavailable, match="leads to one server and then to another"):
+        store.snapshot(focus)
+    raw(address, "UPDATE cluster SET timeline = timeline + 1")
+    (identity,) = store._agreed
+    store._agreed[identity] += 1
+    with pytest.raises(StoreUnavailable, match="this server was replaced by another"):
+        store.snapshot(focus)
+
+
+def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked with the rest: what is answered already is not waited for again."""
+    trips: list[psycopg.Pipeline] = []
+    sync = psycopg.Pipeline.sync
+
+    def counted(pipeline: psycopg.Pipeline) -> None:
+        trips.append(pipeline)
+        sync(pipeline)
+
+    monkeypatch.setattr(psycopg.Pipeline, "sync", counted)
+    store.apply(change(scopes=[scope()], machines=[machine()]))
+    trips.clear()
+    store.snapshot(Focus(scopes=("shop",), whole=False, shown=True))
+    assert len(trips) == 1
+    trips.clear()
+    store.snapshot(Focus(scopes=("shop",), whole=False))
+    assert len(trips) == 2  # the events, then what belongs to them
+
+
+def test_when_another_server_is_agreed_on_no_idle_connection_is_kept(store: PostgresStore) -> None:
+    """Lists ask nobody which server it is: no connection to the one before may wait for them."""
+    store.scopes()
+    found = {"identity": "this", "timeline": 1, "same": True, "schema": postgres_schema.SCHEMA_VERSION}
+    store.recognise(found)
+    store.recognise(found)
+    assert store.connections().idle == 1
+    store.recognise(found | {"timeline": 2, "same": False})  # not agreed on yet
+    assert store.connections().idle == 1
+    store.recognise(found | {"timeline": 2})
+    assert store.connections().idle == 0
+
+
+# -- in which order locks are taken
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'forewarn'"
+
+
+def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: PostgresStore) -> None:
+    """By name, wherever they lie on disk: it waits for a change that has the first, and has no other of that change's yet."""
+    store.apply(change(scopes=[scope("b")]))
+    store.apply(change(scopes=[scope("a")]))
+    raw(address, "UPDATE cluster SET timeline = timeline - 1")
+    adopted: list[bool] = []
+    with psycopg.connect(address) as other:
+        other.execute("SELECT FROM forewarn.scopes WHERE name = 'a' FOR NO KEY UPDATE")
+        thread = threading.Thread(target=lambda: adopted.append(store.adopt()))
+        thread.start()
+        until(lambda: SHARED.server.execute(WAITING) == [(1,)])
+        other.execute("SELECT FROM forewarn.scopes WHERE name = 'b' FOR NO KEY UPDATE NOWAIT")
+    thread.join()
+    assert adopted == [True]
+
+
+def test_forgetting_changes_waits_for_agreeing_on_a_server(
+    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
+    monkeypatch.setattr(postgres, "CHANGES_KEPT_S", 0)
+    store.apply(change(scopes=[scope()]))
+    forgotten: list[int] = []
+    with psycopg.connect(address) as other:
+        other.execute("SELECT FROM forewarn.cluster FOR UPDATE")
+        thread = threading.Thread(target=lambda: forgotten.append(store.forget_changes(10)))
+        thread.start()
+        until(lambda: SHARED.server.execute(WAITING) == [(1,)])
+        other.execute("SELECT FROM forewarn.changes FOR UPDATE NOWAIT")
+    thread.join()
+    assert forgotten == [1]
+
+
+# -- what watches over time
+
+
+def test_a_connection_that_was_given_more_time_is_not_cut(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The watcher looks once more before it cuts; and what it cannot cut does not end every other time limit."""
+    monkeypatch.setattr(postgres_pool, "LOOK_EVERY_S", 0.01)
+    deadlines, cuts = postgres_pool.Deadlines(), []
+    first, second = (connect(Dsn(address)) for _ in range(2))
+
+    def cut(connection: Connection) -> None:
+        cuts.append(connection)
+        deadlines.give(second, 600)  # answered, and at its next statement
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(postgres_pool, "cut", cut)
+    deadlines._until_s = {first: 0.0, second: 0.0}
+    deadlines.give(first, -1)
+    until(lambda: cuts == [first] and "could not be cut" in caplog.text)
+    third = connect(Dsn(address))
+    deadlines.give(third, -1)
+    until(lambda: len(cuts) > 1)
+    assert cuts == [first, third]
+    deadlines.stop()
+    for connection in (first, second, third):
+        connection.close()
+
+
+def test_only_a_warning_of_the_commit_itself_is_a_doubt(store: PostgresStore) -> None:
+    """What the server warns of while somebody reads, or before he commits, says nothing about what is saved."""
+    warn = b"DO $$ BEGIN RAISE WARNING 'look out'; END $$"
+    for how in (READ, WRITE):
+        with store._pool.transaction(how) as connection:
+            connection.execute(warn)
+        with store._pool.pipeline(how) as (connection, pipeline):
+            connection.execute(warn)
+            pipeline.sync()
+    assert store.connections().idle == 1
 
 
 # -- what is said

@@ -355,7 +355,7 @@ def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
         raise Refused("the clock is not held: there is nothing to confirm")
     detail = f"it had jumped by {snapshot.hold.jumped_s} s"
     noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
-    return Change(at=now, releases_hold=True, audit=(noted,))
+    return Change(at=now, releases_hold=snapshot.hold, audit=(noted,))
 
 
 # -- enabling

@@ -481,7 +481,7 @@ class Change:
     and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
     look at again because of this change. Approvals rely on no version: any number may be recorded at once. Tokens are added
     and removed, never updated; a receipt that is already there makes the whole change a conflict. Of two holds the earlier
-    counts; one that is released wakes every open maintenance.
+    counts; one that is released must be the one that was looked at, and wakes every open maintenance.
     """
 
     at: datetime
@@ -500,7 +500,7 @@ class Change:
     removed_tokens: tuple[str, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     hold: Hold | None = None
-    releases_hold: bool = False
+    releases_hold: Hold | None = None
 
     @property
     def empty(self) -> bool:

@@ -344,6 +344,8 @@ class MemoryStore:
             event = self._events.get(approval.event_id)
             if event is not None and any(a.machine == approval.machine for a in event.approvals):
                 raise Conflict("the same approval was recorded meanwhile")
+        if change.releases_hold is not None and change.releases_hold != self._hold:
+            raise Conflict("the clock is held for another jump than was looked at")
         self._check_tokens(change)
         self._check_identities(change)
         self._check_references(change)
@@ -456,8 +458,8 @@ class MemoryStore:
             known = self._hold
             earlier = known is not None and known.confirmed is None and known.trusted <= change.hold.trusted
             self._hold = known if earlier else change.hold
-        if change.releases_hold:
-            self._hold = replace(self._hold, confirmed=change.at) if self._hold is not None else None
+        if change.releases_hold is not None:
+            self._hold = replace(change.releases_hold, confirmed=change.at)
             for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
                 self._put_maintenance(replace(maintenance, wake_at=change.at))
 

@@ -37,9 +37,9 @@ CHANGES_KEPT_S = 3_600
 # Notice counts from the moment it was decided on. The database's clock has the last word on how long ago that was, right before
 # the commit: nodes keep its time by what they last heard of it. Very many events take longer to write than few.
 DECIDED_WITHIN_S = 2.0
+SECONDS_PER_EVENT = 0.002
 # One dump may be restored twice: each time at another minute since then.
 DUMPS_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
-SECONDS_PER_EVENT = 0.002
 
 log = logging.getLogger("forewarn.store")
 
@@ -76,33 +76,34 @@ class PostgresSession:
         self._connection = connection
         self._pipeline = pipeline
         self._within_s = within_s
+        self._unanswered = False
         # What was sent and must have changed so many rows, or else.
         self._unchecked: list[tuple[Cursor, int, ForewarnError]] = []
 
     def ask(self, name: str, /, **values: object) -> Iterable[Row]:
-        self._pool.touch(self._connection, self._within_s)
+        self._touch()
         return _Asked(self._connection.execute(SQL[name].encode(), _sent(values)), self._wait)
 
     def walk(self, name: str, /) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
-            self._pool.touch(self._connection, self._within_s)
+            self._touch()
             cursor.execute(SQL[name].encode())
             while found := cursor.fetchmany(WALKED_AT_ONCE):
                 yield from found
-                self._pool.touch(self._connection, self._within_s)
+                self._touch()
 
     def one(self, name: str, /, **values: object) -> int:
-        self._pool.touch(self._connection, self._within_s)
+        self._touch()
         cursor = self._connection.execute(SQL[name].encode(), values)
         self._wait()
         return cursor.rowcount
 
     def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
-        """In one go, or in several where there are very many, so that a time limit can be told from a large fleet."""
+        """In one go, or in several where there are very many, each waited for: a time limit is for one, not for a large fleet."""
         todo = iter(values)
         query = SQL[name].encode()
         while batch := list(islice(todo, BATCH)):
-            self._pool.touch(self._connection, self._within_s)
+            self._touch()
             cursor = self._connection.cursor()
             if len(batch) == 1:
                 cursor.execute(query, batch[0])
@@ -111,22 +112,29 @@ class PostgresSession:
             if otherwise is not None:
                 self._unchecked.append((cursor, len(batch), otherwise))
             if len(batch) == BATCH:
+                self._wait()
                 self.settle()
 
     def settle(self) -> None:
         if not self._unchecked:
             return
-        self._pool.touch(self._connection, self._within_s)
         self._wait()
         for cursor, count, otherwise in self._unchecked:
             if cursor.rowcount != count:
                 raise otherwise
         self._unchecked.clear()
 
+    def _touch(self) -> None:
+        """Before every statement."""
+        self._pool.touch(self._connection, self._within_s)
+        self._unanswered = True
+
     def _wait(self) -> None:
         """Until everything that was sent is answered; from then on the server waits for us no longer than it may."""
-        if self._pipeline is not None:
+        if self._pipeline is not None and self._unanswered:
+            self._pool.touch(self._connection, self._within_s)
             self._pipeline.sync()
+            self._unanswered = False
 
     def listed(self, values: Iterable[object], /) -> list[object]:
         return [without_nul(each) if isinstance(each, str) else each for each in values]
@@ -145,6 +153,8 @@ class PostgresStore(SqlStore):
     `direct` is an address for what needs a connection of its own, where `address` leads through a pooler. Events decided on
     longer ago than `decided_within_s` are refused; whoever lives by another clock than the database's says how long is long.
     """
+
+    _servers_change = True
 
     def __init__(
         self,
@@ -208,10 +218,15 @@ class PostgresStore(SqlStore):
             return super().snapshot(focus)
         except _AnotherServer:
             self.adopt()
+        try:
             return super().snapshot(focus)
+        except _AnotherServer:
+            raise StoreUnavailable(
+                f"{self.dsn.shown}: it leads to one server and then to another: it is failing over, or two can be written"
+            ) from None
 
-    def _recognise(self, reader: Session) -> None:
-        if not self.recognise(next(iter(reader.ask("server")))):
+    def _recognise(self, server: Iterable[Row]) -> None:
+        if not self.recognise(next(iter(server))):
             raise _AnotherServer
 
     def _prepare(self, writer: Session, change: Change) -> None:
@@ -221,8 +236,7 @@ class PostgresStore(SqlStore):
         server = writer.ask("server")
         maintenances = writer.ask("lock_maintenances", ids=writer.listed(ids)) if ids else ()
         scopes = ask_versions(writer, change)
-        if not self.recognise(next(iter(server))):
-            raise _AnotherServer
+        self._recognise(server)
         check_versions(change, scopes)
         for row in maintenances:
             if known.get(row["id"], row["version"]) != row["version"]:
@@ -263,6 +277,8 @@ class PostgresStore(SqlStore):
             self._pool.leave(str(error))
             raise
         if server["same"]:
+            if self._agreed and server["timeline"] > agreed:
+                self._pool.close_idle()  # they may lead to the server that was replaced
             self._agreed[server["identity"]] = server["timeline"]
         return bool(server["same"])
 
@@ -279,6 +295,7 @@ class PostgresStore(SqlStore):
             (found,) = writer.ask("server")
             if self.recognise(found):
                 return False
+            writer.one("lock_scopes")
             now: datetime = agreed["now"]
             # What was agreed on before may be among what is lost: a further timeline is a further step, and so is later.
             same = agreed["identity"] == found["identity"]
@@ -298,6 +315,7 @@ class PostgresStore(SqlStore):
     def forget_changes(self, limit: int) -> int:
         """What every node has long read; a node that was away for longer reads everything."""
         with self._writing() as writer:
+            writer.ask("lock_cluster")  # as `adopt`: first this, then what it tells of
             writer.one("forget_leases")
             (told,) = writer.ask("forget_changes", kept_s=CHANGES_KEPT_S, limit=limit)
             return int(told["forgotten"])

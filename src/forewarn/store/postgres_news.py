@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from forewarn.core.errors import StoreUnavailable
 from forewarn.store import Mark, News
 from forewarn.store.postgres_dsn import READ, STATEMENT_WITHIN_S, Dsn
 from forewarn.store.postgres_pool import Connection, Pool, connect, explained
@@ -40,19 +41,17 @@ class PostgresFeed:
 
     def look(self, since: Mark | None, wait_s: float) -> News:
         """Wait so long for a bell, then read what changed since; from the beginning it is `everything`."""
-        try:
-            with explained(self._dsn, self._pool):
-                connection = self._connected()
-                self._listen(connection, wait_s)
-                news, same = self._read(connection, since)
-        except BaseException:
-            self.close()
-            raise
-        self._pool.came_back()
+        news, same = self._look(since, wait_s)
         if not same:
             # Whether we agreed on it or another node just did: what was read before that does not count.
             self._store.adopt()
-            return self.look(since, 0.0)
+            news, same = self._look(since, 0.0)
+        if not same:
+            self.close()
+            raise StoreUnavailable(
+                f"{self._dsn.shown}: the pooler leads to another server than store_direct, or the database has failed over"
+                " once more: let `store` and `store_direct` lead to the same primary"
+            )
         return news
 
     def close(self) -> None:
@@ -63,6 +62,19 @@ class PostgresFeed:
             self._connection = None
 
     # -- behind it
+
+    def _look(self, since: Mark | None, wait_s: float) -> tuple[News, bool]:
+        """What changed, and whether the server is the one the nodes agreed on."""
+        try:
+            with explained(self._dsn, self._pool):
+                connection = self._connected()
+                self._listen(connection, wait_s)
+                found = self._read(connection, since)
+        except BaseException:
+            self.close()
+            raise
+        self._pool.came_back()
+        return found
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:

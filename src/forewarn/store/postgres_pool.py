@@ -33,6 +33,8 @@ PATIENCE_S = 2.0
 AWAY_S = 5.0
 LOOK_EVERY_S = 0.25
 
+log = logging.getLogger("forewarn.store")
+
 # It warns of every pipeline that an error of ours, handled and told, has ended.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
@@ -74,11 +76,17 @@ class Deadlines:
 
     def _watch(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
-            now_s = time.monotonic()
-            for connection, until_s in list(self._until_s.items()):
-                if now_s > until_s:
-                    self.take_back(connection)
-                    cut(connection)
+            try:
+                self._cut_late(time.monotonic())
+            except Exception:  # every other time limit depends on this thread
+                log.exception("a connection to the database is past its time limit and could not be cut")
+
+    def _cut_late(self, now_s: float) -> None:
+        for connection, until_s in list(self._until_s.items()):
+            # Meanwhile it may have been answered, or have been given more time.
+            if now_s > until_s and self._until_s.get(connection) == until_s:
+                self.take_back(connection)
+                cut(connection)
 
 
 def cut(connection: Connection) -> None:
@@ -127,8 +135,9 @@ class Pool:
                     yield connection, entered
                     committing = True
                     self.touch(connection)
+                    warnings.clear()
                     connection.execute("COMMIT")
-                if warnings:
+                if warnings and how is WRITE:
                     # PostgreSQL says yes all the same when somebody ends the wait for the synchronous standby.
                     raise StoreUnavailable(
                         f"{self.dsn.shown}: this is saved there, and may be lost with it: {warnings[0]}; look before"
@@ -232,7 +241,7 @@ class Pool:
             if stuck:
                 told = _does_not_commit(self.dsn)
             if isinstance(told, StoreUnavailable) and not ended:
-                # Whoever wants to write hears so at once for a while, then one tries.
+                # Whoever wants to write hears so at once for a while, then tries again.
                 self._stuck = (time.monotonic() + AWAY_S, str(told))
         return told
 

@@ -76,6 +76,8 @@ class Session(Protocol):
 class SqlStore:
     """Everything but the doors."""
 
+    _servers_change = False
+
     def _reading(self) -> AbstractContextManager[Session]:
         """One consistent moment: everything read inside comes from it."""
         raise NotImplementedError
@@ -95,18 +97,18 @@ class SqlStore:
     def _announce(self, writer: Session, change: Change) -> None:
         """Before its audit is written, which comes last: where others read, they are told."""
 
-    def _recognise(self, reader: Session) -> None:
-        """Before something is read for guests to be shown: where servers change, this must be the one the nodes agreed on."""
+    def _recognise(self, server: Iterable[Row]) -> None:
+        """Before anything is made of what was read: where servers change, this must be the one the nodes agreed on."""
 
     # -- consistent reads
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
-            if focus.shown:
-                self._recognise(reader)
+            server = reader.ask("server") if self._servers_change else ()
             hold = () if focus.shown else reader.ask("clock_hold")
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
+            self._recognise(server)
             ids = reader.listed(found)
             approvals = () if focus.shown else reader.ask("approvals_of_events", ids=ids)
             orders = () if focus.shown else reader.ask("orders_of_events", ids=ids)
@@ -409,6 +411,10 @@ def _used_event_id() -> InvariantBroken:
 def _write_hold(writer: Session, change: Change) -> None:
     if change.hold is not None:
         writer.one("hold_clock", **writer.rows.hold.values(change.hold))
-    if change.releases_hold:
-        writer.one("release_clock", at=writer.rows.time(change.at))
+    if change.releases_hold is not None:
+        looked_at = writer.rows.hold.values(change.releases_hold)
+        released = {"at": writer.rows.time(change.at), "trusted": looked_at["trusted"], "noticed": looked_at["noticed"]}
+        writer.many(
+            "release_clock", [released], otherwise=Conflict("the clock is held for another jump than was looked at")
+        )
         writer.one("wake_everything", at=writer.rows.time(change.at))

@@ -1,5 +1,4 @@
--- Every question and every write of the shared store,
-    by name. Lists come in as arrays; the keys of machines as a JSON array.
+-- Every question and every write of the shared store, by name. Lists come in as arrays; the keys of machines as a JSON array.
 
 -- name: scopes_by_name
 SELECT * FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY name;
@@ -113,8 +112,8 @@ WHERE state = %(kind)s AND (issued, id) < (%(at)s, %(id)s) ORDER BY issued DESC,
 
 -- name: order_keys_of_scope
 SELECT issued AS at, id FROM orders
-WHERE scope = %(scope)s AND state = %(kind)s AND (issued, id) < (%(at)s, %(id)s) ORDER BY issued DESC,
-    id DESC LIMIT %(limit)s;
+WHERE scope = %(scope)s AND state = %(kind)s AND (issued, id) < (%(at)s, %(id)s)
+ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 
 -- name: events_by_number
 SELECT * FROM events WHERE number = ANY(%(numbers)s::bigint[]) ORDER BY number DESC;
@@ -264,8 +263,8 @@ SELECT name, version FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY na
 
 -- name: put_scope
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
-    %(terminate_notice_s)s,
-    %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1, %(changed)s)
+    %(terminate_notice_s)s, %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1,
+    %(changed)s)
 ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.approval,
     approve_user_events = excluded.approve_user_events, max_user_operations = excluded.max_user_operations,
     terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
@@ -275,8 +274,8 @@ ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.appro
 -- name: add_scope
 -- One that must not be there yet: where it is, nothing happens, which the store notices.
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
-    %(terminate_notice_s)s,
-    %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1, %(changed)s)
+    %(terminate_notice_s)s, %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1,
+    %(changed)s)
 ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
@@ -303,9 +302,8 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 
 -- name: add_maintenance
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
-    %(earliest)s, %(duration_s)s,
-    %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s, %(status)s, %(wake_at)s,
-    %(version)s + 1, %(ended)s, %(told)s)
+    %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
+    %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
@@ -322,10 +320,9 @@ INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, ty
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
     minimum_notice_s, started, ended, reason)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
-    %(resources)s, %(description)s,
-    %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s, %(needs_approval)s, %(approval)s, %(sequence)s,
-    %(published)s, %(not_before)s,
-    %(minimum_notice_s)s, %(started)s, %(ended)s, %(reason)s)
+    %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
+    %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
+    %(started)s, %(ended)s, %(reason)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
@@ -336,9 +333,8 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(origin)s) ON CONFLICT DO NOTHING;
 
 -- name: put_order
-INSERT INTO orders VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s,
-    %(reason)s, %(output)s,
-    (SELECT scope FROM events WHERE events.id = %(id)s::text))
+INSERT INTO orders VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s,
+    %(ended)s, %(reason)s, %(output)s, (SELECT scope FROM events WHERE events.id = %(id)s::text))
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
     reason = excluded.reason, output = excluded.output;
@@ -348,8 +344,8 @@ INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, det
 VALUES (%(at)s, %(who)s, %(action)s, %(origin)s, %(scope)s, %(maintenance_id)s, %(event_id)s, %(detail)s);
 
 -- name: add_token
-INSERT INTO tokens VALUES (%(id)s, %(name)s, %(role)s, %(scopes)s, %(digest)s, %(created)s,
-    %(created_by)s) ON CONFLICT DO NOTHING;
+INSERT INTO tokens VALUES (%(id)s, %(name)s, %(role)s, %(scopes)s, %(digest)s, %(created)s, %(created_by)s)
+ON CONFLICT DO NOTHING;
 
 -- name: remove_token
 DELETE FROM tokens WHERE id = %(id)s;
@@ -410,7 +406,9 @@ ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.n
 WHERE excluded.trusted < clock_hold.trusted OR clock_hold.confirmed IS NOT NULL;
 
 -- name: release_clock
-UPDATE clock_hold SET confirmed = %(at)s WHERE one;
+-- The one that was looked at: another nobody has seen, and the store notices.
+UPDATE clock_hold SET confirmed = %(at)s
+WHERE one AND trusted = %(trusted)s AND noticed = %(noticed)s AND confirmed IS NULL;
 
 -- name: wake_everything
 UPDATE maintenances SET wake_at = %(at)s, version = version + 1
@@ -459,6 +457,10 @@ FROM cluster, (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS id
 
 -- name: lock_cluster
 SELECT identity, timeline, clock_timestamp() AS now FROM cluster FOR UPDATE;
+
+-- name: lock_scopes
+-- All of them in the order in which changes lock theirs.
+SELECT count(*) FROM (SELECT FROM scopes ORDER BY name FOR NO KEY UPDATE) locked;
 
 -- name: adopt_cluster
 UPDATE cluster SET identity = (SELECT system_identifier || '/' || 'cluster'::regclass::oid FROM pg_control_system()),

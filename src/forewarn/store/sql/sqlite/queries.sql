@@ -399,7 +399,9 @@ ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.n
 WHERE excluded.trusted < clock_hold.trusted OR clock_hold.confirmed IS NOT NULL;
 
 -- name: release_clock
-UPDATE clock_hold SET confirmed = :at WHERE one = 1;
+-- The one that was looked at: another nobody has seen, and the store notices.
+UPDATE clock_hold SET confirmed = :at
+WHERE one = 1 AND trusted = :trusted AND noticed = :noticed AND confirmed IS NULL;
 
 -- name: wake_everything
 UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1
