@@ -16,6 +16,7 @@ from forewarn.server import GuestSide, Service
 from forewarn.settings import load
 from forewarn.store import Focus, Seen, Sighting
 from forewarn.store.memory import MemoryStore
+from tests import patience
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
@@ -67,7 +68,7 @@ class WatchedStore(MemoryStore):
 
     def apply(self, change: Change) -> None:
         self._reach()
-        assert self.go.wait(PATIENCE_S)
+        assert self.go.wait(patience.PATIENCE_S)
         super().apply(change)
         self.applied.append(change)
 
