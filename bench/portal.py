@@ -167,15 +167,16 @@ def _both(places: Mapping[tuple[str, str], Place], shape: str) -> list[Place]:
 def measure(places: Sequence[Place], page: str, rounds: int, *, changed: bool = False) -> list[list[Cost]]:
     """The cost of one page at each place, round by round; with `changed` something changes before each."""
     costs: list[list[Cost]] = [[] for _ in places]
+    pages = PAGES_PER_ROUND if rounds > 1 else 1  # one at toy size
     for turn in range(rounds + 1):
         for each, known in list(zip(places, costs, strict=True))[:: 1 if turn % 2 else -1]:
             spent = NOTHING
-            for _ in range(PAGES_PER_ROUND):
+            for _ in range(pages):
                 if changed:
                     each.change()
                 spent += cost_of(lambda each=each: each.fetch(page))  # type: ignore[misc]
             if turn:  # the first only warms up
-                known.append(spent.each(PAGES_PER_ROUND))
+                known.append(spent.each(pages))
     return costs
 
 
