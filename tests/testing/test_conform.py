@@ -21,13 +21,16 @@ from forewarn.testing import conform as kit
 from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, Report, Row
-from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S, Pace
+from forewarn.testing.conform.stage import CLAIMS, Pace
 from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 AGENTS = Path(__file__).parent / "agents"
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
-AGENTS_AT_ONCE = 8
+AGENTS_AT_ONCE = 6
+# On a machine that is busy with other tests as well, what is right may take its time.
+PATIENCE_S = 25.0
+pytestmark = pytest.mark.timeout(600)
 SCRIPT = ["sh", str(AGENTS / "shell.sh"), "{endpoint}", "{machine}"]
 NAMES = [each.name for each in BEHAVIOURS]
 WATCHER = ("approval", "prepare", "recover", "restart")
@@ -113,24 +116,21 @@ def reports() -> dict[str, Report]:
     def tried(name: str) -> Report:
         command = SCRIPT if name == "shell" else toy(name)
         without = WATCHER if name == "brittle" else ()
-        # Two turns of six seconds are more than the usual patience, on a machine that is busy.
-        patience_s = 30.0 if name == "sluggish" else PATIENCE_S
         pace = LONGER if name == "restless" else SHORTENED
-        return conform(command, without=without, parallel=12, patience_s=patience_s, pace=pace)
+        return conform(command, without=without, parallel=12, patience_s=PATIENCE_S, pace=pace)
 
     names = [*WRONG, "toy"]
     with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
         return dict(zip(names, pool.map(tried, names), strict=True))
 
 
-@pytest.mark.timeout(600)
 def test_our_agent_passes_everything(tmp_path: Path) -> None:
     """As the example has it, in well under a minute; when there is time, in real time."""
     config = Path(shutil.copy(ROOT / "examples/conform-agent.toml", tmp_path))
     config.chmod(0o600)
     soak = BUDGET >= 10
     command = [sys.executable, "-m", "forewarn.guest", "run", "--config", str(config)]
-    report = conform(command, parallel=12, pace=REAL_TIME if soak else SHORTENED)
+    report = conform(command, parallel=12, patience_s=PATIENCE_S, pace=REAL_TIME if soak else SHORTENED)
     assert report.names(PASSED) == NAMES, told(report)
     assert report.seconds < (500 if soak else 60)
 
