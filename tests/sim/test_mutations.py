@@ -7,7 +7,7 @@ import pytest
 from tests.sim.mutations import MUTATIONS, Patch, no_invariants
 from tests.sim.run import Simulation
 
-MAX_SEEDS = 300
+MAX_SEEDS = 200
 
 
 @pytest.mark.timeout(300)
