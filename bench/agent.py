@@ -17,11 +17,11 @@ from bench.measure import quantile, resident_bytes
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import OPERATOR, reboot
 from bench.size import Size
-from forewarn.clock import SystemClock
+from forewarn.app.server import GuestSide, Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Targets
-from forewarn.server import GuestSide, Service
-from forewarn.settings import load
+from forewarn.service.clock import SystemClock
+from forewarn.service.settings import load
 from forewarn.store.memory import MemoryStore
 
 FLEET = """

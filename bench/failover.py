@@ -7,11 +7,11 @@ gone after an announced Redeploy is an error of the agent. Needs root, and what 
 import time
 from pathlib import Path
 
-from tests.handlers.handover import Rows, redeployed, rows, with_table
-from tests.handlers.loopback import alone
-from tests.handlers.patronis import cluster_of
-from tests.handlers.writer import writing
-from tests.patience import until
+from tests.integration.handlers.handover import Rows, redeployed, rows, with_table
+from tests.integration.handlers.loopback import alone
+from tests.integration.handlers.patronis import cluster_of
+from tests.integration.handlers.writer import writing
+from tests.support.waiting import until
 
 from bench.report import Verdict, none_of, print_table
 from bench.size import Size

@@ -9,10 +9,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from bench.service import OPERATOR
+from forewarn.app.server import Service
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.model import Change, EventType, Machine, Request, Scope, ScopeKind, Targets
-from forewarn.server import Service
-from forewarn.settings import Settings
+from forewarn.service.settings import Settings
 
 DOCUMENT_BYTES = 695
 HOST = "everywhere"

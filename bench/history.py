@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, fill, scopes_of
 from forewarn.store import Seen
-from forewarn.store.rows import time_text
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sql.rows import time_text
+from forewarn.store.sqlite.store import SqliteStore
 
 EVENTS_PER_MAINTENANCE = 10
 ENDED_EVERY_S = 4

@@ -23,12 +23,12 @@ from bench.guests import POLL, announce, scope_name
 from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
+from forewarn.app.server import GuestSide, Service, calm
 from forewarn.core.model import EventType, Request, Targets
-from forewarn.server import GuestSide, Service, calm
-from forewarn.settings import Settings
-from forewarn.web.documents import View
-from forewarn.web.guest import Connection
-from forewarn.web.wire import Wire
+from forewarn.endpoint.connection import Connection
+from forewarn.endpoint.documents import View
+from forewarn.endpoint.sockets import Wire
+from forewarn.service.settings import Settings
 
 BEAT_S = 0.001
 FRESH_PAUSE_S = 0.01

@@ -13,9 +13,9 @@ from bench.measure import Cost, cost_of, quantile
 from bench.report import Verdict, milliseconds, none_of, print_table
 from bench.service import reboot, service_on
 from bench.size import Size
-from forewarn.clock import ScaledClock
+from forewarn.app.server import Service
 from forewarn.core.model import Change, Status, Targets
-from forewarn.server import Service
+from forewarn.service.clock import ScaledClock
 
 LATER = timedelta(days=1)  # than anything the benches before did in this database
 NOTICE = timedelta(hours=2)  # far enough to submit everything before

@@ -14,14 +14,14 @@ from bench.history import Past, build
 from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.clock import ManualClock
-from forewarn.control import Control
 from forewarn.core.model import EventType, OrderState, Role, Status
+from forewarn.operator.api import admin, inventory, work
+from forewarn.operator.api.access import Asking
+from forewarn.operator.api.context import Answer, Api, Ask, Paged
+from forewarn.service.clock import ManualClock
+from forewarn.service.control import Control
 from forewarn.store import AuditQuery, EventQuery, MachineQuery, MaintenanceQuery, OrderQuery, ScopeQuery, Store
-from forewarn.store.sqlite import SqliteStore
-from forewarn.web.api import admin, inventory, work
-from forewarn.web.api.access import Asking
-from forewarn.web.api.asked import Answer, Api, Ask, Paged
+from forewarn.store.sqlite.store import SqliteStore
 
 LARGEST_RATIO = 3.0
 PAGES_PER_ROUND = 5

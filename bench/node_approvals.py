@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psycopg
-from tests.store.servers import Server
+from tests.support.postgres_servers import Server
 
 from bench.guests import HEADERS, PATH, address
 from bench.load import IP_BIND_ADDRESS_NO_PORT, RECEIVE_BYTES, Wrong
@@ -24,7 +24,7 @@ from bench.node_house import Node, node_on
 from bench.report import Verdict, milliseconds, print_table
 from bench.size import Size
 from forewarn.core.model import ApprovalMode, Change, Machine, Scope, ScopeKind
-from forewarn.store.postgres import PostgresStore
+from forewarn.store.postgres.store import PostgresStore
 
 SCOPE = "everybody"
 PATIENCE_S = 120.0

@@ -19,20 +19,20 @@ from statistics import median
 from typing import Any
 
 import psycopg
-from tests.store.servers import Server
+from tests.support.postgres_servers import Server
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
 from bench.measure import cost_of, median_ratio
 from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_at
 from bench.size import Size
-from forewarn.clock import KeptClock, ManualClock
+from forewarn.app.server import Service
 from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
-from forewarn.follower import Follower
-from forewarn.server import Service
-from forewarn.store.postgres import PostgresStore
-from forewarn.ticker import BATCH
-from forewarn.web.documents import Documents
+from forewarn.endpoint.documents import Documents
+from forewarn.service.clock import KeptClock, ManualClock
+from forewarn.service.follower import Follower
+from forewarn.service.ticker import BATCH
+from forewarn.store.postgres.store import PostgresStore
 
 NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
 LEAST_RATIO = 0.3

@@ -8,13 +8,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from tests.store.servers import Server
+from tests.support.postgres_servers import Server
 
 from bench.measure import median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.store.postgres import PostgresStore
-from forewarn.store.postgres_pool import FLEET_WITHIN_S
+from forewarn.store.postgres.pool import FLEET_WITHIN_S
+from forewarn.store.postgres.store import PostgresStore
 
 ROUNDS = 3
 LEAST_ROOM = 0.25

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.store.servers import Server
+from tests.support.postgres_servers import Server
 
 from bench.measure import resident_bytes, spent_cpu_s
 from bench.subjects import LIMITS, free_port

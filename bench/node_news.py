@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
-from tests.store.servers import Server
+from tests.support.postgres_servers import Server
 
 from bench.guests import POLL, build_at, long_poll, scope_name
 from bench.load import Task, ask, connected, etag_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.store.servers import Server
+from tests.support.postgres_servers import Server
 
 from bench.fleet import MACHINES_PER_SCOPE, scopes_of
 from bench.guests import build, build_at
@@ -23,7 +23,7 @@ from bench.processes import Start, start_of
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
 from bench.subjects import LOAD_CORE, Subject, serving_at
-from forewarn.store.postgres import PostgresStore
+from forewarn.store.postgres.store import PostgresStore
 
 MOST_POLL_RATIO = 1.15
 KEEP_ALIVE, CONNECT = ("keep-alive", "keep_alive"), ("connection per request", "connect")

@@ -18,10 +18,10 @@ from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, sco
 from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service, running
 from forewarn.core.model import Actor, EventType, Request, Targets
-from forewarn.server import Service, running
-from forewarn.settings import load
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import load
 from forewarn.store import EventQuery
 
 LARGEST_RATIO = 3.0

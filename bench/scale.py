@@ -11,7 +11,7 @@ from bench.processes import measure_processes
 from bench.report import Verdict, print_table
 from bench.size import Size
 from bench.ticking import measure_ticks
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sqlite.store import SqliteStore
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from forewarn.clock import Clock
+from forewarn.app.server import Service
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Actor, Change, EventType, Request, Status, Targets
-from forewarn.server import Service
-from forewarn.settings import Settings
-from forewarn.web.documents import Documents
+from forewarn.endpoint.documents import Documents
+from forewarn.service.clock import Clock
+from forewarn.service.settings import Settings
 
 OPERATOR = Actor("bench")
 

@@ -17,10 +17,10 @@ from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import Moves, finish, reboot, service_on
 from bench.size import Size
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service
 from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
-from forewarn.server import Service
-from forewarn.ticker import BATCH
+from forewarn.service.clock import ManualClock
+from forewarn.service.ticker import BATCH
 
 NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
 LARGEST_RATIO = 1.5

@@ -17,11 +17,11 @@ from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_on
 from bench.size import Size
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service
 from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
-from forewarn.server import Service
-from forewarn.store.sqlite import SqliteStore
-from forewarn.ticker import BATCH
+from forewarn.service.clock import ManualClock
+from forewarn.service.ticker import BATCH
+from forewarn.store.sqlite.store import SqliteStore
 
 NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
 LEAST_RATIO = 0.3

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from forewarn.cli.app import HELP_COLUMNS, app
 from forewarn.core.durations import duration_text
-from forewarn.settings import Settings
+from forewarn.service.settings import Settings
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 TARGET = FOLDER / "settings.md"

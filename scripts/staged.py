@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service, running
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, Machine, Request, Role, Source, Targets, Token
-from forewarn.private import write_private
-from forewarn.server import Service, running
-from forewarn.settings import load
+from forewarn.operator.api.access import digest
+from forewarn.service.clock import ManualClock
+from forewarn.service.private_files import write_private
+from forewarn.service.settings import load
 from forewarn.store import EventQuery, Seen
-from forewarn.web.api.access import digest
 
 START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
 TOKEN = "fw_the-token-of-a-stage-that-is-no-secret"

@@ -29,30 +29,30 @@ PARTS: dict[str, list[str]] = {
         "--cov-fail-under=100",
     ],
     # Most of it is waiting for others' programs.
-    "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/handlers"],
+    "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
     "test kit": [*PYTEST, "tests/testing"],
     # Most of it is waiting for notices to run and leases to end.
-    "chaos": [*PYTEST, "-n", "2", "tests/chaos"],
+    "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
     # Most of it is waiting for leases and time limits to end.
-    "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/nodes"],
-    "browser": [*PYTEST, "-n", "2", "tests/portal"],
+    "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
+    "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "guest": [*PYTEST, "tests/guest"],
     "cli": [*PYTEST, "tests/cli"],
     "store": [*PYTEST, "tests/store"],
     "simulation": [*PYTEST, "tests/sim"],
     "properties": [*PYTEST, "tests/properties"],
-    "service": [*PYTEST, "tests/executors", "tests/e2e"],
+    "service": [*PYTEST, "tests/executors", "tests/service", "tests/app"],
     "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
-    "api": [*PYTEST, "tests/api"],
-    "crash": [*PYTEST, "tests/crash"],
+    "operator": [*PYTEST, "tests/operator"],
+    "crash": [*PYTEST, "tests/integration/crash"],
     "dist": [*PYTEST, "tests/dist"],
-    "web": [*PYTEST, "tests/web"],
+    "endpoint": [*PYTEST, "tests/endpoint"],
     "demo": [*PYTEST, "tests/demo"],
-    "isolation": [*PYTEST, "tests/isolation"],
-    "stories": [*PYTEST, "tests/scenarios"],
+    "isolation": [*PYTEST, "tests/integration/isolation"],
+    "stories": [*PYTEST, "tests/stories"],
     "docs": [*PYTEST, "tests/docs"],
 }
-LONG = ("properties", "web", "guest", "handlers", "test kit", "crash", "simulation", "chaos")
+LONG = ("properties", "endpoint", "guest", "handlers", "test kit", "crash", "simulation", "chaos")
 # More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
 LANES = 3
 

@@ -7,9 +7,9 @@ import pytest
 
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
-from forewarn.store.postgres import PostgresStore
-from forewarn.store.sqlite import SqliteStore
-from tests.store.servers import ANY_TIME_S, SHARED
+from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.sqlite.store import SqliteStore
+from tests.support.postgres_servers import ANY_TIME_S, SHARED
 
 StoreFactory = Callable[[Path], Store]
 

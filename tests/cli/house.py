@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.patience import until
+from tests.support.waiting import until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
 DONE, FAILED, USAGE, NOT_REACHABLE = 0, 1, 2, 3

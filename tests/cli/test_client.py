@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.cli.changes import Changes
+from forewarn.cli.change_stream import Changes
 from forewarn.cli.client import Client, Failed, Message, NotReachable, parse_stream, path_of
-from forewarn.cli.finding import Place
+from forewarn.cli.server_lookup import Place
 from forewarn.core.errors import InvalidSettings
 
 SECRET = "fw_not-to-be-shown"

@@ -22,7 +22,7 @@ from tests.cli.house import (
     on_a_terminal,
     serving,
 )
-from tests.patience import until
+from tests.support.waiting import until
 
 ID = re.compile(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 

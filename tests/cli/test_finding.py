@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.cli import finding
-from forewarn.cli.finding import find
+from forewarn.cli import server_lookup
+from forewarn.cli.server_lookup import find
 from forewarn.core.errors import InvalidSettings
 
 LEFT = "http://127.0.0.1:9000"
@@ -14,7 +14,7 @@ LEFT = "http://127.0.0.1:9000"
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A machine on which a service runs."""
-    monkeypatch.setattr(finding, "SYSTEM_STATE_DIR", tmp_path / "system")
+    monkeypatch.setattr(server_lookup, "SYSTEM_STATE_DIR", tmp_path / "system")
     folder = tmp_path / "forewarn"
     folder.mkdir()
     (folder / "operator.url").write_text(LEFT + "\n")
@@ -48,7 +48,7 @@ def test_the_token_left_here_goes_to_the_server_that_left_it_and_to_no_other(env
 
 def test_without_a_service_the_default_address_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And there is no token to send."""
-    monkeypatch.setattr(finding, "SYSTEM_STATE_DIR", tmp_path / "system")
+    monkeypatch.setattr(server_lookup, "SYSTEM_STATE_DIR", tmp_path / "system")
     place = find({"XDG_STATE_HOME": str(tmp_path)})
     assert (place.url, place.token) == ("http://127.0.0.1:8170", "")
 
@@ -57,7 +57,7 @@ def test_the_service_of_the_machine_is_found_where_the_unit_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user without a service of their own means the machine's."""
-    monkeypatch.setattr(finding, "SYSTEM_STATE_DIR", tmp_path)
+    monkeypatch.setattr(server_lookup, "SYSTEM_STATE_DIR", tmp_path)
     (tmp_path / "operator.url").write_text(LEFT)
     (tmp_path / "operator.token").write_text("system")
     assert find({"XDG_STATE_HOME": str(tmp_path / "none")}).token == "system"

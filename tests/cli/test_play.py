@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.cli.house import DONE, FLEET, House, serving
-from tests.patience import until
+from tests.support.waiting import until
 
 
 def enable(house: House) -> None:

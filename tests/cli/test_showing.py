@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from forewarn.cli import plans
-from forewarn.cli.following import differences, picture, reached
+from forewarn.cli import plan_text
+from forewarn.cli.live_maintenance import differences, picture, reached
 from forewarn.cli.output import Out, plain_table, rich_table
-from forewarn.cli.statuses import headline
+from forewarn.cli.status import headline
 from tests.cli.things import NOW, event, maintenance, waiting
 
 SECOND = "AAAAAAAA-0000-0000-0000-000000000002"
@@ -27,18 +27,18 @@ def test_a_plan_says_waves_machines_and_notice() -> None:
     """A row per event, in the order they happen; machines are never left out."""
     names = [f"web-{n}" for n in range(20)]
     plan = maintenance(event(resources=names), event(SECOND, wave=2, update_domain=1))
-    assert plans.summary(plan) == "Reboot of 21 machines in 1 scope, 2 waves, one after the other"
-    assert plans.rows(plan) == [(1, "shop", 0, ", ".join(names), "15m"), (2, "shop", 1, "web-0", "15m")]
-    assert plans.warning(plan) == ""
+    assert plan_text.summary(plan) == "Reboot of 21 machines in 1 scope, 2 waves, one after the other"
+    assert plan_text.rows(plan) == [(1, "shop", 0, ", ".join(names), "15m"), (2, "shop", 1, "web-0", "15m")]
+    assert plan_text.warning(plan) == ""
 
 
 @pytest.mark.parametrize(("notice_s", "emergency"), [(0, False), (None, False), (0, True)])
 def test_a_plan_without_notice_says_so(notice_s: int | None, emergency: bool) -> None:
     """It names the scopes that are not warned, and why."""
     plan = maintenance(event(notice_s=notice_s), emergency=emergency)
-    assert plans.without_notice(plan) == ["shop"]
-    assert plans.warning(plan).startswith("This gives no notice to shop: ")
-    assert ("emergency" in plans.warning(plan)) is emergency
+    assert plan_text.without_notice(plan) == ["shop"]
+    assert plan_text.warning(plan).startswith("This gives no notice to shop: ")
+    assert ("emergency" in plan_text.warning(plan)) is emergency
 
 
 def test_a_follower_is_first_told_where_it_stands() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.cli import words
+from forewarn.cli import formatting
 from forewarn.core.errors import Invalid
 from tests.cli.things import NOW, event, waiting
 
@@ -21,7 +21,7 @@ from tests.cli.things import NOW, event, waiting
 )
 def test_times_are_moments_or_distances_from_the_services_now(text: str, meant: str) -> None:
     """RFC 3339 in any zone, or a distance; the API is told UTC."""
-    assert words.resolve_time(text, NOW) == meant
+    assert formatting.resolve_time(text, NOW) == meant
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_times_are_moments_or_distances_from_the_services_now(text: str, meant: 
 def test_a_time_that_is_none_is_refused_with_what_to_write(text: str, told: str) -> None:
     """A moment without a zone would be somebody else's moment."""
     with pytest.raises(Invalid) as refused:
-        words.resolve_time(text, NOW)
+        formatting.resolve_time(text, NOW)
     assert told in str(refused.value)
 
 
@@ -45,20 +45,20 @@ def test_a_time_that_is_none_is_refused_with_what_to_write(text: str, told: str)
 )
 def test_a_length_of_time_is_two_units_at_most(seconds: int, told: str) -> None:
     """Enough to decide by."""
-    assert words.span(seconds) == told
+    assert formatting.span(seconds) == told
 
 
 def test_distances_know_before_and_after() -> None:
     """In a while, a while ago, now."""
-    assert words.distance("2030-01-31T12:15:00Z", NOW) == "in 15m"
-    assert words.distance("2030-01-31T11:00:00Z", NOW) == "1h ago"
-    assert words.distance(NOW, NOW) == "now"
+    assert formatting.distance("2030-01-31T12:15:00Z", NOW) == "in 15m"
+    assert formatting.distance("2030-01-31T11:00:00Z", NOW) == "1h ago"
+    assert formatting.distance(NOW, NOW) == "now"
 
 
 def test_ids_are_shortened_only_where_that_names_one_alone() -> None:
     """Two that begin alike are shown whole."""
     ids = ["AAAAAAAA-1", "AAAAAAAA-2", "BBBBBBBB-1"]
-    assert words.shortened([*ids, None]) == {
+    assert formatting.shortened([*ids, None]) == {
         "AAAAAAAA-1": "AAAAAAAA-1",
         "AAAAAAAA-2": "AAAAAAAA-2",
         "BBBBBBBB-1": "BBBBBBBB",
@@ -103,17 +103,19 @@ def test_ids_are_shortened_only_where_that_names_one_alone() -> None:
 )
 def test_why_is_one_sentence(changed: dict[str, Any], told: str) -> None:
     """It begins with what it is about and ends with a full stop, whatever the status."""
-    assert words.why(event(**changed), NOW) == told
+    assert formatting.why(event(**changed), NOW) == told
 
 
 def test_nothing_from_elsewhere_moves_the_cursor() -> None:
     """Control characters and those that turn text around are shown as what they are not."""
-    assert words.plain("a\x1b[2Jb\u202ec\x9bd\r") == "a\ufffd[2Jb\ufffdc\ufffdd\ufffd"
-    assert "\n" not in words.why(event(status="Cancelled", ended=NOW, reason="one\ntwo"), NOW)
+    assert formatting.plain("a\x1b[2Jb\u202ec\x9bd\r") == "a\ufffd[2Jb\ufffdc\ufffdd\ufffd"
+    assert "\n" not in formatting.why(event(status="Cancelled", ended=NOW, reason="one\ntwo"), NOW)
 
 
 def test_who_has_not_approved() -> None:
     """The machines missing, or an operator where only an operator may."""
-    assert words.missing(event(waiting_for=[waiting("approval", "…", machines=["web-0", "web-1"])])) == "web-0, web-1"
-    assert words.missing(event(waiting_for=[waiting("approval", "an operator has not approved")])) == "an operator"
-    assert words.missing(event()) == ""
+    assert (
+        formatting.missing(event(waiting_for=[waiting("approval", "…", machines=["web-0", "web-1"])])) == "web-0, web-1"
+    )
+    assert formatting.missing(event(waiting_for=[waiting("approval", "an operator has not approved")])) == "an operator"
+    assert formatting.missing(event()) == ""

@@ -4,7 +4,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.core.building import OPERATOR, START, TICKER, World, at, guid, machine, request, scope, shop, two_scopes
 
 from forewarn.core import lifecycle
 from forewarn.core.model import (
@@ -18,6 +17,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
+from tests.support.builders import OPERATOR, START, TICKER, World, at, guid, machine, request, scope, shop, two_scopes
 
 
 def statuses(world: World, *event_ids: str) -> list[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.building import event, guid, scope
 
 from forewarn.core.document import (
     MAX_BODY_BYTES,
@@ -23,6 +22,7 @@ from forewarn.core.document import (
 )
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.model import Event, EventType, ScopeKind, Source, Status
+from tests.support.builders import event, guid, scope
 
 GOLDEN = Path(__file__).parent / "golden"
 SEVEN = ["2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01"]

@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from tests.core.building import (
+
+from forewarn.core.draft import Draft
+from forewarn.core.errors import InvariantBroken
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Approval, Snapshot, Source, Status, Targets
+from forewarn.core.transitions import Verb
+from tests.support.builders import (
     OPERATOR,
     START,
     at,
@@ -15,12 +21,6 @@ from tests.core.building import (
     shop,
     two_scopes,
 )
-
-from forewarn.core.draft import Draft
-from forewarn.core.errors import InvariantBroken
-from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Approval, Snapshot, Source, Status, Targets
-from forewarn.core.transitions import Verb
 
 # -- versions
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.building import OPERATOR, START, at, event, guid, machine, scope
 
 from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
 from forewarn.core.fleet import (
@@ -30,6 +29,7 @@ from forewarn.core.model import (
     Snapshot,
     Status,
 )
+from tests.support.builders import OPERATOR, START, at, event, guid, machine, scope
 
 NOTHING = Fleet({}, {})
 HOW = 'write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'

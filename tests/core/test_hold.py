@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.core.building import OPERATOR, World, at, event, maintenance, scope, shop
 
 from forewarn.core import lifecycle
 from forewarn.core.errors import InvariantBroken, Refused
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import Hold, Order, Snapshot, Status
+from tests.support.builders import OPERATOR, World, at, event, maintenance, scope, shop
 
 
 def held(world: World, minutes: float) -> Hold:

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.core.building import START, at, event, guid, maintenance, scope
 
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.invariants import check_invariants
@@ -27,6 +26,7 @@ from forewarn.core.model import (
     Source,
     Status,
 )
+from tests.support.builders import START, at, event, guid, maintenance, scope
 
 NOW = at(20)
 

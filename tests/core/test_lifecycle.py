@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.core.building import EXECUTOR, ORDER_TIMEOUT_S, START, TICKER, World, at, guid, machine, request, scope, shop
 
 from forewarn.core import lifecycle
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
@@ -24,6 +23,19 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
+from tests.support.builders import (
+    EXECUTOR,
+    ORDER_TIMEOUT_S,
+    START,
+    TICKER,
+    World,
+    at,
+    guid,
+    machine,
+    request,
+    scope,
+    shop,
+)
 
 
 def actions(change: Change) -> list[str]:

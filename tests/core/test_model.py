@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from tests.core.building import START, at, event, machine, request, scope
 
 from forewarn.core.errors import Invalid
 from forewarn.core.model import (
@@ -27,6 +26,7 @@ from forewarn.core.model import (
     Targets,
     Token,
 )
+from tests.support.builders import START, at, event, machine, request, scope
 
 
 def only(key: str, value: Any) -> dict[str, Any]:

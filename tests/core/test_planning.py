@@ -5,7 +5,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.core.building import START, at, event, guid, key, machine, maintenance, request, scope
 
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.model import (
@@ -23,6 +22,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.planning import plan, publication, resolve
+from tests.support.builders import START, at, event, guid, key, machine, maintenance, request, scope
 
 # Two shops of three machines in two update domains each, and a machine of its own; spread over two hosts.
 FLEET = [

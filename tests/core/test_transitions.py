@@ -4,11 +4,11 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
-from tests.core.building import START, World, at, event, guid, shop
 
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound
 from forewarn.core.model import OPEN, Change, EventType, Order, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb, after, order_after
+from tests.support.builders import START, World, at, event, guid, shop
 
 EVENTS = """
               publish    approve    start    cancel     fail     retry    finish     abandon

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from tests.core.building import World, at, machine, scope, shop, two_scopes
 
 from forewarn.core.model import (
     OPEN,
@@ -16,6 +15,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting
+from tests.support.builders import World, at, machine, scope, shop, two_scopes
 
 
 def only(world: World, event_id: str) -> Waiting:

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.demo.house import refuse_taken
+from forewarn.demo.run import refuse_taken
 from tests.demo.theatre import FOREWARN, Demo, environment
-from tests.patience import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

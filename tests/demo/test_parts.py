@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.model import Actor, Maintenance
 from forewarn.demo.director import ACTS, Director
 from forewarn.demo.guests import SILENT, UNWILLING, YOURS
-from forewarn.demo.house import FLEET, rate_of, settings_of
 from forewarn.demo.lifeline import hold, remove, wait_for_end
-from forewarn.server import Service
+from forewarn.demo.run import FLEET, rate_of, settings_of
+from forewarn.service.clock import ManualClock
 from forewarn.store import MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import jinja2
 
 from forewarn.core.fleet import parse_fleet
-from forewarn.demo.house import DEFAULT_PORT, FLEET
-from forewarn.demo.words import question, welcome
+from forewarn.demo.messages import question, welcome
+from forewarn.demo.run import DEFAULT_PORT, FLEET
 
 ROOT = Path(__file__).parent.parent.parent
-PORTAL = ROOT / "src/forewarn/web/portal"
+PORTAL = ROOT / "src/forewarn/operator/portal"
 GUEST, OPERATOR = f"http://127.0.0.1:{DEFAULT_PORT}", f"http://127.0.0.1:{DEFAULT_PORT + 1}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S
 from forewarn.testing.scenarios import SETTINGS, parse_scenario, scenario, scenario_names
-from forewarn.testing.scenarios.playing import play_alone
+from forewarn.testing.scenarios.player import play_alone
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = (ROOT / "docs/scenarios.md").read_text("utf-8")

@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.patience import until
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
 from forewarn.executors import Progress, Report, Work
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
-from forewarn.settings import COMMAND_VARIABLES, STEP_VARIABLES, load
+from forewarn.service.settings import COMMAND_VARIABLES, STEP_VARIABLES, load
 from forewarn.testing.stories import START
+from tests.support.waiting import until
 
 ID = "00000001-0000-4000-8000-000000000000"
 

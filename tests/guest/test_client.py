@@ -18,6 +18,7 @@ from forewarn.guest.client import FIRST_ANSWER_TIMEOUT_S
 from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
 from forewarn.guest.errors import CutShort, EndpointError, NoAnswer, NotReady, Unreachable
 from forewarn.guest.transport import Transport
+from tests.endpoint.serving import WEB_0, serving
 from tests.guest.talking import (
     E1,
     E2,
@@ -31,7 +32,6 @@ from tests.guest.talking import (
     http_endpoint,
     say,
 )
-from tests.web.serving import WEB_0, serving
 
 STRANGE = "0000FFFF-0000-4000-8000-000000000000"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.config import TOP, default_state_dir, load, parse
+from forewarn.guest.config_values import readable_secret
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal
 from forewarn.guest.plan import When
-from forewarn.guest.reading import readable_secret
 from forewarn.guest.template import TEMPLATE
 
 STEP = '[[steps]]\nname = "x"\n'

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.app.server import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, EventType, Request, Status, Targets
 from forewarn.guest.journal import read
-from forewarn.server import Service
-from forewarn.settings import load
+from forewarn.service.settings import load
 from forewarn.store import EventQuery
-from forewarn.store.sqlite import SqliteStore
-from tests.e2e.test_serve import Served, serving
+from forewarn.store.sqlite.store import SqliteStore
+from tests.app.test_serve import Served, serving
 
 ROOT = Path(__file__).parents[2]
 OPERATOR = Actor("operator", "test")

@@ -21,7 +21,7 @@ from forewarn.guest.plan import TELLERS
 from forewarn.guest.steps import Run, alive
 from tests.guest.agents import Lived
 from tests.guest.talking import E1, event, http_endpoint, say
-from tests.patience import until
+from tests.support.waiting import until
 
 
 def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
+from tests.endpoint.serving import WEB_0, serving
 from tests.guest.talking import E1, document, event, http_endpoint, say
-from tests.patience import until
-from tests.web.serving import WEB_0, serving
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 STEPS = """

@@ -13,9 +13,9 @@ import pytest
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.steps import Run, alive, await_orphan, children, start_ticks
-from forewarn.settings import load
+from forewarn.service.settings import load
 from tests.guest.talking import E1, event
-from tests.patience import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

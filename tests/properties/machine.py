@@ -12,7 +12,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service
 from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
@@ -36,8 +36,8 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.server import Service
-from forewarn.settings import Settings
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import Settings
 from forewarn.store import EventQuery, Focus, Store
 from forewarn.testing.stories import START
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.properties.machine import ServiceMachine
 
 from forewarn.core import advance, lifecycle, planning, waiting
 from forewarn.core.draft import Draft
@@ -17,6 +16,7 @@ from forewarn.core.model import Event, Scope, Status
 from forewarn.core.transitions import TRANSITIONS, Verb
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
+from tests.properties.machine import ServiceMachine
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

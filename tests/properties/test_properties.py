@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.conftest import STORES
-from tests.properties.machine import FleetMachine
 
 from forewarn.store import Store
+from tests.conftest import STORES
+from tests.properties.machine import FleetMachine
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = {"memory": 120, "postgres": 8, "sqlite": 25}

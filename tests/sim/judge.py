@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from forewarn.core.model import Change
 from forewarn.store import Store
-from tests.crash import checker
-from tests.crash.history import History, saved
+from tests.integration.crash import checker
+from tests.integration.crash.history import History, saved
 from tests.sim.account import Account
 from tests.sim.deeds import Deeds
 from tests.sim.history import (

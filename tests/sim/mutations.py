@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from forewarn import clock, follower
-from forewarn.control import Control
 from forewarn.core import draft
 from forewarn.core.model import Change
-from forewarn.follower import Follower
+from forewarn.endpoint.documents import Documents
+from forewarn.endpoint.endpoint import Guests
+from forewarn.endpoint.last_seen import Attendance
+from forewarn.service import clock, follower
+from forewarn.service.control import Control
+from forewarn.service.follower import Follower
+from forewarn.service.ticker import Ticker
 from forewarn.store.memory import MemoryStore
-from forewarn.ticker import Ticker
-from forewarn.web.attendance import Attendance
-from forewarn.web.documents import Documents
-from forewarn.web.guests import Guests
 from tests.properties import test_mutations as core
 from tests.sim.database import Database
 from tests.sim.node import MAX_STALE_MS, Node

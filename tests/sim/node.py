@@ -1,4 +1,4 @@
-"""A node: the real parts of `forewarn.node` on simulated ones, one life after the other.
+"""A node: the real parts of `forewarn.app.node` on simulated ones, one life after the other.
 
 Several lives never overlap: a node that dies loses every object, and its next life is built anew. While a node is busy (one
 of its calls takes long) nobody else gets into its objects, but for its follower, which has a thread of its own, and polls that
@@ -13,16 +13,16 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any, cast
 
+from forewarn.app.node import GuestParts, Times, follow
+from forewarn.app.node import Node as Parts
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
 from forewarn.core.model import Change
-from forewarn.node import GuestParts, Times, follow
-from forewarn.node import Node as Parts
+from forewarn.endpoint.documents import Caller
+from forewarn.endpoint.endpoint import Guests, Limits
+from forewarn.endpoint.exchange import Exchange
+from forewarn.endpoint.identity import Trust
+from forewarn.endpoint.protocol import Answer, Request, plain_tag
 from forewarn.store import SharedStore
-from forewarn.web.answers import Answer, Request, plain_tag
-from forewarn.web.documents import Caller
-from forewarn.web.exchange import Exchange
-from forewarn.web.guests import Guests, Limits
-from forewarn.web.identity import Trust
 from tests.sim.database import Database
 from tests.sim.history import Alarm, Answered, Born, Entry
 from tests.sim.parts import NodeExecutor, NodeFeed, NodeStore, Works, hang

@@ -3,8 +3,6 @@
 import json
 from datetime import timedelta
 
-from forewarn.control import Answered as AnsweredBefore
-from forewarn.control import Once
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
     Actor,
@@ -19,8 +17,10 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
+from forewarn.endpoint.protocol import Request as HttpRequest
+from forewarn.service.control import Answered as AnsweredBefore
+from forewarn.service.control import Once
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
-from forewarn.web.answers import Request as HttpRequest
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
 

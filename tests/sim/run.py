@@ -8,10 +8,10 @@ import logging
 import random
 from dataclasses import dataclass
 
-from forewarn.clock import MAX_READING_S
-from forewarn.control import MAX_DECISION_AGE_S
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
+from forewarn.service.clock import MAX_READING_S
+from forewarn.service.control import MAX_DECISION_AGE_S
 from forewarn.store import MaintenanceQuery
 from tests.sim.database import MAX_LOST_MS
 from tests.sim.history import ClockMoved, Entry

@@ -19,8 +19,8 @@ from forewarn.store import (
     ScopeQuery,
     Seen,
     Store,
-    sql_lists,
 )
+from forewarn.store.sql import lists
 from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
 
 SCOPES = ("blog", "shop", "wiki")
@@ -268,7 +268,7 @@ def test_every_condition_on_events_counts(
     fleet: Store, query: EventQuery, gathered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any combination, for everyone and for owners, however many ended since and by whatever way they are found."""
-    monkeypatch.setattr(sql_lists, "MAX_GATHERED", gathered)
+    monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     for within in (None, *WITHIN):
         asked = replace(query, within=within)
         page = fleet.events(asked)
@@ -357,7 +357,7 @@ def test_events_are_read_in_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cursor leads through everything once, and ends, whatever is added between the pages."""
-    monkeypatch.setattr(sql_lists, "MAX_GATHERED", gathered)
+    monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     query = replace(query, within=within)
     whole = keys(list(fleet.events(query).events))
     assert len(whole) > 4

@@ -13,11 +13,11 @@ import pytest
 
 from forewarn.core.model import Status
 from forewarn.store import EventQuery, Focus
-from forewarn.store.postgres import PostgresStore
-from forewarn.store.sqlite import SqliteStore
-from forewarn.store.sqlite_file import SCHEMA_VERSION, backup
-from tests.store.servers import ANY_TIME_S, SHARED
+from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
+from forewarn.store.sqlite.store import SqliteStore
 from tests.store.things import change, entry, event, one_maintenance, scope
+from tests.support.postgres_servers import ANY_TIME_S, SHARED
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
 DONE, FAILED, USAGE = 0, 1, 2
@@ -314,7 +314,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from forewarn.store import Focus
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sqlite.store import SqliteStore
 from tests.store.things import change, event, maintenance
 
 store = SqliteStore(Path(sys.argv[1]))

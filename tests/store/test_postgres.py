@@ -11,14 +11,13 @@ import pytest
 
 from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, StoreUnavailable
 from forewarn.core.model import Status
-from forewarn.store import AuditQuery, Focus, postgres_dsn, postgres_pool, postgres_schema
-from forewarn.store.postgres import PostgresStore
-from forewarn.store.postgres_dsn import READ, Dsn
-from forewarn.store.postgres_pool import Pool, connect
-from forewarn.store.sql import migrations
-from tests.nodes.nodes import wire_to
-from tests.patience import until
-from tests.store.servers import ANY_TIME_S, SHARED, server
+from forewarn.store import AuditQuery, Focus
+from forewarn.store.postgres import dsn, pool, schema
+from forewarn.store.postgres.dsn import READ, Dsn
+from forewarn.store.postgres.pool import Pool, connect
+from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.sql.scripts import migrations
+from tests.integration.nodes.nodes import wire_to
 from tests.store.things import (
     approval,
     at,
@@ -34,6 +33,8 @@ from tests.store.things import (
     saved_scope,
     scope,
 )
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
+from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
 
@@ -119,7 +120,7 @@ def test_a_refusal_of_sql_is_ours_to_report(store: PostgresStore) -> None:
 def test_ten_processes_may_start_at_once() -> None:
     """On an empty database one makes the schema and the others find it made."""
     address = SHARED.server.address(SHARED.server.database())
-    program = f"from forewarn.store.postgres import PostgresStore; PostgresStore({address!r}).close()"
+    program = f"from forewarn.store.postgres.store import PostgresStore; PostgresStore({address!r}).close()"
     begun = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(10)]
     for process in begun:
         _, errors = process.communicate(timeout=60)
@@ -131,7 +132,7 @@ def test_ten_processes_may_start_at_once() -> None:
 
 def test_migrations_are_numbered_without_gaps() -> None:
     """The last number is the schema's version, so none may be missing or doubled."""
-    assert [s.number for s in migrations("postgres")] == list(range(1, 1 + postgres_schema.SCHEMA_VERSION))
+    assert [s.number for s in migrations("postgres")] == list(range(1, 1 + schema.SCHEMA_VERSION))
 
 
 def test_another_version_is_not_touched(address: str) -> None:
@@ -141,24 +142,24 @@ def test_another_version_is_not_touched(address: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"made by a newer forewarn.*upgrade forewarn"):
         PostgresStore(address)
     with pytest.raises(StoreUnavailable, match="made by a newer forewarn"):
-        postgres_schema.migrate(Dsn(address))
+        schema.migrate(Dsn(address))
 
 
 def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step by step, whole or not at all, and only when somebody asks."""
     address = SHARED.fresh()
     step = type(migrations("postgres")[0])
-    last = postgres_schema.SCHEMA_VERSION
+    last = schema.SCHEMA_VERSION
     bad = step(last + 1, "bad", "CREATE TABLE half (x int); INSERT INTO nowhere VALUES (1)")
     good = step(last + 1, "good", "CREATE TABLE whole (x int)")
-    monkeypatch.setattr(postgres_schema, "SCHEMA_VERSION", last + 1)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", last + 1)
     with pytest.raises(StoreUnavailable, match=r"this forewarn needs .*pg_dump.*forewarn db migrate"):
         PostgresStore(address)
-    monkeypatch.setattr(postgres_schema, "migrations", lambda _: (*migrations("postgres"), bad))
+    monkeypatch.setattr(schema, "migrations", lambda _: (*migrations("postgres"), bad))
     with pytest.raises(StoreUnavailable):
-        postgres_schema.migrate(Dsn(address))
-    monkeypatch.setattr(postgres_schema, "migrations", lambda _: (*migrations("postgres"), good))
-    assert postgres_schema.migrate(Dsn(address)) == [f"{last + 1:04d} good"]
+        schema.migrate(Dsn(address))
+    monkeypatch.setattr(schema, "migrations", lambda _: (*migrations("postgres"), good))
+    assert schema.migrate(Dsn(address)) == [f"{last + 1:04d} good"]
     with psycopg.connect(address) as connection:
         found = connection.execute("SELECT to_regclass('forewarn.half'), to_regclass('forewarn.whole')").fetchone()
     assert found == (None, "forewarn.whole")
@@ -207,18 +208,18 @@ def test_no_password_is_ever_told() -> None:
 
 def test_a_pool_is_bounded(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever finds every connection busy waits a little, and then hears so."""
-    monkeypatch.setattr(postgres_pool, "FREE_WITHIN_S", 0.2)
-    pool = Pool(Dsn(address), size=2)
+    monkeypatch.setattr(pool, "FREE_WITHIN_S", 0.2)
+    made = Pool(Dsn(address), size=2)
     with (
-        pool.transaction(READ),
-        pool.transaction(READ),
+        made.transaction(READ),
+        made.transaction(READ),
         pytest.raises(StoreUnavailable, match=r"all 2 connections .* were busy"),
-        pool.transaction(READ),
+        made.transaction(READ),
     ):
         pass
-    with pool.transaction(READ):
+    with made.transaction(READ):
         pass
-    pool.close()
+    made.close()
 
 
 def test_a_server_that_falls_silent_is_given_up_on(
@@ -226,7 +227,7 @@ def test_a_server_that_falls_silent_is_given_up_on(
 ) -> None:
     """A connection that is open and says nothing ends in time; then all fail at once, until it is back."""
     del store  # the schema is there
-    monkeypatch.setattr(postgres_pool, "PATIENCE_S", 0.5 - postgres_dsn.STATEMENT_WITHIN_S)
+    monkeypatch.setattr(pool, "PATIENCE_S", 0.5 - dsn.STATEMENT_WITHIN_S)
     with wire_to(SHARED.server.port) as wire:
         stalled = PostgresStore(address.replace(f":{SHARED.server.port}/", f":{wire.port}/"))
         stalled.scopes()
@@ -235,13 +236,13 @@ def test_a_server_that_falls_silent_is_given_up_on(
         with pytest.raises(StoreUnavailable):
             stalled.next_wakeup()
         assert time.monotonic() - begun_s < 10
-        monkeypatch.setattr(postgres_pool, "connect", lambda dsn: pytest.fail("nobody knocks at it"))
+        monkeypatch.setattr(pool, "connect", lambda dsn: pytest.fail("nobody knocks at it"))
         for _ in range(20):
             with pytest.raises(StoreUnavailable):
                 stalled.apply(change(audit=[entry()]))
-        monkeypatch.setattr(postgres_pool, "connect", connect)
+        monkeypatch.setattr(pool, "connect", connect)
         wire.mend()
-        monkeypatch.setattr(postgres_pool, "PATIENCE_S", 2.0)
+        monkeypatch.setattr(pool, "PATIENCE_S", 2.0)
         feed = stalled.feed()
         feed.look(None, 0.0)  # whoever follows notices that it is back
         stalled.apply(change(audit=[entry()]))

@@ -12,17 +12,19 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from forewarn.app.server import open_store
 from forewarn.core.errors import Conflict, StoreUnavailable
-from forewarn.server import open_store
-from forewarn.settings import holds_password, load
-from forewarn.store import AuditQuery, Focus, postgres, postgres_dsn, postgres_pool, postgres_schema
-from forewarn.store.postgres import PostgresStore
-from forewarn.store.postgres_dsn import READ, WRITE, Dsn
-from forewarn.store.postgres_pool import Connection, connect
-from forewarn.store.postgres_schema import COMMIT_LOCK
-from tests.patience import until
-from tests.store.servers import ANY_TIME_S, SHARED
+from forewarn.service.settings import holds_password, load
+from forewarn.store import AuditQuery, Focus
+from forewarn.store.postgres import dsn, pool, schema
+from forewarn.store.postgres import store as postgres_store
+from forewarn.store.postgres.dsn import READ, WRITE, Dsn
+from forewarn.store.postgres.pool import Connection, connect
+from forewarn.store.postgres.schema import COMMIT_LOCK
+from forewarn.store.postgres.store import PostgresStore
 from tests.store.things import approval, change, entry, event, machine, maintenance, scope
+from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
 LATE_S = 0.3
@@ -48,7 +50,7 @@ def raw(address: str, statement: str) -> None:
 def within(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
     """What takes seconds takes less."""
     for name, seconds in limits.items():
-        for module in (postgres_dsn, postgres_pool):
+        for module in (dsn, pool):
             monkeypatch.setattr(module, name, seconds)
 
 
@@ -66,7 +68,7 @@ def nobody_commits(address: str) -> Iterator[Callable[[], None]]:
 def test_events_decided_too_long_ago_are_decided_again(store: PostgresStore) -> None:
     """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
     now = store.now()
-    old, recent = now - timedelta(seconds=postgres.DECIDED_WITHIN_S + 1), now - timedelta(seconds=0.5)
+    old, recent = now - timedelta(seconds=postgres_store.DECIDED_WITHIN_S + 1), now - timedelta(seconds=0.5)
     store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
     made = change(old, maintenances=[maintenance("M1")], events=[event("E1", "M1")], audit=[entry()])
     with pytest.raises(Conflict, match="decided too long ago"):
@@ -103,7 +105,7 @@ def test_waiting_for_others_counts_as_well(address: str) -> None:
 def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits and hears why; who writes after it hears so at once, while reads go on and following changes nothing in it."""
     within(monkeypatch, LOCK_WITHIN_S=0.2)
-    monkeypatch.setattr(postgres_pool, "AWAY_S", ANY_TIME_S)
+    monkeypatch.setattr(pool, "AWAY_S", ANY_TIME_S)
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
             store.apply(change(audit=[entry()]))
@@ -291,7 +293,7 @@ def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch
 def test_when_another_server_is_agreed_on_no_idle_connection_is_kept(store: PostgresStore) -> None:
     """Lists ask nobody which server it is: no connection to the one before may wait for them."""
     store.scopes()
-    found = {"identity": "this", "timeline": 1, "same": True, "schema": postgres_schema.SCHEMA_VERSION}
+    found = {"identity": "this", "timeline": 1, "same": True, "schema": schema.SCHEMA_VERSION}
     store.recognise(found)
     store.recognise(found)
     assert store.connections().idle == 1
@@ -327,7 +329,7 @@ def test_forgetting_changes_waits_for_agreeing_on_a_server(
     address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
-    monkeypatch.setattr(postgres, "CHANGES_KEPT_S", 0)
+    monkeypatch.setattr(postgres_store, "CHANGES_KEPT_S", 0)
     store.apply(change(scopes=[scope()]))
     forgotten: list[int] = []
     with psycopg.connect(address) as other:
@@ -347,8 +349,8 @@ def test_a_connection_that_was_given_more_time_is_not_cut(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The watcher looks once more before it cuts; and what it cannot cut does not end every other time limit."""
-    monkeypatch.setattr(postgres_pool, "LOOK_EVERY_S", 0.01)
-    deadlines, cuts = postgres_pool.Deadlines(), []
+    monkeypatch.setattr(pool, "LOOK_EVERY_S", 0.01)
+    deadlines, cuts = pool.Deadlines(), []
     first, second = (connect(Dsn(address)) for _ in range(2))
 
     def cut(connection: Connection) -> None:
@@ -356,7 +358,7 @@ def test_a_connection_that_was_given_more_time_is_not_cut(
         deadlines.give(second, 600)  # answered, and at its next statement
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(postgres_pool, "cut", cut)
+    monkeypatch.setattr(pool, "cut", cut)
     deadlines._until_s = {first: 0.0, second: 0.0}
     deadlines.give(first, -1)
     until(lambda: cuts == [first] and "could not be cut" in caplog.text)

@@ -16,9 +16,10 @@ import pytest
 
 from forewarn.core.errors import NotFound, StoreInUse, StoreUnavailable
 from forewarn.core.model import Change
-from forewarn.store import AuditQuery, EventQuery, Focus, sqlite_file
-from forewarn.store.rows import time_text
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store import AuditQuery, EventQuery, Focus
+from forewarn.store.sql.rows import time_text
+from forewarn.store.sqlite import file
+from forewarn.store.sqlite.store import SqliteStore
 from tests.store.disks import fill, read_only, small_disk
 from tests.store.things import UNICODE, at, change, entry, event, maintenance, one_maintenance, scope
 
@@ -72,11 +73,11 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     raw(path, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('mine')")
     before = path.read_bytes()
-    for use in (SqliteStore, sqlite_file.describe, sqlite_file.migrate_file):
+    for use in (SqliteStore, file.describe, file.migrate_file):
         with pytest.raises(StoreUnavailable, match=r"is a database of some other program: name another file"):
             use(path)
     with pytest.raises(StoreUnavailable, match="some other program"):
-        sqlite_file.backup(path, tmp_path / "copy.db")
+        file.backup(path, tmp_path / "copy.db")
     assert path.read_bytes() == before
 
 
@@ -95,7 +96,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     SqliteStore(path).close()
     raw(path, "PRAGMA user_version = 99")
-    for use in (SqliteStore, sqlite_file.migrate_file):
+    for use in (SqliteStore, file.migrate_file):
         with pytest.raises(StoreUnavailable, match=r"has schema 99, made by a newer forewarn.*upgrade forewarn"):
             use(path)
 
@@ -104,8 +105,8 @@ def test_an_older_database_asks_for_migration(tmp_path: Path, monkeypatch: pytes
     """It is not migrated behind the operator's back: the message names both commands."""
     path = tmp_path / "x.db"
     SqliteStore(path).close()
-    newer = sqlite_file.SCHEMA_VERSION + 1
-    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", newer)
+    newer = file.SCHEMA_VERSION + 1
+    monkeypatch.setattr(file, "SCHEMA_VERSION", newer)
     expected = f"has schema {newer - 1}, this forewarn needs {newer}.*forewarn db backup.*forewarn db migrate --store"
     with pytest.raises(StoreUnavailable, match=expected):
         SqliteStore(path)
@@ -153,7 +154,7 @@ def test_a_reader_is_not_blocked_by_a_writer(tmp_path: Path) -> None:
 
 def test_a_writer_that_is_locked_out_says_who_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock held too long by another process is an error in our words."""
-    monkeypatch.setattr(sqlite_file, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(file, "LOCK_WAIT_S", 0.05)
     with opened(tmp_path / "x.db") as store, opened(tmp_path / "x.db") as other, other._writing():
         with pytest.raises(StoreUnavailable, match="another process kept it locked"):
             store.apply(one_maintenance())
@@ -249,7 +250,7 @@ def test_a_backup_that_does_not_fit_leaves_no_backup(tmp_path: Path) -> None:
         store.apply(change(maintenances=[maintenance(f"M{n}", description=KILOBYTE * 8) for n in range(50)]))
     with small_disk(tmp_path / "disk", "128k") as disk:
         with pytest.raises(StoreUnavailable, match="the disk is full"):
-            sqlite_file.backup(tmp_path / "x.db", disk / "copy.db")
+            file.backup(tmp_path / "x.db", disk / "copy.db")
         assert not (disk / "copy.db").exists()
 
 
@@ -263,10 +264,10 @@ def test_a_read_only_folder_is_refused_with_advice(tmp_path: Path) -> None:
     with opened(path) as store:
         store.apply(one_maintenance())
     before = path.read_bytes()
-    sqlite_file.backup(path, tmp_path / "copy.db")
+    file.backup(path, tmp_path / "copy.db")
     advice = "check that its folder exists and may be written"
     with read_only(path.parent):
-        for use in (SqliteStore, sqlite_file.migrate_file, lambda p: sqlite_file.restore(tmp_path / "copy.db", p)):
+        for use in (SqliteStore, file.migrate_file, lambda p: file.restore(tmp_path / "copy.db", p)):
             with pytest.raises(StoreUnavailable, match=advice):
                 use(path)
         with pytest.raises(StoreUnavailable, match=advice):
@@ -295,10 +296,10 @@ def test_a_backup_can_be_restored_from_a_read_only_disk(tmp_path: Path) -> None:
         store.apply(one_maintenance())
     shelf = tmp_path / "shelf"
     shelf.mkdir()
-    sqlite_file.backup(tmp_path / "x.db", shelf / "copy.db")
+    file.backup(tmp_path / "x.db", shelf / "copy.db")
     assert [p.name for p in shelf.iterdir()] == ["copy.db"]
     with read_only(shelf):
-        sqlite_file.restore(shelf / "copy.db", tmp_path / "y.db")
+        file.restore(shelf / "copy.db", tmp_path / "y.db")
     with opened(tmp_path / "y.db") as store:
         assert store.maintenance("M1") is not None
 
@@ -308,7 +309,7 @@ def test_a_backup_can_be_restored_from_a_read_only_disk(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sqlite.store import SqliteStore
 store = SqliteStore(Path(sys.argv[1]))
 store.hold()
 print("held", flush=True)
@@ -357,13 +358,13 @@ def test_close_lets_go_of_the_store(tmp_path: Path) -> None:
     with opened(path) as store:
         store.hold()
         with pytest.raises(StoreInUse):
-            sqlite_file.migrate_file(path)
+            file.migrate_file(path)
 
 
 def test_what_needs_a_database_does_not_make_one(tmp_path: Path) -> None:
     """A mistyped path is an error, not a new empty database."""
     missing = tmp_path / "typo.db"
-    for use in (sqlite_file.describe, sqlite_file.migrate_file, lambda p: sqlite_file.backup(p, tmp_path / "copy.db")):
+    for use in (file.describe, file.migrate_file, lambda p: file.backup(p, tmp_path / "copy.db")):
         with pytest.raises(NotFound, match="there is no database"):
             use(missing)
     assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.model import OrderState, Status
-from forewarn.store.sql import queries
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sql.scripts import queries
+from forewarn.store.sqlite.store import SqliteStore
 from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
 
 QUERIES = queries("sqlite")

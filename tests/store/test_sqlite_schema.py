@@ -11,9 +11,9 @@ import pytest
 
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Status
-from forewarn.store import sqlite_file
-from forewarn.store.sql import Migration, migrations
-from forewarn.store.sqlite import SqliteStore
+from forewarn.store.sql.scripts import Migration, migrations
+from forewarn.store.sqlite import file
+from forewarn.store.sqlite.store import SqliteStore
 from tests.store.things import (
     approval,
     at,
@@ -48,7 +48,7 @@ def _plain(sql: str | None) -> str:
 
 def migrated(path: Path) -> list[str]:
     path.touch()
-    return sqlite_file.migrate_file(path)
+    return file.migrate_file(path)
 
 
 def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
@@ -57,23 +57,23 @@ def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
     steps = migrated(tmp_path / "migrated.db")
     assert shape(tmp_path / "migrated.db") == shape(tmp_path / "fresh.db")
     assert len(shape(tmp_path / "fresh.db")) > 20
-    assert len(steps) == len(migrations("sqlite")) == sqlite_file.SCHEMA_VERSION
+    assert len(steps) == len(migrations("sqlite")) == file.SCHEMA_VERSION
 
 
 def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders and maintenances that were there before the lists came are found by scope like those that came after."""
     path = tmp_path / "x.db"
     with monkeypatch.context() as before:
-        before.setattr(sqlite_file, "migrations", lambda _: migrations("sqlite")[:2])
-        before.setattr(sqlite_file, "SCHEMA_VERSION", 2)
+        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:2])
+        before.setattr(file, "SCHEMA_VERSION", 2)
         migrated(path)
-    with closing(sqlite_file.connect(path)) as connection:
+    with closing(file.connect(path)) as connection:
         columns = "'Reboot', 'Platform', '2030', '', NULL, NULL, -1, '', 0, 'hold', 0, 0, 'Planned', NULL, 1, NULL"
         connection.execute(f"INSERT INTO maintenances VALUES ('M1', {columns})")
         connection.execute(put())
         connection.execute(put(id="'E2'", position=2, resources="""'["web-8"]'"""))
         connection.execute("INSERT INTO orders VALUES ('E1', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')")
-    assert sqlite_file.migrate_file(path) == [
+    assert file.migrate_file(path) == [
         "0003 operator_side",
         "0004 sightings",
         "0005 clock_hold",
@@ -88,14 +88,14 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
 
 def test_migrations_are_numbered_without_gaps() -> None:
     """The last number is the schema's version, so none may be missing or doubled."""
-    assert [step.number for step in migrations("sqlite")] == list(range(1, 1 + sqlite_file.SCHEMA_VERSION))
+    assert [step.number for step in migrations("sqlite")] == list(range(1, 1 + file.SCHEMA_VERSION))
 
 
 def test_migrating_twice_does_nothing(tmp_path: Path) -> None:
     """A database that is up to date stays as it is."""
     migrated(tmp_path / "x.db")
     before = shape(tmp_path / "x.db")
-    assert sqlite_file.migrate_file(tmp_path / "x.db") == []
+    assert file.migrate_file(tmp_path / "x.db") == []
     assert shape(tmp_path / "x.db") == before
 
 
@@ -103,17 +103,17 @@ def test_a_failing_step_rolls_back_whole(tmp_path: Path, monkeypatch: pytest.Mon
     """A step happens or does not: what it did before its fault is gone, the steps before it stay."""
     path = tmp_path / "x.db"
     migrated(path)
-    before, version = shape(path), sqlite_file.SCHEMA_VERSION
+    before, version = shape(path), file.SCHEMA_VERSION
     good = Migration(version + 1, "good", "ALTER TABLE scopes ADD COLUMN colour TEXT;")
     bad = Migration(version + 2, "bad", "CREATE TABLE half (x); DROP TABLE audit; INSERT INTO nowhere VALUES (1);")
-    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", version + 2)
-    monkeypatch.setattr(sqlite_file, "migrations", lambda _: (*migrations("sqlite"), replace(bad, number=version + 1)))
+    monkeypatch.setattr(file, "SCHEMA_VERSION", version + 2)
+    monkeypatch.setattr(file, "migrations", lambda _: (*migrations("sqlite"), replace(bad, number=version + 1)))
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        sqlite_file.migrate_file(path)
+        file.migrate_file(path)
     assert shape(path) == before
-    monkeypatch.setattr(sqlite_file, "migrations", lambda _: (*migrations("sqlite"), good, bad))
+    monkeypatch.setattr(file, "migrations", lambda _: (*migrations("sqlite"), good, bad))
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        sqlite_file.migrate_file(path)
+        file.migrate_file(path)
     after = shape(path)
     assert after["user_version"] == version + 1
     assert "colour" in str(after["table scopes"])
@@ -143,7 +143,7 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         )
     )
     store.close()
-    with closing(sqlite_file.connect(path)) as connection:
+    with closing(file.connect(path)) as connection:
         yield connection
 
 

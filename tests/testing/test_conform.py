@@ -22,7 +22,7 @@ from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, Report, Row
 from forewarn.testing.conform.stage import CLAIMS, Pace
-from tests.patience import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 AGENTS = Path(__file__).parent / "agents"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from forewarn.testing.control_api import MAX_WAITING
+from forewarn.operator.api.calls import CALLS
 from forewarn.testing.emulator import Emulator
-from forewarn.testing.recording import MAX_REQUESTS
-from forewarn.web.api.calls import CALLS
+from forewarn.testing.emulator_api import MAX_WAITING
+from forewarn.testing.request_log import MAX_REQUESTS
 from tests.testing.guests import Reply, approve, ask
 
 

@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 from forewarn.guest import Client
-from forewarn.testing.control_api import emulator_calls
 from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "emulator.md").read_text("utf-8")

@@ -141,7 +141,7 @@ def test_it_starts_without_what_it_does_not_need() -> None:
     """What only the command line, the portal's tables, pytest or a faster loop need is not imported with it."""
     program = "import sys, forewarn.testing.emulator; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
-    assert "forewarn.server" in done.stdout.split()
+    assert "forewarn.app.server" in done.stdout.split()
     assert not {"uvloop", "rich", "typer", "pytest"} & set(done.stdout.split())
 
 

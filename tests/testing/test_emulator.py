@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service, running
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
-from forewarn.server import Service, running
-from forewarn.settings import load
-from forewarn.testing.emulated import fleet_of
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import load
+from forewarn.testing.default_machines import fleet_of
 from forewarn.testing.emulator import OPERATOR, START, Emulator
-from forewarn.testing.recording import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
+from forewarn.testing.request_log import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
 
 FLEET = """

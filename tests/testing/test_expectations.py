@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.errors import NotFound
 from forewarn.testing.emulator import START, Emulator
 from forewarn.testing.expectations import ExpectationFailed, Expectations
-from forewarn.testing.recording import MAX_REQUESTS, WAITED_S, RequestLog
+from forewarn.testing.request_log import MAX_REQUESTS, WAITED_S, RequestLog
 from tests.testing.guests import METADATA, approve, ask
 
 WAITING = {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=30"}

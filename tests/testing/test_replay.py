@@ -20,13 +20,13 @@ import pytest
 from forewarn.cli.app import run
 from forewarn.core.errors import Invalid, InvalidSettings, Refused
 from forewarn.guest import Client
-from forewarn.testing import recordings
+from forewarn.testing import recording_file
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.recorder import Recorder
-from forewarn.testing.recordings import Line, read_recording
+from forewarn.testing.recording_file import Line, read_recording
 from forewarn.testing.scenarios import scenario
-from forewarn.testing.scenarios.playing import emulator_for, play_on
-from forewarn.testing.scrubbing import Scrubber
+from forewarn.testing.scenarios.player import emulator_for, play_on
+from forewarn.testing.scrubber import Scrubber
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask
 
 WITHIN_S = 30
@@ -335,7 +335,7 @@ def test_a_scrubbed_recording_has_no_name_in_it(tmp_path: Path) -> None:
 )
 def test_whatever_came_is_scrubbed(body: bytes) -> None:
     """What is no document, or no JSON, has no name left either."""
-    line = Scrubber().line(Line(at_s=0, status=200, **recordings.body_fields(body)))  # type: ignore[arg-type]
+    line = Scrubber().line(Line(at_s=0, status=200, **recording_file.body_fields(body)))  # type: ignore[arg-type]
     assert b"vm-7" not in line.raw
     assert len(line.raw) < 100
 
@@ -473,10 +473,10 @@ def test_a_broken_line_is_told(line: str, complaint: str, tmp_path: Path) -> Non
 def test_a_recording_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of bytes and of lines, for whoever reads it and whoever writes it."""
     path = file_of(tmp_path, said(0, document(1)), said(1, document(2)))
-    monkeypatch.setattr(recordings, "MAX_LINES", 1)
+    monkeypatch.setattr(recording_file, "MAX_LINES", 1)
     with pytest.raises(InvalidSettings, match="1 to 1 others: this has 3"):
         read_recording(path)
-    monkeypatch.setattr(recordings, "MAX_FILE_BYTES", 20)
+    monkeypatch.setattr(recording_file, "MAX_FILE_BYTES", 20)
     with pytest.raises(InvalidSettings, match="larger than 20 bytes"):
         read_recording(path)
     monkeypatch.setattr("forewarn.testing.recorder.MAX_LINES", 1)

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from forewarn.app.server import Service
 from forewarn.cli.app import app
 from forewarn.core.errors import ForewarnError, Invalid, NotFound, Refused
 from forewarn.core.model import Actor
 from forewarn.guest import Client
 from forewarn.guest.errors import NotReady
-from forewarn.server import Service
-from forewarn.settings import Settings
+from forewarn.service.settings import Settings
 from forewarn.store import EventQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scenario_names
-from forewarn.testing.scenarios.playing import Play, emulator_for, play_alone, play_on, story_ids
+from forewarn.testing.scenarios.player import Play, emulator_for, play_alone, play_on, story_ids
 from forewarn.testing.stories import START, play
-from forewarn.testing.storytext import parse_story
+from forewarn.testing.story_text import parse_story
 from tests.testing.guests import ask
 
 ROOT = Path(__file__).parents[2]

@@ -12,26 +12,26 @@ import typer
 
 from forewarn import __version__
 from forewarn.cli import (
-    audits,
-    clocks,
-    conforming,
-    databases,
-    emulating,
-    events,
-    fleets,
-    machines,
-    maintenances,
-    orders,
-    recording,
-    scenarios,
-    scopes,
-    statuses,
-    tokens,
+    audit,
+    clock,
+    conform,
+    db,
+    emulate,
+    event,
+    fleet,
+    machine,
+    maintenance,
+    order,
+    record,
+    scenario,
+    scope,
+    status,
+    token,
 )
 from forewarn.cli.client import NotReachable
-from forewarn.cli.databases import Config, Store
-from forewarn.cli.desk import command
-from forewarn.cli.words import plain
+from forewarn.cli.db import Config, Store
+from forewarn.cli.formatting import plain
+from forewarn.cli.session import command
 from forewarn.core.errors import ForewarnError, InvalidFleet, InvalidSettings
 
 HELP_COLUMNS = 100
@@ -44,8 +44,8 @@ app = typer.Typer(
     context_settings={"max_content_width": HELP_COLUMNS},
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
 )
-command(app, "status")(statuses.status)
-for noun in (fleets, scopes, machines, maintenances, events, orders, audits, tokens, clocks, databases, scenarios):
+command(app, "status")(status.status)
+for noun in (fleet, scope, machine, maintenance, event, order, audit, token, clock, db, scenario):
     app.add_typer(noun.app)
 
 
@@ -102,7 +102,8 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="`debug`, `info`, `warning` or `error` [default: info]")] = None,
 ) -> None:
     """Run the service until SIGTERM; prints one line beginning with `ready` when everything listens."""
-    from forewarn import logs, server, settings
+    from forewarn.app import server
+    from forewarn.service import logs, settings
 
     flags = {
         "store": store,
@@ -138,10 +139,10 @@ def serve(
     server.serve(loaded, say=lambda line: print(line, flush=True))
 
 
-app.command("emulate")(emulating.emulate)
-app.command("record")(recording.record)
+app.command("emulate")(emulate.emulate)
+app.command("record")(record.record)
 # What follows the first word of the agent's command is the agent's.
-app.command("conform", context_settings={"allow_interspersed_args": False})(conforming.conform)
+app.command("conform", context_settings={"allow_interspersed_args": False})(conform.conform)
 
 
 @app.command()
@@ -152,11 +153,11 @@ def demo(
     speed: Annotated[str, typer.Option(help="How fast the clock runs, `1x` to `600x`.")] = "60x",
 ) -> None:
     """Show it all at work: an example fleet, guests that answer, maintenance that keeps coming. Leaves nothing behind."""
-    from forewarn import logs
-    from forewarn.demo import house
+    from forewarn.demo import run
+    from forewarn.service import logs
 
     logs.set_up("warning")
-    house.run(port=port, speed=speed, program=_program(), say=lambda text: print(text, flush=True))
+    run.run(port=port, speed=speed, program=_program(), say=lambda text: print(text, flush=True))
 
 
 def _program() -> str:

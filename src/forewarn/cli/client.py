@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from forewarn import __version__
-from forewarn.cli.finding import Place
+from forewarn.cli.server_lookup import Place
 from forewarn.core.errors import ForewarnError, InvalidSettings
 
 CONNECT_S = 10.0

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forewarn.cli.words import plain
+from forewarn.cli.formatting import plain
 
 STYLES: Mapping[str, str] = {
     "Planned": "dim",

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from forewarn.control import Control
 from forewarn.core.errors import ForewarnError
 from forewarn.core.model import Actor, EventType, Maintenance, Request, Scope, Source, Targets
+from forewarn.service.control import Control
 from forewarn.store import Store
 
 DIRECTOR = Actor("demo", "its director")

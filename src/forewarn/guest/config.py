@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import BOOT_ID_FILE
+from forewarn.guest.config_values import (
+    flag,
+    keys_of,
+    one_of,
+    others_may_change,
+    others_may_write,
+    seconds,
+    text,
+    words,
+)
 from forewarn.guest.discovery import normal_endpoint
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
-from forewarn.guest.reading import flag, keys_of, one_of, others_may_change, others_may_write, seconds, text, words
 
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 100

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import Time, shown
+from forewarn.guest.config_values import others_may_write
 from forewarn.guest.errors import ConfigError, JournalError, JournalInUse
-from forewarn.guest.reading import others_may_write
 
 try:
     import fcntl

@@ -16,8 +16,8 @@ from forewarn.guest import config as configuration
 from forewarn.guest import journal as journals
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time, boot_id, shown
+from forewarn.guest.config_values import seconds
 from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
-from forewarn.guest.reading import seconds
 
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
 

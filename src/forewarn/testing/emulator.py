@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from forewarn.clock import Clock, ManualClock, clock_for
+from forewarn.app.server import MIN_TOKEN_CHARS, Service, environment_token, new_id, running
 from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
@@ -30,21 +30,21 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.server import MIN_TOKEN_CHARS, Service, environment_token, new_id, running
-from forewarn.settings import Settings, load, on_loopback
+from forewarn.endpoint.connection import NewConnection
+from forewarn.endpoint.protocol import ANY_HOST
+from forewarn.operator.api.access import ENVIRONMENT_TOKEN
+from forewarn.operator.api.calls import CALLS
+from forewarn.service.clock import Clock, ManualClock, clock_for
+from forewarn.service.settings import Settings, load, on_loopback
 from forewarn.store.memory import MemoryStore
-from forewarn.testing.control_api import emulator_calls
-from forewarn.testing.emulated import SCOPE, fleet_of
+from forewarn.testing.default_machines import SCOPE, fleet_of
+from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import Fault, Playbook, listed, parse_faults, read_faults
-from forewarn.testing.listening import RecordedConnection
-from forewarn.testing.recording import Asked, RequestLog
-from forewarn.testing.recordings import read_recording
-from forewarn.testing.replaying import Replay, ReplayedConnection
-from forewarn.web.answers import ANY_HOST
-from forewarn.web.api.access import ENVIRONMENT_TOKEN
-from forewarn.web.api.calls import CALLS
-from forewarn.web.guest import NewConnection
+from forewarn.testing.recorded_connection import RecordedConnection
+from forewarn.testing.recording_file import read_recording
+from forewarn.testing.replay import Replay, ReplayedConnection
+from forewarn.testing.request_log import Asked, RequestLog
 
 MAX_MACHINES = 250
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@
 Times here are real seconds: a guest is a real program.
 """
 
-from forewarn.testing.recording import Asked, RequestLog
+from forewarn.testing.request_log import Asked, RequestLog
 
 WITHIN_S = 10.0
 __tracebackhide__ = True  # pytest shows the test's own line

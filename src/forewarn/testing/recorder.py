@@ -15,7 +15,7 @@ from forewarn.guest.client import NEWEST_VERSION, PATH
 from forewarn.guest.clock import Time, shown
 from forewarn.guest.errors import EndpointError, NoAnswer, Unreachable
 from forewarn.guest.transport import Answer, Transport
-from forewarn.testing.recordings import (
+from forewarn.testing.recording_file import (
     FORMAT,
     HEADERS,
     MAX_FILE_BYTES,
@@ -28,7 +28,7 @@ from forewarn.testing.recordings import (
     header_complaint,
     written,
 )
-from forewarn.testing.scrubbing import Scrubber
+from forewarn.testing.scrubber import Scrubber
 
 Heard = Callable[[float, Answer | EndpointError], None]
 

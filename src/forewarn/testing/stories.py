@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from forewarn.clock import ManualClock
+from forewarn.app.server import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
@@ -29,10 +29,10 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.server import Service
-from forewarn.settings import Settings
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import Settings
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from forewarn.testing.storytext import fleet_of, parse_story, setting
+from forewarn.testing.story_text import fleet_of, parse_story, setting
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 200

@@ -10,11 +10,11 @@ import signal
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
+from forewarn.guest.config_values import keys_of, seconds, values, words
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import process
 from forewarn.guest.handlers.command import missing_program
-from forewarn.guest.handlers.saved import checksum_of, mark_of, to_disk
-from forewarn.guest.reading import keys_of, seconds, values, words
+from forewarn.guest.handlers.saved_file import checksum_of, mark_of, to_disk
 from forewarn.guest.steps import POLL_S, Run, start_ticks
 
 UNDOES_AGAIN = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
+from forewarn.guest.config_values import keys_of, words
 from forewarn.guest.errors import ConfigError
-from forewarn.guest.reading import keys_of, words
 from forewarn.guest.steps import Run
 
 

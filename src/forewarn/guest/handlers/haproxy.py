@@ -11,9 +11,9 @@ import logging
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
+from forewarn.guest.config_values import address, count, keys_of, seconds, words
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed, Unanswered
 from forewarn.guest.handlers.haproxy_runtime import Place, Seen, asked, servers
-from forewarn.guest.reading import address, count, keys_of, seconds, words
 from forewarn.guest.sockets import Deadline
 from forewarn.guest.steps import Run, drain_end_s
 

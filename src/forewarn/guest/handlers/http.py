@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from forewarn.guest.config_values import keys_of, text
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.http_registrar import Change, Look, change, headers_of, look, named
-from forewarn.guest.reading import keys_of, text
 from forewarn.guest.steps import Run
 
 # An interrupted undoing is done again: what is undone already it leaves as it is.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
+from forewarn.guest.config_values import count, keys_of, one_of, readable_secret, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
-from forewarn.guest.reading import count, keys_of, one_of, readable_secret, text
 from forewarn.guest.transport import Answer, Transport
 
 METHODS = ("PUT", "POST", "DELETE", "PATCH")

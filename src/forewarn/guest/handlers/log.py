@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 
+from forewarn.guest.config_values import keys_of, text
 from forewarn.guest.errors import ConfigError, StepFailed
-from forewarn.guest.reading import keys_of, text
 from forewarn.guest.steps import Run
 
 

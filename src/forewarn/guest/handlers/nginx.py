@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from typing import Any, Callable, List, Mapping, NamedTuple, Tuple
 
+from forewarn.guest.config_values import count, keys_of, seconds, text, words
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
 from forewarn.guest.handlers.process import command_line, pid_of
-from forewarn.guest.reading import count, keys_of, seconds, text, words
 from forewarn.guest.steps import POLL_S, Run, children, drain_end_s
 
 # An interrupted undoing is done again: what is undone already it leaves as it is.

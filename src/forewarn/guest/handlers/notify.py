@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 from urllib.parse import urlsplit
 
+from forewarn.guest.config_values import keys_of, readable_secret, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
-from forewarn.guest.reading import keys_of, readable_secret, text
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Transport
 

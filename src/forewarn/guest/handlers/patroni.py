@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
+from forewarn.guest.config_values import keys_of, readable_secret, text, values
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers.members import (
+from forewarn.guest.handlers.patroni_members import (
     LEADING,
     LOOK_S,
     Member,
@@ -20,8 +21,7 @@ from forewarn.guest.handlers.members import (
     receivers,
     switch,
 )
-from forewarn.guest.handlers.patience import for_a_while
-from forewarn.guest.reading import keys_of, readable_secret, text, values
+from forewarn.guest.handlers.polling import for_a_while
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True

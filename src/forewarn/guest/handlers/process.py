@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Tuple
 
+from forewarn.guest.config_values import flag, keys_of, seconds, text, words
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers.command import missing_program
-from forewarn.guest.reading import flag, keys_of, seconds, text, words
 from forewarn.guest.steps import POLL_S, Run, alive
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional, Tuple
 
+from forewarn.guest.config_values import address, keys_of, readable_secret, values, words
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers.replication import Spec, agreed, mine, must, say_to, say_to_sentinel, side, split
-from forewarn.guest.handlers.resp import Complaint
-from forewarn.guest.handlers.takeover import LOOK_S, by_failover, by_sentinel, call_off
-from forewarn.guest.reading import address, keys_of, readable_secret, values, words
+from forewarn.guest.handlers.redis_protocol import Complaint
+from forewarn.guest.handlers.redis_replication import Spec, agreed, mine, must, say_to, say_to_sentinel, side, split
+from forewarn.guest.handlers.redis_takeover import LOOK_S, by_failover, by_sentinel, call_off
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True

@@ -6,8 +6,8 @@ import re
 import shutil
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
+from forewarn.guest.config_values import flag, keys_of, words
 from forewarn.guest.errors import ConfigError, StepFailed
-from forewarn.guest.reading import flag, keys_of, words
 from forewarn.guest.steps import POLL_S, Run
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")

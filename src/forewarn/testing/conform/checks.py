@@ -12,9 +12,9 @@ from urllib.parse import parse_qsl
 from forewarn.core.document import VERSIONS
 from forewarn.core.model import Actor
 from forewarn.testing.conform.stage import MACHINE, SEEN_WITHIN_S, AgentFailed, Stage
-from forewarn.testing.emulated import SCOPE
+from forewarn.testing.default_machines import SCOPE
 from forewarn.testing.emulator import Scheduled
-from forewarn.testing.recording import Asked
+from forewarn.testing.request_log import Asked
 
 IDLE_S = 3.0
 ENDS_WITHIN_S = 5.0

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, Scope, ScopeKind
-from forewarn.testing.emulated import SCOPE
+from forewarn.testing.default_machines import SCOPE
 from forewarn.testing.emulator import Emulator, Scheduled
 from forewarn.testing.faults import Fault
-from forewarn.testing.recording import Asked
+from forewarn.testing.request_log import Asked
 
 if TYPE_CHECKING:
     from forewarn.testing.conform.behaviours import Behaviour

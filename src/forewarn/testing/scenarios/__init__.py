@@ -14,7 +14,7 @@ from forewarn.core.errors import ForewarnError, Invalid, NotFound
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine
 from forewarn.testing.stories import UNTIL, Player
-from forewarn.testing.storytext import MAX_BYTES, Step, fleet_of, parse_story, setting
+from forewarn.testing.story_text import MAX_BYTES, Step, fleet_of, parse_story, setting
 
 MAX_MACHINES = 250  # each has an address of its own, 127.0.0.N
 DOMAINS = 5

@@ -1,0 +1,140 @@
+"""How this node is: what /readyz and /metrics say of it, and nothing that anything is decided by.
+
+Whoever asks must not wait for a database that may not answer: what only the database knows is asked for while it was heard
+of just now, and at most every few seconds, however often somebody asks.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from datetime import datetime
+
+from forewarn.core.errors import ServiceError
+from forewarn.endpoint.documents import Documents
+from forewarn.endpoint.endpoint import Guests
+from forewarn.operator.metrics import Facts, Following, GuestCounts
+from forewarn.service.clock import Clock
+from forewarn.service.control import Control
+from forewarn.service.follower import UNREADY_AFTER_S, Follower
+from forewarn.service.settings import Settings, is_postgres
+from forewarn.service.ticker import Ticker
+from forewarn.store import Backlog, SharedStore, Store
+
+# Counting what is open takes longer the more there is: not at every request of whoever may look.
+BACKLOG_KEPT_S = 2.0
+
+
+class Health:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        control: Control,
+        clock: Clock,
+        ticker: Ticker,
+        follower: Follower | None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._control = control
+        self._clock = clock
+        self._ticker = ticker
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._counted: tuple[float, Backlog | None] = (0.0, None)
+
+    def store_works(self) -> str:
+        """ "" or what is wrong with the store."""
+        if self._follower is not None:
+            return self._follower.complaint() or self._ticker.complaint()
+        try:
+            self._store.next_wakeup()
+        except ServiceError as error:
+            return str(error)
+        return ""
+
+    def warnings(self) -> dict[str, str]:
+        """What works, and should be better."""
+        found = {"store": self._follower.warning} if self._follower is not None and self._follower.warning else {}
+        with suppress(ServiceError):
+            hold = self._control.clock_hold() if self.can_be_asked() else None
+            if hold is not None:
+                found["clock"] = (
+                    f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
+                )
+        return found
+
+    def facts(self, documents: Documents) -> Facts:
+        backlog, held, now = None, None, self._clock.glance()
+        if self.can_be_asked():
+            with suppress(ServiceError):
+                backlog = self._backlog()
+                held = self._control.clock_hold() is not None
+        ticked_s = self._ticker.cycled_at_s
+        return Facts(
+            role=self._settings.role,
+            store="postgresql"
+            if is_postgres(self._settings.store)
+            else (self._settings.store or "sqlite").split(":")[0],
+            leads=self._ticker.leads,
+            ticked_ago_s=None if ticked_s is None else time.monotonic() - ticked_s,
+            taken_over=self._ticker.taken_over,
+            scopes=len(documents.views),
+            machines=documents.machines,
+            following=self._following(),
+            clock_held=held,
+            backlog=backlog,
+            overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
+            due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),
+        )
+
+    def _following(self) -> Following | None:
+        follower, store = self._follower, self._store
+        if follower is None or not isinstance(store, SharedStore):
+            return None
+        connections = store.connections()
+        return Following(
+            silent_s=follower.silent_s(),
+            away=connections.away,
+            synchronous=not follower.warning,
+            timeline=follower.timeline,
+            connections=connections,
+        )
+
+    def can_be_asked(self) -> bool:
+        """Whether the store has just answered."""
+        return self._follower is None or self._follower.silent_s() <= UNREADY_AFTER_S
+
+    def _backlog(self) -> Backlog | None:
+        with self._lock:
+            counted_s, backlog = self._counted
+            if backlog is None or time.monotonic() - counted_s > BACKLOG_KEPT_S:
+                backlog = self._store.backlog()
+                self._counted = (time.monotonic(), backlog)
+            return backlog
+
+
+def guest_counts(guests: Guests) -> GuestCounts:
+    """Copy the guest listener's counters for the metrics page."""
+    counters = guests.counters
+    by_status = dict(counters.outcomes)
+    by_status[200] = by_status.get(200, 0) + counters.remembered - counters.not_modified
+    by_status[304] = by_status.get(304, 0) + counters.not_modified
+    return GuestCounts(
+        by_status=by_status,
+        remembered=counters.remembered,
+        parsed=counters.parsed,
+        connections=len(guests.connections),
+        waiting=sum(len(view.waiters) for view in list(guests.documents.views.values()) if view.waiters),
+        accepted=counters.accepted,
+        refused=counters.refused,
+        timed_out=counters.timed_out,
+        unknown=counters.unknown,
+        forged=counters.forged,
+        rendered=guests.documents.rendered_states,
+    )
+
+
+def _ago_s(now: datetime, moment: datetime | None) -> float:
+    """0 for what lies ahead, and for what there is not."""
+    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

@@ -1,0 +1,168 @@
+"""One node, wired: control, ticker and follower, and what guests are answered from. No threads, no sockets, no settings.
+
+`server` gives it those; the simulation runs the same parts in one thread. The machine's own clocks come in here, for all of
+them.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor as Writer
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from forewarn.core.errors import ServiceError
+from forewarn.endpoint.documents import Caller, Documents
+from forewarn.endpoint.endpoint import Guests, Limits
+from forewarn.endpoint.identity import Trust
+from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.loop import Loop
+from forewarn.executors import Executor
+from forewarn.service.clock import Clock, KeptClock, boot_clock_s
+from forewarn.service.control import Control
+from forewarn.service.follower import Follower
+from forewarn.service.ticker import Ticker
+from forewarn.store import SharedStore, Store
+
+log = logging.getLogger("forewarn.app.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The clocks of this machine that nobody sets: for waiting, and to hold a wall clock against."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    boot_s: Callable[[], float] = boot_clock_s
+
+
+REAL = Times()
+
+
+def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptClock]:
+    """From here on nothing is missed of what other nodes do to the store, and its time is ours."""
+    clock = KeptClock(shared.now, times.boot_s, times.monotonic)
+    follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
+    try:
+        follower.begin()
+    except BaseException:
+        follower.close()
+        raise
+    return follower, clock
+
+
+class Node:
+    """Control and ticker on a store. Where other nodes use it too, `shared` is the store again and there is a follower."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        executor: Executor,
+        *,
+        name: str,
+        new_id: Callable[[], str],
+        order_timeout_s: int,
+        retain_history_s: int,
+        shared: SharedStore | None = None,
+        follower: Follower | None = None,
+        may_tick: bool = True,
+        alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
+        pause: Callable[[int], None] = lambda _: None,
+        times: Times = REAL,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.executor = executor
+        self.follower = follower
+        self.times = times
+        self.control = Control(
+            store,
+            clock,
+            new_id=new_id,
+            order_timeout_s=order_timeout_s,
+            node=name,
+            monotonic=times.monotonic,
+            pause=pause,
+        )
+        self.ticker = Ticker(
+            self.control,
+            store,
+            clock,
+            executor,
+            node=name,
+            retain_history_s=retain_history_s,
+            shared=shared,
+            may_tick=may_tick,
+            alone=alone,
+            monotonic=times.monotonic,
+        )
+        if follower is not None:
+            follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
+
+
+class GuestParts:
+    """Documents in memory, who asked lately, and the one writer that every write of a guest waits for in line."""
+
+    def __init__(
+        self,
+        node: Node,
+        writer: Writer,
+        loop: Loop,
+        *,
+        limits: Limits,
+        trust: Trust,
+        max_stale_s: float,
+        disable_after_s: int,
+        first_call_delay_s: float = 0.0,
+        listens: bool = True,
+    ) -> None:
+        """Unless it listens to guests, nobody's silence means anything to it."""
+        self._writer = writer
+        follower, monotonic = node.follower, node.times.monotonic
+        self.documents = Documents(
+            node.store, node.clock, max_stale_s=max_stale_s if follower is not None else None, monotonic=monotonic
+        )
+        self.documents.load()
+        node.control.listen(self.documents.heard)
+        node.control.listen_to_answers(self.documents.at_least)
+        node.ticker.add_chore(self.documents)
+        if follower is not None:
+            follower.listen(self.documents.follow)
+        self.guests = Guests(
+            self.documents,
+            node.control,
+            writer,
+            loop,
+            limits=limits,
+            trust=trust,
+            first_call_delay_s=first_call_delay_s,
+            monotonic=monotonic,
+        )
+        self._attendance = Attendance(self.documents, node.control, node.store, disable_after_s=disable_after_s)
+        if listens:
+            node.ticker.add_chore(self._attendance)
+
+    def _write_seen(self) -> None:
+        if seen := self.guests.take_seen():
+            self._writer.submit(self._try_seen, seen)
+
+    def _try_seen(self, seen: list[Caller]) -> None:
+        if not try_to_write(lambda: self._attendance.write(seen)):
+            self.guests.loop.call_from_thread(lambda: self.guests.not_written(seen))
+
+    def _write_sightings(self) -> None:
+        """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
+        if sightings := self.guests.take_sightings():
+            written = self._writer.submit(try_to_write, lambda: self._attendance.write_sightings(sightings))
+            written.add_done_callback(lambda _: self.guests.loop.call_from_thread(self._write_sightings))
+
+
+def try_to_write(write: Callable[[], None]) -> bool:
+    try:
+        write()
+        return True
+    except ServiceError as error:
+        log.warning("when guests were last seen was not saved: %s", error)
+    except Exception:
+        log.exception("when guests were last seen was not saved")
+    return False

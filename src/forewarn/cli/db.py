@@ -1,0 +1,141 @@
+"""`forewarn db`: look after the database. The one noun that opens the store itself, also without a service."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forewarn.cli.output import Out
+from forewarn.cli.session import AsJson, group
+from forewarn.core.errors import InvalidSettings
+
+app = group("db", "Look after the database.")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", envvar="FOREWARN_CONFIG", help="A TOML file of settings.", show_default=False)
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="`sqlite:PATH`, `postgresql://USER@HOST/DATABASE` or `memory:` [default: a file in the user's state directory]",
+    ),
+]
+
+
+@app.command("status")
+def status(store: Store = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Where the database is, its schema, and how much is in it."""
+    database = _database(store, config)
+    facts = [("database", database.name), *database.describe()]
+    if as_json:
+        Out(as_json=True).json({name.replace(" ", "_"): value for name, value in facts})
+        return
+    for name, value in facts:
+        print(f"{name:<10} {value}")
+
+
+@app.command("migrate")
+def migrate(store: Store = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Bring the database up to this version's schema; nothing happens when it is there already."""
+    database = _database(store, config)
+    steps = database.migrate()
+    if as_json:
+        Out(as_json=True).json({"database": database.name, "applied": steps, "schema": database.newest_schema})
+        return
+    for step in steps:
+        print(f"applied {step}")
+    print(f"{database.name} has schema {database.newest_schema}")
+
+
+@app.command("backup")
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
+    store: Store = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the embedded database in one consistent piece, also while the service runs; for PostgreSQL use pg_dump."""
+    from forewarn.store.sqlite import file
+
+    path = _file(store, config, "pg_dump --format=custom --file=FILE DATABASE")
+    file.backup(path, target)
+    size = target.stat().st_size
+    if as_json:
+        Out(as_json=True).json({"database": str(path), "backup": str(target), "bytes": size})
+    else:
+        print(f"{path} -> {target} ({size:,} bytes)")
+
+
+@app.command("restore")
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A backup made by `forewarn db backup`.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before replacing what is there.")] = False,
+    store: Store = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the embedded database by a backup, whole or not at all; the service must not be running.
+
+    For PostgreSQL use pg_restore into a new database: its nodes begin a new epoch by themselves."""
+    from forewarn.store.sqlite import file
+
+    path = _file(store, config, "pg_restore --dbname=DATABASE FILE, into a new database")
+    if path.exists() and not yes:
+        typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
+    file.restore(source, path)
+    if as_json:
+        Out(as_json=True).json({"backup": str(source), "database": str(path)})
+    else:
+        print(f"{source} -> {path}")
+
+
+class _Embedded:
+    def __init__(self, path: Path) -> None:
+        from forewarn.store.sqlite import file
+
+        self.name, self._path, self._file = str(path), path, file
+        self.newest_schema = file.SCHEMA_VERSION
+
+    def describe(self) -> list[tuple[str, str]]:
+        return self._file.describe(self._path)
+
+    def migrate(self) -> list[str]:
+        return self._file.migrate_file(self._path)
+
+
+class _Shared:
+    def __init__(self, address: str) -> None:
+        from forewarn.store.postgres import dsn, schema
+
+        self._dsn, self._schema = dsn.Dsn(address), schema
+        self.name, self.newest_schema = self._dsn.shown, schema.SCHEMA_VERSION
+
+    def describe(self) -> list[tuple[str, str]]:
+        return self._schema.describe(self._dsn)
+
+    def migrate(self) -> list[str]:
+        return self._schema.migrate(self._dsn)
+
+
+def _database(store: str | None, config: Path | None) -> _Embedded | _Shared:
+    from forewarn.service import settings
+
+    loaded = settings.load({"store": store}, os.environ, config)
+    if settings.is_postgres(loaded.store):
+        return _Shared(loaded.store_direct or loaded.store)
+    return _Embedded(_file(store, config, ""))
+
+
+def _file(store: str | None, config: Path | None, instead: str) -> Path:
+    """Of the embedded database; `instead` is what to do where it is another."""
+    from forewarn.service import settings
+
+    loaded = settings.load({"store": store}, os.environ, config)
+    if settings.is_postgres(loaded.store):
+        raise InvalidSettings(f"store: PostgreSQL brings its own tools for this: {instead}")
+    path = settings.store_path(loaded)
+    if path is None:
+        raise InvalidSettings("store: a memory: store has no file; name one with --store sqlite:PATH")
+    return path

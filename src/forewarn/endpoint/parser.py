@@ -1,0 +1,187 @@
+"""Bytes in, requests out: a parser (httptools) with our limits around it. Knows nothing of callers or documents.
+
+The parser is strict about headers and framing but speaks more than HTTP/1: what it lets through beyond the grammar is
+refused here. A request either reads exactly as the grammar has it, or the connection ends with an error.
+"""
+
+from typing import Any
+
+import httptools
+
+from forewarn.endpoint import protocol
+from forewarn.endpoint.protocol import Answer, Request
+
+END_OF_HEAD = b"\r\n\r\n"
+# A chunked body in the smallest chunks, "1\r\nx\r\n", costs six bytes a byte; whoever sends more is not sending a body.
+RAW_BYTES_PER_BODY_BYTE = 8
+BLANKS = " \t"
+
+
+class Reader:
+    """One connection's parser. After `feed`: `requests` that are complete, `problem` if the rest cannot be read."""
+
+    __slots__ = (
+        "_body", "_body_bytes", "_expects", "_head", "_head_done", "_headers", "_left_bytes", "_max_body_bytes",
+        "_max_head_bytes", "_max_headers", "_parser", "_raw_bytes", "_tail", "_target", "_upgraded", "partial", "problem",
+        "requests",
+    )  # fmt: skip
+
+    def __init__(self, *, max_head_bytes: int, max_headers: int, max_body_bytes: int) -> None:
+        self._max_head_bytes = max_head_bytes
+        self._max_headers = max_headers
+        self._max_body_bytes = max_body_bytes
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self.requests: list[Request] = []
+        self.problem: Answer | None = None
+        self.partial = False
+        self._expects = False
+        self._tail = b""
+        self._upgraded: Request | None = None
+        self._clear()
+
+    def feed(self, data: bytes) -> None:
+        """The parser gets no byte of a request together with bytes of the one before: we always know where each begins."""
+        while data and self.problem is None:
+            size = self._size_of_next(data)
+            self._feed(data[:size])
+            data = data[size:]
+
+    def _size_of_next(self, data: bytes) -> int:
+        """Up to the end of a head or of chunks, which both end with an empty line, or of a body of known length."""
+        if self._left_bytes:
+            return min(self._left_bytes, len(data))
+        found = (self._tail + data).find(END_OF_HEAD)
+        if found < 0:
+            self._tail = (self._tail + data)[-3:]
+            return len(data)
+        size = found + len(END_OF_HEAD) - len(self._tail)
+        self._tail = b""
+        return size
+
+    def _feed(self, piece: bytes) -> None:
+        if not self.partial:
+            self._clear()
+        self._raw_bytes += len(piece)
+        if not self._head_done:
+            self._head += piece
+            if self._raw_bytes > self._max_head_bytes:
+                self.problem = protocol.HEADERS_TOO_LARGE
+        elif self._raw_bytes > self._max_head_bytes + RAW_BYTES_PER_BODY_BYTE * self._max_body_bytes:
+            self.problem = protocol.TOO_LARGE
+        if self.problem is not None:
+            return
+        if self._left_bytes:
+            self._left_bytes -= len(piece)
+        if self._upgraded is not None:
+            self._take(piece, self._upgraded)
+        else:
+            self._parse(piece)
+
+    def _parse(self, piece: bytes) -> None:
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # "A server MAY ignore a received Upgrade header field": this request's body or the next one follows
+        except httptools.HttpParserError:
+            self.problem = self.problem or protocol.MALFORMED
+
+    def _take(self, piece: bytes, request: Request) -> None:
+        """The parser believes that nothing of ours follows an Upgrade: the body of such a request is taken here."""
+        request.body += piece
+        if not self._left_bytes:
+            self._upgraded = None
+            self._complete(request)
+
+    def wants_continue(self) -> bool:
+        """Once: the client waits for `100 Continue` before it sends the body."""
+        wants = self._expects and self.partial and self.problem is None
+        self._expects = False
+        return wants
+
+    # -- called by the parser
+
+    def on_message_begin(self) -> None:
+        self.partial = True
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer comes too late to say anything: a Metadata header after the body is none.
+        if not self._head_done:
+            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(BLANKS)))
+
+    def on_headers_complete(self) -> None:
+        self._head_done = True
+        if len(self._headers) > self._max_headers:
+            self._stop(protocol.HEADERS_TOO_LARGE)
+        version = self._parser.get_http_version()
+        self._check_line(version)
+        for name, value in self._headers:
+            if name == "content-length":
+                self._left_bytes = int(value)
+                if self._left_bytes > self._max_body_bytes:
+                    self._too_large()
+            if name == "transfer-encoding" and (
+                value.lower() != "chunked" or version != "1.1" or self._parser.should_upgrade()
+            ):
+                self._stop(protocol.MALFORMED)
+            if name == "expect":
+                self._expects = value.lower() == "100-continue" and version == "1.1"
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._max_body_bytes:
+            self._too_large()
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request = self._request(b"".join(self._body))
+        if self._left_bytes and self._parser.should_upgrade():
+            self._upgraded = request
+        else:
+            self._complete(request)
+
+    # -- behind it
+
+    def _check_line(self, version: str) -> None:
+        """`GET /path HTTP/1.1`, one space each: the parser also knows RTSP, Icecast, HTTP/0.9 and longer gaps."""
+        line = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._target, version.encode())
+        exact = self._head.lstrip(b"\r\n").startswith(line)
+        if not exact or version not in ("1.0", "1.1") or b"#" in self._target:
+            self._stop(protocol.MALFORMED)
+
+    def _request(self, body: bytes) -> Request:
+        version = self._parser.get_http_version()
+        return Request(
+            method=self._parser.get_method().decode("latin-1"),
+            target=self._target.decode("latin-1"),
+            headers=self._headers,
+            body=body,
+            http_1_0=version == "1.0",
+            keep_alive=bool(self._parser.should_keep_alive()),
+        )
+
+    def _complete(self, request: Request) -> None:
+        self.requests.append(request)
+        self.partial = False
+        self._expects = False
+
+    def _too_large(self) -> None:
+        """The request is answered as far as it can be judged without its body, and the connection ends."""
+        request = self._request(b"")
+        request.too_large, request.keep_alive = True, False
+        self.requests.append(request)
+        self.partial = False
+        self._stop(protocol.TOO_LARGE)
+
+    def _stop(self, problem: Answer) -> None:
+        self.problem = self.problem or problem
+        raise ValueError("stop")  # the parser turns it into its own error and stops
+
+    def _clear(self) -> None:
+        self._target = self._head = b""
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+        self._body_bytes = self._raw_bytes = self._left_bytes = 0
+        self._head_done = False

@@ -1,0 +1,210 @@
+"""What /metrics says, in Prometheus' format: what guests and operators asked for, and how this node is.
+
+Everything is read when somebody asks; nothing here is on a guest's way. Counters are kept by whoever counts. What only the
+store knows is left out while the store is away: no figure is better than an old one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forewarn import __version__
+from forewarn.store import Backlog, Connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a node stands to a database that others share."""
+
+    silent_s: float
+    away: bool
+    synchronous: bool
+    timeline: int
+    connections: Connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """How a node is. `following` is None where the store is its own; `backlog` and what it tells while nobody can say."""
+
+    role: str
+    store: str
+    leads: bool
+    ticked_ago_s: float | None
+    taken_over: int
+    scopes: int
+    machines: int
+    following: Following | None = None
+    clock_held: bool | None = None
+    backlog: Backlog | None = None
+    overdue_s: float | None = None
+    due_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestCounts:
+    """What the guest listener has counted since it started, and what it holds now."""
+
+    by_status: Mapping[int, int]
+    remembered: int
+    parsed: int
+    connections: int
+    waiting: int
+    accepted: int
+    refused: int
+    timed_out: int
+    unknown: int
+    forged: int
+    rendered: int
+
+
+class GuestMetrics:
+    """Exports the guest listener's counters."""
+
+    def __init__(self, counts: Callable[[], GuestCounts]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        counts = self._counts()
+        by_status = {str(status): count for status, count in sorted(counts.by_status.items())}
+        yield _counts("forewarn_guest_requests", "Requests of guests, by status.", "status", by_status)
+        lanes = {"remembered": counts.remembered, "parsed": counts.parsed}
+        yield _counts("forewarn_guest_lane", "Requests answered from memory, and parsed.", "lane", lanes)
+        yield _gauge("forewarn_guest_connections", "Open connections of guests.", counts.connections)
+        yield _gauge("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting)
+        for name, text, count in (
+            ("connections_accepted", "Connections accepted.", counts.accepted),
+            ("connections_refused", "Connections over a limit, closed at once.", counts.refused),
+            ("timed_out", "Connections closed because a deadline passed.", counts.timed_out),
+            ("unknown_callers", "Requests of callers that are no known machine.", counts.unknown),
+            ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counts.forged),
+            ("documents_rendered", "Documents read again because they changed.", counts.rendered),
+        ):
+            yield CounterMetricFamily(f"forewarn_guest_{name}", text, count)
+
+
+class OperatorMetrics:
+    """Counts the answers of the operator listener; wraps what answers there."""
+
+    def __init__(self) -> None:
+        self._answers: Counter[tuple[str, str]] = Counter()
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+            async def sent(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    self._answers[_kind(scope["path"]), str(message["status"])] += 1
+                await send(message)
+
+            await app(scope, receive, sent)
+
+        return counting
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "forewarn_operator_requests", "Requests to the operator listener.", labels=["kind", "status"]
+        )
+        for (kind, status), count in sorted(self._answers.items()):
+            requests.add_metric([kind, status], count)
+        yield requests
+
+
+def _kind(path: str) -> str:
+    if path.startswith("/v1/"):
+        return "api"
+    return "watching" if path in ("/healthz", "/readyz", "/metrics") else "portal"
+
+
+class NodeMetrics:
+    """How this node is. `checks` are those of /readyz."""
+
+    def __init__(self, checks: Callable[[], Mapping[str, str]], facts: Callable[[], Facts] | None) -> None:
+        self._checks = checks
+        self._facts = facts
+
+    def collect(self) -> Iterable[Metric]:
+        ready = GaugeMetricFamily("forewarn_ready", "1 where a check of /readyz passes.", labels=["check"])
+        for name, result in self._checks().items():
+            ready.add_metric([name], result == "ok")
+        yield ready
+        if self._facts is not None:
+            facts = self._facts()
+            yield from _node(facts)
+            yield from _work(facts)
+            if facts.following is not None:
+                yield from _following(facts.following)
+
+
+def _node(facts: Facts) -> Iterator[Metric]:
+    info = GaugeMetricFamily("forewarn_info", "What this node is; always 1.", labels=["version", "role", "store"])
+    info.add_metric([__version__, facts.role, facts.store], 1)
+    yield info
+    yield _gauge("forewarn_scopes", "Scopes this node knows.", facts.scopes)
+    yield _gauge("forewarn_machines", "Machines this node knows.", facts.machines)
+    yield _gauge("forewarn_ticker_leads", "1 where this node moves events and hands out orders.", facts.leads)
+    if facts.ticked_ago_s is not None:
+        text = "Seconds since the ticker completed a cycle."
+        yield _gauge("forewarn_ticker_silent_seconds", text, facts.ticked_ago_s)
+    yield CounterMetricFamily(
+        "forewarn_orders_taken_over", "Orders of dead nodes that this node took over.", facts.taken_over
+    )
+    if facts.clock_held is not None:
+        text = "1 while a jump of the clock holds unapproved starts."
+        yield _gauge("forewarn_clock_held", text, facts.clock_held)
+
+
+def _work(facts: Facts) -> Iterator[Metric]:
+    backlog = facts.backlog
+    if backlog is None:
+        return
+    statuses = {"Planned": backlog.planned, "Scheduled": backlog.scheduled, "Started": backlog.started}
+    yield _gauges("forewarn_events", "Open events, by status.", "status", statuses)
+    states = {"open": backlog.open, "running": backlog.running, "failed": backlog.failed}
+    yield _gauges("forewarn_orders", "Orders that have not ended well, by state.", "state", states)
+    if facts.overdue_s is not None:
+        text = "How long the event that should have started first is past its NotBefore."
+        yield _gauge("forewarn_overdue_start_seconds", text, facts.overdue_s)
+    if facts.due_s is not None:
+        yield _gauge("forewarn_due_seconds", "How long the ticker has left waiting what is due.", facts.due_s)
+
+
+def _following(told: Following) -> Iterator[Metric]:
+    yield _gauge("forewarn_store_silent_seconds", "Age of what this node knows of the database.", told.silent_s)
+    yield _gauge("forewarn_store_away", "1 while the database is away, and writes are refused.", told.away)
+    text = "1 where a synchronous standby is known to be attached."
+    yield _gauge("forewarn_store_synchronous", text, told.synchronous)
+    yield _gauge("forewarn_store_timeline", "The database's timeline: grows with each failover.", told.timeline)
+    held = {"used": told.connections.used, "idle": told.connections.idle}
+    yield _gauges("forewarn_store_connections", "Connections of the pool, by state.", "state", held)
+    yield _gauge("forewarn_store_connections_limit", "The most connections the pool makes.", told.connections.most)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    found = GaugeMetricFamily(name, text, labels=[label])
+    for each, value in values.items():
+        found.add_metric([each], value)
+    return found
+
+
+def _counts(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    found = CounterMetricFamily(name, text, labels=[label])
+    for each, value in values.items():
+        found.add_metric([each], value)
+    return found
+
+
+def registry_of(*collectors: GuestMetrics | OperatorMetrics | NodeMetrics) -> CollectorRegistry:
+    """Beside these, what the process takes of the machine."""
+    registry = CollectorRegistry()
+    for each in collectors:
+        registry.register(each)
+    ProcessCollector(registry=registry)
+    return registry

@@ -1,0 +1,77 @@
+"""Files that are the service's own: its folder, what only it may read, and the certificate it shows."""
+
+import logging
+import os
+import ssl
+import stat
+from pathlib import Path
+
+from forewarn.core.errors import InvalidSettings
+from forewarn.service.settings import Settings
+
+log = logging.getLogger("forewarn.app.server")
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InvalidSettings(
+            f"state_dir: {path} cannot be made: {error.strerror}; name another with --state-dir"
+        ) from None
+
+
+def read_private(path: Path) -> str:
+    """What others could read is closed to them from now on."""
+    with path.open(encoding="ascii") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            os.fchmod(file.fileno(), 0o600)
+            log.warning(
+                "%s could be read by others (mode %04o), and is mode 0600 now: revoke its token if others may have it",
+                path,
+                mode,
+            )
+        return file.read().strip()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and for this user alone."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise InvalidSettings(
+            f"state_dir: {path} cannot be written: {error.strerror}; name another folder with --state-dir"
+        ) from None
+
+
+def check_tls(settings: Settings) -> None:
+    """The certificate and its key work, or InvalidSettings says which file does not: before anybody is listened to."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise InvalidSettings(
+                f"{name}: {path} cannot be read: {error.strerror}; name a PEM file that this user may read"
+            ) from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(settings.tls_cert)
+    except OSError:
+        raise InvalidSettings(f"tls_cert: {settings.tls_cert} holds no certificate: name a PEM file with one") from None
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # never ask at the terminal
+    except OSError as error:
+        raise InvalidSettings(
+            f"tls_key: {settings.tls_key} is no key without a password for {settings.tls_cert}"
+            f" ({getattr(error, 'reason', None) or 'it cannot be read as PEM'}): name the key of this certificate"
+        ) from None

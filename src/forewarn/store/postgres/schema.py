@@ -1,0 +1,126 @@
+"""The shared store's schema: made, migrated and described. However many processes start at once, one at a time works on it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from forewarn.core.errors import StoreUnavailable
+from forewarn.store.postgres.dsn import SCHEMA, WRITE, Dsn
+from forewarn.store.postgres.pool import FLEET_WITHIN_S, PATIENCE_S, Connection, connect, cut, explained
+from forewarn.store.sql.scripts import migrations
+
+SCHEMA_VERSION = migrations("postgres")[-1].number
+# "fwrd": whoever works on the schema holds it, and so does whoever commits, each under a number of its own.
+SCHEMA_LOCK = 0x6677726400
+COMMIT_LOCK = 0x6677726401
+_IDENTITY = """
+INSERT INTO cluster SELECT true, system_identifier || '/' || 'cluster'::regclass::oid,
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, '0'
+FROM pg_control_system()
+"""
+
+
+def require_schema(dsn: Dsn) -> None:
+    """An empty database gets the schema; an old one is left to `forewarn db migrate`."""
+    with _working(dsn) as connection:
+        version = _version(connection)
+        if version == 0:
+            _apply(connection, 0)
+        else:
+            require_version(version, dsn)
+
+
+def require_version(version: int, dsn: Dsn) -> None:
+    """Of a database that somebody may have migrated meanwhile."""
+    if version > SCHEMA_VERSION:
+        raise _newer(version, dsn)
+    if version < SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"{dsn.shown} has schema {version}, this forewarn needs {SCHEMA_VERSION}: make a backup with pg_dump, stop every"
+            " node, then run 'forewarn db migrate --store postgresql://…'"
+        )
+
+
+def migrate(dsn: Dsn) -> list[str]:
+    """Bring an old or empty database up to date; the names of the steps taken."""
+    with _working(dsn) as connection:
+        version = _version(connection)
+        if version > SCHEMA_VERSION:
+            raise _newer(version, dsn)
+        return _apply(connection, version)
+
+
+def describe(dsn: Dsn) -> list[tuple[str, str]]:
+    """What an operator wants to know at a glance."""
+    with _working(dsn) as connection:
+        version = _version(connection)
+        size = connection.execute("SELECT pg_database_size(current_database()) AS bytes").fetchone()
+        found = [
+            ("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"),
+            ("size", f"{size['bytes'] if size else 0:,} bytes"),
+        ]
+        if version != SCHEMA_VERSION:
+            return found
+        counts = {
+            "scopes": "SELECT count(*) FROM scopes",
+            "machines": "SELECT count(*) FROM machines",
+            "open": "SELECT count(*) FROM events WHERE ended IS NULL",
+            "events": "SELECT count(*) FROM events",
+            "audit": "SELECT count(*) FROM audit",
+            "nodes": "SELECT count(*) FROM leases WHERE name = 'node ' || node AND until >= clock_timestamp()",
+        }
+        for name, query in counts.items():
+            row = connection.execute(query).fetchone()
+            found.append((name, f"{row['count'] if row else 0:,}"))
+        return found
+
+
+@contextmanager
+def _working(dsn: Dsn) -> Iterator[Connection]:
+    """One transaction, whole or not at all, while nobody else works on the schema."""
+    with explained(dsn), connect(dsn) as connection:
+        patience = threading.Timer(FLEET_WITHIN_S + PATIENCE_S, cut, [connection])
+        patience.daemon = True
+        patience.start()
+        try:
+            connection.execute(dsn.begin(WRITE, FLEET_WITHIN_S))
+            connection.execute(f"SET LOCAL lock_timeout = '{FLEET_WITHIN_S}s'")
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [SCHEMA_LOCK])
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            if not connection.closed:
+                connection.rollback()
+            raise
+        finally:
+            patience.cancel()
+
+
+def _version(connection: Connection) -> int:
+    """0 where there is none of ours."""
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [f"{SCHEMA}.schema_version"]).fetchone()
+    if not (found and found["there"]):
+        return 0
+    row = connection.execute("SELECT max(version) AS version FROM schema_version").fetchone()
+    return int(row["version"] or 0) if row else 0
+
+
+def _apply(connection: Connection, version: int) -> list[str]:
+    if version == 0:
+        there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]).fetchone()
+        if not there:
+            connection.execute(f"CREATE SCHEMA {SCHEMA}")
+        connection.execute("CREATE TABLE schema_version (version integer PRIMARY KEY, applied timestamptz NOT NULL)")
+    steps = [step for step in migrations("postgres") if step.number > version]
+    for step in steps:
+        connection.execute(step.script.encode())
+        connection.execute("INSERT INTO schema_version VALUES (%s, clock_timestamp())", [step.number])
+    if version == 0:
+        connection.execute(_IDENTITY)
+    return [f"{step.number:04d} {step.name}" for step in steps]
+
+
+def _newer(version: int, dsn: Dsn) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{dsn.shown} has schema {version}, made by a newer forewarn; this one knows {SCHEMA_VERSION}: upgrade forewarn"
+    )

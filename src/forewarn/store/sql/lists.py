@@ -1,0 +1,200 @@
+"""How an SQL store finds a page: by an index that has the page's order, whatever the size of the history.
+
+No index has the order of several scopes, statuses or types together: each is sought for a page of its own, and the newest
+of all these make the page. Only keys are sought; the rows are read once it is known which. Open events are few: they are
+read as they stand, so that no index has to follow their status.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from forewarn.core.model import ENDED, OPEN, EventType, Status
+from forewarn.store import (
+    AuditQuery,
+    Backlog,
+    Counts,
+    EventQuery,
+    MachineQuery,
+    MaintenanceQuery,
+    OrderQuery,
+    ScopeQuery,
+    scopes_asked_for,
+)
+from forewarn.store.sql.rows import Row, Values
+
+if TYPE_CHECKING:
+    from forewarn.store.sql.store import Session
+
+# So many events that ended since a moment are gathered and sorted; when there are more, they lie close together among the
+# newest numbers, and a walk from there meets a page of them soon.
+MAX_GATHERED = 1_000
+_NEWEST_NUMBER = 2**62
+
+Scopes = tuple[str, ...] | None
+
+
+def counts(reader: "Session", within: Scopes) -> Counts:
+    names = ("count_open", "count_scopes", "count_machines")
+    if within is not None:
+        names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
+    found: dict[str, int] = {}
+    for name in names:
+        (row,) = reader.ask(name, scopes=reader.listed(sorted(set(within or ()))))
+        found |= dict(zip(row.keys(), map(row.__getitem__, row.keys()), strict=True))
+    return Counts(**found)
+
+
+def backlog(reader: "Session") -> Backlog:
+    (events,), (rest,) = reader.ask("count_open"), reader.ask("backlog")
+    start, wake = rest["earliest_start"], rest["earliest_wake"]
+    return Backlog(
+        **{name: events[name] for name in ("planned", "scheduled", "started", "failed")},
+        open=rest["open"],
+        running=rest["running"],
+        earliest_start=None if start is None else reader.rows.read_time(start),
+        earliest_wake=None if wake is None else reader.rows.read_time(wake),
+    )
+
+
+def scopes(reader: "Session", query: ScopeQuery) -> Iterable[Row]:
+    wanted = scopes_asked_for("", query.within)
+    if wanted is None:
+        return reader.ask("scopes_page", after=query.after, limit=query.limit)
+    found = reader.ask("scopes_by_name", names=reader.listed(name for name in wanted if name > query.after))
+    return list(found)[: query.limit]
+
+
+def machines(reader: "Session", query: MachineQuery) -> list[Row]:
+    wanted = scopes_asked_for(query.scope, query.within)
+    scope, name = query.after or ("", "")
+    if query.host:
+        values = {"host": query.host, "scopes": _some(reader, wanted), "scope": scope, "name": name}
+        return list(reader.ask("machines_page_of_host", **values, limit=query.limit))
+    if wanted is None:
+        return list(reader.ask("machines_page", scope=scope, name=name, limit=query.limit))
+    found: list[Row] = []
+    for one in wanted:
+        if one >= scope and len(found) < query.limit:
+            after = name if one == scope else ""
+            found += reader.ask("machines_page_of_scope", scope=one, name=after, limit=query.limit - len(found))
+    return found
+
+
+def maintenances(reader: "Session", query: MaintenanceQuery) -> list[Row]:
+    wanted = scopes_asked_for("", query.within)
+    ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
+    found = {row["id"]: row for row in reader.ask("maintenances_by_id", ids=reader.listed(ids))}
+    return [found[i] for i in ids]
+
+
+def orders(reader: "Session", query: OrderQuery) -> list[Row]:
+    wanted = scopes_asked_for("", query.within)
+    ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
+    found = {row["id"]: row for row in reader.ask("orders_of_events", ids=reader.listed(ids))}
+    return [found[i] for i in ids]
+
+
+def _newest(
+    reader: "Session",
+    name: str,
+    scopes: Scopes,
+    kinds: Collection[str],
+    before: tuple[datetime, str] | None,
+    limit: int,
+) -> list[str]:
+    """The ids of a page, by time and id, the newest first."""
+    at, id_ = (reader.rows.time(before[0]), before[1]) if before else (reader.rows.ever, "")
+    keys: set[tuple[Any, str]] = set()
+    for kind in kinds:
+        if scopes is None:
+            keys.update((row["at"], row["id"]) for row in reader.ask(name, kind=kind, at=at, id=id_, limit=limit))
+        for scope in scopes or ():
+            found = reader.ask(f"{name}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            keys.update((row["at"], row["id"]) for row in found)
+    return [i for _, i in heapq.nlargest(limit, keys)]
+
+
+# -- events
+
+
+def event_numbers(reader: "Session", query: EventQuery) -> list[int]:
+    """The numbers of a page, the newest first, and one more when there is one."""
+    scopes = scopes_asked_for(query.scope, query.within)
+    if scopes == ():
+        return []
+    values: Values = {
+        "before": _NEWEST_NUMBER if query.before is None else query.before,
+        "since": reader.rows.never if query.since is None else reader.rows.time(query.since),
+        "limit": query.limit + 1,
+        "machine": query.machine,
+        "maintenance_id": query.maintenance_id,
+        "statuses": reader.listed(query.statuses),
+        "types": reader.listed(query.types),
+        "scopes": _some(reader, scopes),
+    }
+    if query.machine:
+        return _numbers(reader, "event_numbers_of_machine", values | {"scope": query.scope})
+    if query.maintenance_id:
+        return _numbers(reader, "event_numbers_of_maintenance", values)
+    wheres: list[Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]
+    of_scope = "" if scopes is None else "_of_scope"
+    if query.since is not None and _few_ended_since(reader, values["since"]):
+        found = _numbers(reader, "event_numbers_ended_since", values)
+    elif set(query.statuses) == set(Status) and set(query.types) == set(EventType):
+        found = [n for where in wheres for n in _numbers(reader, f"event_numbers{of_scope}", values | where)]
+        return heapq.nlargest(query.limit + 1, found)
+    else:
+        found = _ended_of_kinds(reader, query, wheres, values)
+    if OPEN.intersection(query.statuses):
+        found += [n for where in wheres for n in _numbers(reader, f"event_numbers_open{of_scope}", values | where)]
+    return heapq.nlargest(query.limit + 1, found)
+
+
+def _ended_of_kinds(reader: "Session", query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
+    """One seek for each scope, ended status and type asked for."""
+    found: list[int] = []
+    for where, status, type_ in product(wheres, ENDED.intersection(query.statuses), set(query.types)):
+        name = "event_numbers_of_scope_and_kind" if where else "event_numbers_of_kind"
+        found += _numbers(reader, name, values | where | {"status": status, "type": type_})
+    return found
+
+
+def _few_ended_since(reader: "Session", since: object) -> bool:
+    return not list(reader.ask("more_ended_since", since=since, most=MAX_GATHERED))
+
+
+def _numbers(reader: "Session", name: str, values: Values) -> list[int]:
+    return [row["number"] for row in reader.ask(name, **values)]
+
+
+# -- audit
+
+
+def audit(reader: "Session", query: AuditQuery) -> Iterable[Row]:
+    scopes = scopes_asked_for(query.scope, query.within)
+    name = "audit" if query.after is None else "audit_stream"
+    values: Values = {
+        "before": _NEWEST_NUMBER if query.before is None else query.before,
+        "after": query.after,
+        "maintenance_id": query.maintenance_id,
+        "event_id": query.event_id,
+        "scopes": _some(reader, scopes),
+        "limit": query.limit,
+    }
+    if query.event_id:
+        return reader.ask(f"{name}_of_event", **values)
+    if query.maintenance_id:
+        return reader.ask(f"{name}_of_maintenance", **values)
+    if scopes is None:
+        return reader.ask(name, **values)
+    ids = [n for scope in scopes for n in _numbers(reader, f"{name}_ids_of_scope", {"scope": scope, **values})]
+    ids.sort(reverse=query.after is None)
+    found = {row["id"]: row for row in reader.ask("audit_by_id", ids=reader.listed(ids[: query.limit]))}
+    return [found[i] for i in ids[: query.limit]]
+
+
+def _some(reader: "Session", scopes: Scopes) -> object:
+    return None if scopes is None else reader.listed(scopes)

@@ -1,0 +1,250 @@
+"""The embedded store's file: opening, making, migrating and copying it, and SQLite's errors in our words."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, StoreInUse, StoreUnavailable
+from forewarn.store.sql.scripts import migrations, schema
+
+APPLICATION_ID = 0x66777264  # "fwrd": tells our file from any other SQLite file
+OLDEST_SQLITE = (3, 38, 0)
+LOCK_WAIT_S = 5.0
+SCHEMA_VERSION = migrations("sqlite")[-1].number
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: forewarn needs {oldest} or later")
+    _make_private(path)
+    connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    try:
+        schema_version(connection, path)  # before WAL is set, which would write into another program's file
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_private(path: Path) -> None:
+    """A new file is this user's alone, and what SQLite puts beside it takes its mode; SQLite says what is wrong."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """0 for an empty file; refuses a database that is not ours."""
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if application_id != APPLICATION_ID and tables:
+        raise StoreUnavailable(
+            f"{path} is a database of some other program: name another file with --store sqlite:PATH"
+        )
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def require_current(connection: sqlite3.Connection, path: Path) -> None:
+    version = schema_version(connection, path)
+    _refuse_newer(version, path)
+    if version < SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"{path} has schema {version}, this forewarn needs {SCHEMA_VERSION}: make a backup with"
+            f" 'forewarn db backup', then run 'forewarn db migrate --store sqlite:{path}'"
+        )
+
+
+def _refuse_newer(version: int, path: Path) -> None:
+    if version > SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"{path} has schema {version}, made by a newer forewarn; this one knows {SCHEMA_VERSION}: upgrade forewarn"
+        )
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """A new database, whole or not at all."""
+    _script(connection, f"PRAGMA application_id = {APPLICATION_ID};\n{schema('sqlite')}", SCHEMA_VERSION)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> list[str]:
+    """Bring an old database up to date, one transaction per step; the names of the steps taken."""
+    version = schema_version(connection, path)
+    _refuse_newer(version, path)
+    steps = [step for step in migrations("sqlite") if step.number > version]
+    for step in steps:
+        _script(connection, f"PRAGMA application_id = {APPLICATION_ID};\n{step.script}", step.number)
+    return [f"{step.number:04d} {step.name}" for step in steps]
+
+
+def _script(connection: sqlite3.Connection, script: str, version: int) -> None:
+    try:
+        connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {version};\nCOMMIT;")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def migrate_file(path: Path) -> list[str]:
+    """Migrate the database at `path`, which nobody may be serving."""
+    _require_file(path)
+    with guarded(path), held(path), opened(path) as connection:
+        return migrate(connection, path)
+
+
+def backup(path: Path, target: Path) -> None:
+    """Copy a database, live or not, in one consistent piece; the copy appears under its name when it is complete."""
+    _require_file(path)
+    if target.exists():
+        raise Refused(f"{target} exists: name a file that does not, so that no backup is overwritten")
+    draft = target.with_name(target.name + ".partial")
+    with guarded(path), opened(path) as connection:
+        schema_version(connection, path)
+        draft.unlink(missing_ok=True)
+        with guarded(draft), _plain(draft) as writing:
+            connection.backup(writing)
+            # A file in WAL mode cannot be read where nothing may be written beside it: a backup stands alone.
+            writing.execute("PRAGMA journal_mode = DELETE")
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    draft.rename(target)
+
+
+def restore(source: Path, path: Path) -> None:
+    """Replace a database by a backup as one transaction: a crash leaves the old one or the new one."""
+    _require_file(source)
+    with guarded(source), _plain(source) as reading:
+        version = schema_version(reading, source)
+        _refuse_newer(version, source)
+        if version == 0:
+            raise StoreUnavailable(f"{source} is empty: it is no backup of forewarn's")
+        damage = reading.execute("PRAGMA quick_check").fetchone()[0]
+        if damage != "ok":
+            raise StoreUnavailable(f"{source} is damaged ({damage}): restore another backup")
+        draft = path.with_name(path.name + ".restoring")
+        with guarded(path), held(path):
+            draft.unlink(missing_ok=True)
+            try:
+                with _plain(draft) as between, _plain(path) as writing:
+                    reading.backup(between)
+                    _begin_epochs(between)
+                    between.backup(writing)
+            finally:
+                draft.unlink(missing_ok=True)
+
+
+def _begin_epochs(connection: sqlite3.Connection) -> None:
+    """What guests saw after the backup was made is forgotten: its incarnations must not come again in their epoch."""
+    connection.execute("UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHERE epoch > 0")
+
+
+def describe(path: Path) -> list[tuple[str, str]]:
+    """What an operator wants to know at a glance."""
+    _require_file(path)
+    with guarded(path), opened(path) as connection:
+        version = schema_version(connection, path)
+        found = [("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"), ("size", f"{path.stat().st_size:,} bytes")]
+        if version != SCHEMA_VERSION:
+            return found
+        counts = {
+            "scopes": "SELECT count(*) FROM scopes",
+            "machines": "SELECT count(*) FROM machines",
+            "open": "SELECT count(*) FROM events WHERE ended IS NULL",
+            "events": "SELECT count(*) FROM events",
+            "audit": "SELECT count(*) FROM audit",
+        }
+        return found + [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise NotFound(f"there is no database {path}: name it with --store sqlite:PATH")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = connect(path)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[sqlite3.Connection]:
+    """Without WAL and pragmas: for copies, which take the journal mode of what they copy."""
+    _make_private(path)
+    connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """One serving process per file."""
+    lock = hold(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def hold(path: Path) -> int:
+    """Lock the file for this process: the kernel lets go when the process dies, however it dies."""
+    name = path.with_name(path.name + ".lock")
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{name} cannot be opened ({error.strerror}): check that its folder exists and may be written"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise StoreInUse(
+            f"{path} is used by another forewarn process (pid {holder}): stop it, or name another --store"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours: what happened, where, and what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explained(error, path) from error
+
+
+def _explained(error: sqlite3.Error, path: Path) -> Exception:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_CONSTRAINT"):
+        if "machine_addresses" in str(error) or "instance_id" in str(error):
+            return Conflict(f"another machine was given the same address or instance id meanwhile ({error})")
+        return InvariantBroken(f"the database refused a change that breaks its rules ({error}); nothing was saved")
+    advice = {
+        "SQLITE_FULL": "the disk is full: free some space",
+        "SQLITE_IOERR_SHMSIZE": "the disk is full: free some space",
+        "SQLITE_READONLY": "it is read-only: check the permissions of the file and of its folder",
+        "SQLITE_CANTOPEN": "it cannot be opened: check that its folder exists and may be written",
+        "SQLITE_BUSY": f"another process kept it locked for {LOCK_WAIT_S:.0f} s: see who else uses it",
+        "SQLITE_NOTADB": "it is not an SQLite database: name another file with --store sqlite:PATH",
+        "SQLITE_CORRUPT": "it is damaged: restore a backup with 'forewarn db restore'",
+        "SQLITE_IOERR": "the disk does not answer as it should: look at the system's log",
+    }
+    told = next((text for code, text in advice.items() if name.startswith(code)), str(error))
+    return StoreUnavailable(f"{path}: {told}; nothing was saved ({name or type(error).__name__})")

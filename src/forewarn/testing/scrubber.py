@@ -1,0 +1,90 @@
+"""Takes the names out of a recording so that it can be shown to others: the same name becomes the same stand-in everywhere.
+
+Kept are the protocol's own words, numbers and times; every other text is replaced, those in fields nobody knows too. What is
+not JSON cannot be gone through, and goes.
+"""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from forewarn.guest.document import bare_name
+from forewarn.testing.recording_file import Line, body_fields
+
+KEPT = frozenset(
+    {"DocumentIncarnation", "EventStatus", "EventType", "ResourceType", "NotBefore", "EventSource", "DurationInSeconds"}
+)
+UNREADABLE = b"(scrubbed)"
+_PLAIN_TAG = re.compile(r'"[0-9]{1,19}(-[0-9]{1,19})?"')
+
+
+class Scrubber:
+    """Remembers who became what, for one recording."""
+
+    def __init__(self) -> None:
+        self._stand_ins: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def line(self, line: Line) -> Line:
+        headers = dict(line.headers)
+        if line.etag and not _PLAIN_TAG.fullmatch(line.etag):
+            headers["ETag"] = f'"{self.text(line.etag, "tag")}"'
+        body = body_fields(self._body(line.raw))
+        return Line(at_s=line.at_s, status=line.status, failure=line.failure, headers=headers, **body)  # type: ignore[arg-type]
+
+    def machine(self, name: str) -> str:
+        """`machine-0`; the preview's underscore stays."""
+        bare = bare_name(name)
+        return name[: len(name) - len(bare)] + self.text(bare, "machine")
+
+    def text(self, text: str, kind: str = "text") -> str:
+        """Its stand-in, as the first kind it was met as; nothing stays nothing."""
+        key = text.casefold()
+        if text and key not in self._stand_ins:
+            number = self._counts[kind]
+            self._counts[kind] += 1
+            is_event = kind == "event"
+            self._stand_ins[key] = f"00000000-0000-4000-8000-{number:012X}" if is_event else f"{kind}-{number}"
+        return self._stand_ins[key] if text else ""
+
+    def _body(self, raw: bytes) -> bytes:
+        if not raw:
+            return raw
+        try:
+            said = json.loads(raw.decode("utf-8-sig"))
+            return json.dumps(self._top(said), separators=(",", ":")).encode()
+        except (ValueError, RecursionError):
+            return UNREADABLE
+
+    def _top(self, said: Any) -> Any:
+        if not isinstance(said, dict):
+            return self._unknown(said)
+        events = said.get("Events")
+        if not isinstance(events, list):
+            return {key: self._field(key, value) for key, value in said.items()}
+        shown = [
+            {key: self._field(key, value) for key, value in event.items()}
+            if isinstance(event, dict)
+            else self._unknown(event)
+            for event in events
+        ]
+        return {key: shown if key == "Events" else self._field(key, value) for key, value in said.items()}
+
+    def _field(self, key: str, value: Any) -> Any:
+        if key in KEPT and not isinstance(value, dict | list):
+            return value
+        if key == "EventId" and isinstance(value, str):
+            return self.text(value, "event")
+        if key == "Resources" and isinstance(value, list):
+            return [self.machine(each) if isinstance(each, str) else self._unknown(each) for each in value]
+        if key == "Description" and isinstance(value, str):
+            return self.text(value, "description")
+        return self._unknown(value)
+
+    def _unknown(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self.text(key): self._unknown(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._unknown(each) for each in value]
+        return self.text(value) if isinstance(value, str) else value

@@ -1,1 +1,0 @@
-"""The HTTP edge: who is calling, what guests and operators may ask. With `server` the only code that knows a framework."""

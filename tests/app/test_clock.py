@@ -1,0 +1,98 @@
+"""A clock that jumped, as an operator meets it: the real service, the real commands."""
+
+import json
+import os
+import subprocess
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from forewarn.core.model import (
+    Change,
+    Event,
+    EventType,
+    Hold,
+    Machine,
+    Maintenance,
+    Scope,
+    ScopeKind,
+    Source,
+    Status,
+)
+from forewarn.store.sqlite.store import SqliteStore
+from tests.app.test_serve import forewarn, serving
+from tests.support.waiting import until
+
+EVENT = "A1B2C3D4-0000-4000-8000-000000000000"
+
+
+def held_store(path: Path) -> None:
+    """An event whose NotBefore has passed, on a clock that jumped over it."""
+    now = datetime.now(UTC)
+    then = now - timedelta(minutes=5)
+    event = Event(
+        id=EVENT,
+        maintenance_id="M",
+        wave=1,
+        position=0,
+        scope="shop",
+        update_domain=0,
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        resources=("web-0",),
+        status=Status.SCHEDULED,
+        published=then - timedelta(minutes=15),
+        not_before=then,
+        minimum_notice_s=900,
+    )
+    maintenance = Maintenance(
+        id="M",
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        created=then,
+        created_by="operator",
+        wake_at=then,
+        told=event.published,
+    )
+    hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
+    with closing(SqliteStore(path)) as store:
+        store.apply(
+            Change(
+                at=now,
+                scopes=(Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET, enabled=True, epoch=1),),
+                machines=(Machine(scope="shop", name="web-0"),),
+                maintenances=(maintenance,),
+                events=(event,),
+                hold=hold,
+            )
+        )
+
+
+def test_an_operator_confirms_a_clock(tmp_path: Path) -> None:
+    """Every command that looks says that it is held and what to do; confirmed, the event starts; twice is refused."""
+    held_store(tmp_path / "f.db")
+
+    def say(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            forewarn(*words),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env={**os.environ, "FOREWARN_STATE_DIR": str(tmp_path)},
+        )
+
+    with serving("--store", f"sqlite:{tmp_path}/f.db", "--state-dir", str(tmp_path)) as service:
+        status, told = service.get("/readyz")
+        assert status == 200
+        assert "jumped forward by 3600 s" in json.dumps(told)
+        assert "held: it jumped forward by 3600 s" in say("clock", "show").stdout
+        assert "CLOCK HELD: it jumped forward by 3600 s" in say("status").stdout
+        assert "forewarn clock confirm" in say("event", "why", EVENT).stdout
+        assert json.loads(say("event", "show", EVENT, "--json").stdout)["status"] == "Scheduled"
+        confirmed = say("clock", "confirm")
+        assert (confirmed.returncode, "held" in confirmed.stdout) == (0, False)
+        until(lambda: json.loads(say("event", "show", EVENT, "--json").stdout)["status"] == "Started")
+        again = say("clock", "confirm")
+        assert again.returncode == 1
+        assert "the clock is not held" in again.stderr

@@ -1,0 +1,104 @@
+"""A connection's small print: half-closed guests, what is sent ahead, interim answers, identities that change."""
+
+import socket
+
+import pytest
+
+from forewarn.core.fleet import parse_fleet
+from tests.endpoint.serving import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status
+from tests.support.waiting import until
+
+
+def test_who_closes_his_half_is_answered_to_the_end() -> None:
+    """Requests sent ahead of the end are all answered, in order, and only the last says that the connection ends."""
+    with serving() as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        event_id = served.reboot("shop", "web-0")
+        served.store.go.clear()
+        client.send(post(event_id) + get("/metadata/versions") + post(event_id) + get("/nowhere"))
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.quiet()
+        served.store.go.set()
+        answers = [client.answer() for _ in range(4)]
+        assert [status(answer) for answer in answers] == [200, 200, 200, 404]
+        assert [b"Connection: close" in answer for answer in answers] == [False, False, False, True]
+        assert client.closed()
+
+
+def test_100_continue_waits_its_turn() -> None:
+    """An interim answer never comes before the answer to the request ahead of it."""
+    with serving() as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        event_id = served.reboot("shop", "web-0")
+        served.store.go.clear()
+        head, _, body = post(event_id, headers=("Expect: 100-continue",)).partition(b"\r\n\r\n")
+        client.send(post(event_id) + head + b"\r\n\r\n")
+        assert client.quiet()
+        served.store.go.set()
+        assert status(client.answer()) == 200
+        assert client.answer() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert status(client.ask(body)) == 200
+
+
+def test_a_guest_of_http_1_0_is_never_told_to_continue() -> None:
+    """It would not know what that means."""
+    with serving() as served:
+        client = served.client()
+        old = post("x", headers=("Expect: 100-continue",)).replace(b"HTTP/1.1", b"HTTP/1.0")
+        client.send(old[:-5])
+        assert client.quiet()
+        assert status(client.ask(old[-5:])) == 400
+
+
+def test_a_partial_request_behind_a_long_wait_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline of a request sent ahead does not run while the one before it is being answered."""
+    monkeypatch.setattr("forewarn.endpoint.listener.SWEEP_EVERY_S", 0.05)
+    with serving(guest_request_timeout_s=0.3) as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        client.send(get(URL, "Prefer: wait=1", 'If-None-Match: "1"') + get()[:-2])
+        assert status(client.answer()) == 304
+        assert status(client.ask(b"\r\n")) == 200
+
+
+def test_a_body_followed_by_half_a_head_is_not_taken_for_a_head() -> None:
+    """What was counted for one request is not counted for the next."""
+    with serving() as served:
+        client = served.client()
+        body = b'{"StartRequests":[]}' + b" " * 20_000
+        client.send(get(URL, f"Content-Length: {len(body)}", method="POST") + body + get()[:-2])
+        assert status(client.answer()) == 400
+        assert status(client.ask(b"\r\n")) == 200
+
+
+def test_a_machine_known_by_one_more_address_keeps_its_connections() -> None:
+    """Only who loses an address is looked up again: a long poll is not disturbed by an address that is added."""
+    with serving() as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"'))
+        assert client.quiet()
+        more = FLEET.replace('["127.0.0.10"]', '["127.0.0.10", "127.0.0.12"]')
+        served.service.control.apply_fleet(parse_fleet(more, "the test"), OPERATOR)
+        assert status(served.client("127.0.0.12").ask(get())) == 200
+        served.reboot("shop", "web-0")
+        assert status(client.answer()) == 200
+
+
+def test_connections_are_counted_for_who_owns_the_address_now() -> None:
+    """When an address changes hands, an open connection moves from one machine's share to the other's."""
+    with serving() as served:
+        client = served.client(WEB_0)
+        assert status(client.ask(get())) == 200
+        swapped = FLEET.replace("127.0.0.10", "127.0.0.12").replace("127.0.0.20", "127.0.0.10")
+        served.service.control.apply_fleet(parse_fleet(swapped, "the test"), OPERATOR)
+        assert status(client.ask(get())) == 200
+        documents = served.side.documents
+        web, vm = documents.named("shop", "web-0"), documents.named("solo", "vm")
+        assert web is not None
+        assert vm is not None
+        assert (web.connections, vm.connections) == (0, 1)
+        client.socket.close()
+        until(lambda: vm.connections == 0)

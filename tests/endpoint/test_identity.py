@@ -1,0 +1,234 @@
+"""Who is calling: by address, by interface, by a signed instance id, or one named machine; and what the audit keeps of it."""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.errors import InvalidSettings
+from forewarn.core.fleet import parse_fleet
+from forewarn.endpoint import identity
+from forewarn.endpoint.connection import _plain_address
+from forewarn.store import AuditQuery
+from tests.endpoint.serving import (
+    FLEET,
+    OPERATOR,
+    STRANGER,
+    URL,
+    VM,
+    WEB_0,
+    WEB_1,
+    Serving,
+    body,
+    get,
+    post,
+    serving,
+    status,
+)
+from tests.support.waiting import until
+
+NAME = "/metadata/instance/compute/name?api-version=2020-09-01&format=text"
+SECRET = "a secret of more than sixteen bytes"
+PROXY = "127.0.0.50"
+
+
+def sign(instance_id: str, secret: str = SECRET) -> str:
+    return hmac.new(secret.encode(), instance_id.encode(), hashlib.sha256).hexdigest()
+
+
+def signed(instance_id: str, *more: str, url: str = NAME) -> bytes:
+    return get(url, f"X-Instance-ID: {instance_id}", f"X-Instance-ID-Signature: {sign(instance_id)}", *more)
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(SECRET + "\n")
+    return path
+
+
+def approvals(served: Serving) -> list[tuple[str, str]]:
+    entries = served.store.audit(AuditQuery(limit=100))
+    return [(e.who, e.origin) for e in entries if e.action == "event approved"]
+
+
+def test_by_address() -> None:
+    """Each machine by its own address; a stranger is nobody; the audit says from where and how."""
+    with serving() as served:
+        assert [body(served.client(address).ask(get(NAME))) for address in (WEB_0, WEB_1, VM)] == [
+            b"web-0",
+            b"web-1",
+            b"vm",
+        ]
+        assert status(served.client(STRANGER).ask(get(NAME))) == 404
+        client = served.client(WEB_1)
+        assert status(client.ask(get())) == 200
+        assert status(client.ask(post(served.reboot("shop", "web-0")))) == 200
+        assert approvals(served) == [("shop/web-1", "127.0.0.11 by address")]
+
+
+def test_addresses_as_the_kernel_writes_them() -> None:
+    """IPv4 seen through an IPv6 socket is IPv4, and a zone is no part of an address."""
+    hosts = ["::ffff:10.0.0.4", "fe80::1%eth0", "fd00::4", "10.0.0.5"]
+    assert [_plain_address(host) for host in hosts] == ["10.0.0.4", "fe80::1", "fd00::4", "10.0.0.5"]
+
+
+INTERFACE_FLEET = """
+[[scopes]]
+name = "tenant"
+kind = "availability-set"
+[[machines]]
+scope = "tenant"
+name = "tap"
+interface = "lo"
+[[machines]]
+scope = "tenant"
+name = "tap-with-address"
+interface = "lo"
+addresses = ["127.0.0.60"]
+[[machines]]
+scope = "tenant"
+name = "elsewhere"
+addresses = ["127.0.0.61"]
+"""
+
+
+def test_by_interface() -> None:
+    """The interface alone, or with an address; an address known without it counts for nothing there."""
+    try:
+        with serving(INTERFACE_FLEET, guest="127.0.0.1:0@lo") as served:
+            assert body(served.client("127.0.0.60").ask(get(NAME))) == b"tap-with-address"
+            assert body(served.client("127.0.0.61").ask(get(NAME))) == b"tap"
+            client = served.client("127.0.0.62")
+            assert status(client.ask(get())) == 200
+            assert status(client.ask(post(served.reboot("tenant", "tap")))) == 200
+            assert approvals(served) == [("tenant/tap", "127.0.0.62@lo by interface")]
+    except InvalidSettings as error:
+        pytest.fail(f"a socket cannot be bound to an interface here: {error}")
+
+
+def test_by_a_signed_instance_id(secret_file: Path) -> None:
+    """A proxy says for whom it asks, request by request on one connection; its own X-Forwarded-For is no relay."""
+    with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
+        proxy = served.client(PROXY)
+        assert body(proxy.ask(signed("i-web-0", "X-Forwarded-For: 10.0.0.4"))) == b"web-0"
+        assert body(proxy.ask(signed("i-web-1"))) == b"web-1"
+        assert status(proxy.ask(signed("i-web-0", url=URL))) == 200
+        event_id = served.reboot("shop", "web-0")
+        headers = ("X-Instance-ID: i-web-0", f"X-Instance-ID-Signature: {sign('i-web-0').upper()}")
+        assert status(proxy.ask(post(event_id, headers=headers))) == 200
+        assert approvals(served) == [("shop/web-0", f"{PROXY} by proxy")]
+        assert body(served.client(WEB_1).ask(get(NAME))) == b"web-1"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        get(NAME),
+        get(NAME, "X-Forwarded-For: 10.0.0.4"),
+        get(NAME, "X-Instance-ID: i-web-0"),
+        get(NAME, f"X-Instance-ID-Signature: {sign('i-web-0')}"),
+        get(NAME, "X-Instance-ID: i-web-0", f"X-Instance-ID-Signature: {sign('i-web-1')}"),
+        get(NAME, "X-Instance-ID: i-web-0", f"X-Instance-ID-Signature: {sign('i-web-0', 'another secret, also long')}"),
+        get(NAME, "X-Instance-ID: i-web-0", "X-Instance-ID-Signature:"),
+        get(NAME, "X-Instance-ID: i-web-0", "X-Instance-ID-Signature: \xe9"),
+        signed("i-nobody"),
+        signed("i-web-0", "X-Instance-ID: i-web-1"),
+        signed("i-web-0", f"X-Instance-ID-Signature: {sign('i-web-0')}"),
+        signed("i-web-0", "X-Forwarded-For: 10.0.0.4", "X-Forwarded-For: 10.0.0.5"),
+        signed("i-web-0", "X-Forwarded-For: 10.0.0.4, 10.0.0.5"),
+    ],
+)
+def test_a_proxy_that_does_not_prove_it_asks_for_nobody(request_: bytes, secret_file: Path) -> None:
+    """Missing, forged or doubled: 404, the proxy's own address notwithstanding, and forgeries are counted."""
+    fleet = served_fleet_with_the_proxy()
+    with serving(fleet, trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
+        assert status(served.client(PROXY).ask(request_)) == 404
+        assert served.guests.counters.unknown == 1
+        assert served.guests.counters.forged == (b"X-Instance-ID" in request_)
+
+
+def served_fleet_with_the_proxy() -> str:
+    return f"""
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+[[machines]]
+scope = "shop"
+name = "web-0"
+addresses = ["{PROXY}"]
+instance_id = "i-web-0"
+[[machines]]
+scope = "shop"
+name = "web-1"
+instance_id = "i-web-1"
+"""
+
+
+def test_a_good_signature_from_anybody_else_is_refused(secret_file: Path) -> None:
+    """Only a configured proxy may say who is calling: from a machine it is a relay, from a stranger nothing."""
+    with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
+        assert body(served.client(WEB_1).ask(signed("i-web-0"))) == b'{"error":"Bad request. The request was relayed"}'
+        assert status(served.client(STRANGER).ask(signed("i-web-0"))) == 404
+        assert served.guests.counters.forged == 2
+
+
+def test_a_proxys_connections_are_not_one_machines(secret_file: Path) -> None:
+    """A proxy asks for many: the share of a connection does not apply to it, the rate of each machine does."""
+    with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file), rate_limit=2) as served:
+        clients = [served.client(PROXY) for _ in range(20)]
+        seen = [status(client.ask(signed("i-web-0"))) for client in clients[:4]]
+        assert seen.count(429) >= 1
+        assert status(clients[19].ask(signed("i-web-1"))) == 200
+
+
+def test_waiting_through_a_proxy_is_the_machines(secret_file: Path) -> None:
+    """The four long polls are the machine's own, and a place is free again when one ends."""
+    with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
+        wait = ("Prefer: wait=30", 'If-None-Match: "1"')
+        assert status(served.client(PROXY).ask(signed("i-web-0", url=URL))) == 200
+        caller = served.side.documents.named("shop", "web-0")
+        assert caller is not None
+        for _ in range(2):
+            clients = [served.client(PROXY).send(signed("i-web-0", *wait, url=URL)) for _ in range(4)]
+            until(lambda: caller.waiting == 4)
+            assert status(served.client(PROXY).ask(signed("i-web-0", *wait, url=URL))) == 304
+            for client in clients:
+                client.socket.close()
+            until(lambda: caller.waiting == 0)
+
+
+def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison that stops at the first difference would tell how much of a forgery is right."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr("forewarn.endpoint.identity.hmac.compare_digest", compare)
+    trust = identity.Trust(proxies=frozenset({PROXY}), proxy_secret=SECRET.encode())
+    assert trust.signed("i-web-0", sign("i-web-0"))
+    assert not trust.signed("i-web-0", sign("i-web-1"))
+    assert len(compared) == 2
+    assert not identity.Trust().signed("i-web-0", hmac.new(b"", b"i-web-0", hashlib.sha256).hexdigest())
+
+
+def test_one_named_machine_for_every_caller() -> None:
+    """For emulators: whoever asks is that machine, with no limit of connections; the audit says so."""
+    with serving(every_caller="shop/web-0") as served:
+        clients = [served.client(STRANGER) for _ in range(20)]
+        assert {body(client.ask(get(NAME))) for client in clients} == {b"web-0"}
+        assert status(clients[0].ask(get())) == 200
+        assert status(clients[0].ask(post(served.reboot("shop", "web-0")))) == 200
+        assert approvals(served) == [("shop/web-0", f"{STRANGER} by named")]
+
+
+def test_a_stranger_that_becomes_a_machine_is_known_on_its_open_connection() -> None:
+    """A connection is not nobody's for ever: whoever enters the inventory is found at the next request."""
+    with serving("") as served:
+        client = served.client(WEB_0)
+        assert status(client.ask(get())) == 404
+        served.service.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
+        assert body(client.ask(get(NAME))) == b"web-0"

@@ -1,0 +1,132 @@
+"""What one guest may take of the service, and what all of them together."""
+
+import pytest
+
+from forewarn.endpoint import connection as connections
+from forewarn.endpoint import listener
+from forewarn.endpoint.sockets import Wire
+from tests.endpoint.serving import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status
+from tests.endpoint.wire import follow
+from tests.support.waiting import until
+
+# Longer than what the kernel keeps for a reader that does not read.
+MANY = 4_000
+
+
+def much_to_say(served: Serving) -> None:
+    """A document of many kilobytes: few of them fill what the kernel keeps for a reader that does not read."""
+    for _ in range(40):
+        served.reboot("shop", "web-0", description="x" * 1_000)
+
+
+def test_connections_of_one_machine() -> None:
+    """16 at once; the next is closed without a word, another machine is not affected, and who leaves makes room."""
+    with serving() as served:
+        clients = [served.client() for _ in range(16)]
+        assert all(status(client.ask(get())) == 200 for client in clients)
+        assert served.client().closed()
+        assert served.guests.counters.refused == 1
+        assert status(served.client(WEB_1).ask(get())) == 200
+        clients[0].socket.close()
+        until(lambda: len(served.guests.connections) == 16)
+        assert status(served.client().ask(get())) == 200
+
+
+def test_connections_of_all_guests() -> None:
+    """A limit for all together, strangers included."""
+    with serving(guest_all_connections=3) as served:
+        clients = [served.client(address) for address in (WEB_0, WEB_1, STRANGER)]
+        until(lambda: len(served.guests.connections) == 3)
+        assert served.client(VM).closed()
+        assert [status(client.ask(get())) for client in clients] == [200, 200, 404]
+
+
+def test_rate_is_the_machines_own() -> None:
+    """Five at once over all its connections, in both lanes; the sixth is refused; others are not affected."""
+    with serving(rate_limit=5) as served, pytest.MonkeyPatch.context() as patch:
+        follow(lambda: 1e9, patch, served.guests)
+        first, second = served.client(), served.client()
+        seen = [status(client.ask(get())) for client in (first, second, first, second, first, second, first)]
+        assert seen == [200] * 5 + [429] * 2
+        assert served.guests.counters.remembered > 0
+        assert status(served.client(WEB_1).ask(get())) == 200
+
+
+def test_a_guest_that_does_not_read_is_not_read() -> None:
+    """Answers nobody reads stop the reading of requests: what is held for it stays small, and the others go on."""
+    with serving() as served:
+        much_to_say(served)
+        client = served.client(small=True)
+        client.socket.settimeout(0.3)
+        assert client.flood(get() * 20, MANY) < MANY
+        (connection,) = served.guests.connections
+        assert isinstance(connection, connections.Connection)
+        assert connection._paused
+        assert isinstance(connection.transport, Wire)
+        assert len(connection.transport._unsent) < 1_000_000
+        assert sum(map(len, connection._buffered or ())) < 1_000_000
+        assert status(served.client(VM).ask(get())) == 200
+        # It begins to read: more is answered, in order, and it is paused again when it stops.
+        answered = served.guests.counters.outcomes[200]
+        client.socket.settimeout(2)
+        assert {status(client.answer()) for _ in range(20)} == {200}
+        until(lambda: served.guests.counters.outcomes[200] > answered)
+        until(lambda: connection._paused)
+
+
+def test_a_guest_that_never_reads_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paused for longer than the idle time: closed, and nothing of it is kept."""
+    monkeypatch.setattr(listener, "SWEEP_EVERY_S", 0.05)
+    with serving(guest_idle_timeout_s=0.3) as served:
+        much_to_say(served)
+        client = served.client(small=True)
+        client.socket.settimeout(0.5)
+        assert client.flood(get() * 20, MANY) < MANY
+        until(lambda: not served.guests.connections)
+        assert served.guests.counters.timed_out == 1
+
+
+def test_what_is_sent_while_an_answer_is_awaited_is_kept_only_so_far() -> None:
+    """Behind a pending POST at most a little is read; all of it is answered in order when the POST is."""
+    with serving() as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        event_id = served.reboot("shop", "web-0")
+        served.store.go.clear()
+        client.send(post(event_id))
+        (connection,) = served.guests.connections
+        assert isinstance(connection, connections.Connection)
+        until(lambda: connection.busy)
+        client.socket.settimeout(0.3)
+        sent = client.flood(get("/nowhere", "X: " + "a" * 500) * 20, MANY)
+        assert sent < MANY
+        assert sum(map(len, connection._buffered or ())) <= connections.MAX_BUFFERED_BYTES + 256 * 1024
+        served.store.go.set()
+        client.socket.settimeout(3)
+        assert status(client.answer()) == 200
+        assert {status(client.answer()) for _ in range(min(sent, 100))} == {404}
+
+
+def test_the_body_may_have_its_limit_and_no_more() -> None:
+    """The limit is a setting: a byte more is 413, and the answer arrives although the guest was still sending."""
+    with serving(guest_body_bytes=1_024) as served:
+        padding = " " * (1_024 - len(post("x").partition(b"\r\n\r\n")[2]))
+        exact = f'{{"StartRequests":[{{"EventId":"x"}}]}}{padding}'.encode()
+        head = get(URL, "Content-Length: 1024", method="POST")
+        assert status(served.client().ask(head + exact)) == 400
+        client = served.client()
+        client.send(get(URL, "Content-Length: 1000000", method="POST") + b"a" * 1_000_000)
+        assert status(client.rest()) == 413
+
+
+def test_requests_remembered_for_a_machine_make_room_for_newer_ones() -> None:
+    """A few per machine: a guest whose tag changes with every document does not lose the fast lane."""
+    with serving() as served:
+        client = served.client()
+        for number in range(20):
+            for _ in range(3):
+                assert status(client.ask(get(URL, f'If-None-Match: "x{number}"'))) == 200
+        caller = served.side.documents.named("shop", "web-0")
+        assert caller is not None
+        assert len(caller.remembered) == len(served.guests.remembered) == 8
+        assert served.guests.counters.remembered >= 20

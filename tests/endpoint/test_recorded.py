@@ -1,0 +1,100 @@
+"""What real clients send, byte for byte, is answered as they need it: replayed on a raw socket."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.model import Status
+from tests.endpoint.serving import OPERATOR, Client, body, serving, status
+
+RECORDED = sorted((Path(__file__).parent.parent / "interop" / "recorded").glob("*.http"))
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+GUID = re.compile(rb"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
+CLIENTS = {"curl", "python27", "csharp", "node", "powershell51", "powershell7"}
+
+
+def names(kind: str) -> list[str]:
+    return [path.stem for path in RECORDED if f"-{kind}" in path.stem]
+
+
+def recorded(name: str) -> tuple[bytes, bytes]:
+    """Head and body."""
+    data = next(path for path in RECORDED if path.stem == name).read_bytes()
+    head, end, sent = data.partition(b"\r\n\r\n")
+    return head + end, sent
+
+
+def ask(client: Client, head: bytes, sent: bytes) -> bytes:
+    """The answer to head and body, the body held back where the client would."""
+    if b"expect: 100-continue" in head.lower():
+        assert client.ask(head) == CONTINUE
+        return client.ask(sent)
+    return client.ask(head + sent)
+
+
+def finished(client: Client, head: bytes) -> bool:
+    """A request with `Connection: close` ends the connection, and no other does."""
+    asked_to_close = b"connection: close" in head.lower()
+    return client.closed() if asked_to_close else client.quiet()
+
+
+def test_every_client_is_recorded() -> None:
+    """A poll and an approval of each client we say works, and a poll with an ETag."""
+    assert {name.partition("-")[0] for name in names("get")} == CLIENTS
+    assert {name.partition("-")[0] for name in names("post")} == CLIENTS
+    assert names("get-etag") == ["node-get-etag"]
+
+
+@pytest.mark.parametrize("name", [name for name in names("get") if not name.endswith("-etag")])
+def test_a_recorded_poll_gets_the_document(name: str) -> None:
+    """In the version it asks for, again and again on the same connection where it is kept."""
+    head, sent = recorded(name)
+    with serving() as running:
+        running.service.control.enable("shop", OPERATOR)
+        event_id = running.reboot("shop", "web-0")
+        for _ in range(3):
+            client = running.client()
+            answer = ask(client, head, sent)
+            assert status(answer) == 200
+            [event] = json.loads(body(answer))["Events"]
+            assert (event["EventId"], event["EventType"], event["EventStatus"]) == (event_id, "Reboot", "Scheduled")
+            assert event["Resources"] == ["_web-0" if b"=2017-03-01 " in head else "web-0"]
+            assert finished(client, head)
+
+
+@pytest.mark.parametrize("name", names("get-etag"))
+def test_a_recorded_poll_with_a_tag_is_told_that_nothing_changed(name: str) -> None:
+    """304 while the document is the one it has, the whole document once it is not."""
+    head, sent = recorded(name)
+    with serving() as running:
+        running.service.control.enable("shop", OPERATOR)
+        running.reboot("shop", "web-0")
+        client = running.client()
+        assert b'If-None-Match: "2"' in head
+        assert running.side.documents.views["shop"].state.etag == '"2"'
+        assert status(ask(client, head, sent)) == 304
+        running.reboot("shop", "web-1")
+        assert status(ask(client, head, sent)) == 200
+        assert finished(client, head)
+
+
+@pytest.mark.parametrize("name", names("post"))
+def test_a_recorded_approval_starts_the_event(name: str) -> None:
+    """Whatever its Content-Type, with or without a wait for 100 Continue; saying it again changes nothing."""
+    head, sent = recorded(name)
+    with serving() as running:
+        running.service.control.enable("shop", OPERATOR)
+        event_id = running.reboot("shop", "web-0")
+        mine = GUID.sub(event_id.encode(), sent)
+        assert len(mine) == len(sent)
+        assert running.service.control.event(event_id)[0].status is Status.SCHEDULED
+        for _ in range(2):
+            client = running.client()
+            answer = ask(client, head, mine)
+            assert (status(answer), body(answer)) == (200, b"")
+            assert finished(client, head)
+            running.service.ticker.settle()
+            event, _ = running.service.control.event(event_id)
+            assert (event.status, len(event.approvals)) == (Status.STARTED, 1)

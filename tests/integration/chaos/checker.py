@@ -1,0 +1,81 @@
+"""Reads the history of a run and says every sentence that should be true and is not. Pure: the same history, the same verdict.
+
+It shares no rule with the core. What guests saw is in `sights`, what was answered with yes in `changes`, starts and work in
+`deeds`. Here notice is counted, as in the simulation: every machine of an event that was answered some poll while the event
+waited, once every node must show it, has seen it, and unless it was approved it did not begin before its NotBefore.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.integration.chaos.changes import Changes
+from tests.integration.chaos.deeds import Deeds
+from tests.integration.chaos.history import Event, History
+from tests.integration.chaos.sights import STALE_SLACK_S, Sights
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The complaints, each once; `promised` pairs of guest and event were due notice, and `held` had it."""
+
+    seed: int
+    complaints: tuple[str, ...]
+    promised: int
+    held: int
+    counted: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        return self.held / self.promised if self.promised else 1.0
+
+    def __str__(self) -> str:
+        notice = f"notice delivered: {self.held} of {self.promised} ({self.share:.0%})"
+        ends = self.complaints or ("no complaint",)
+        return "\n".join([f"seed {self.seed}", *self.counted, notice, *ends])
+
+
+def check(history: History) -> Verdict:
+    sights = Sights(history)
+    deeds = Deeds(history, sights)
+    pairs = list(_promised(history, sights))
+    complaints = [*sights.complaints(), *Changes(history).complaints(), *deeds.complaints()]
+    held = 0
+    for event, machine, seen in pairs:
+        if seen and event.id not in deeds.early:
+            held += 1
+        else:
+            complaints.append(f"{event.scope}/{machine} asked and did not have its notice of event {event.id}")
+    return Verdict(history.run.seed, tuple(dict.fromkeys(complaints)), len(pairs), held, tuple(_counted(history)))
+
+
+def _promised(history: History, sights: Sights) -> Iterator[tuple[Event, str, bool]]:
+    """Each machine of an event that was answered while the event waited and every node showed it; whether it ever saw it."""
+    left = {a.event: a.at for a in history.audit if a.action in ("event started", "event cancelled")}
+    for event in history.events:
+        if event.published_at is None or event.id not in left:
+            continue
+        begin = event.published_at + history.run.max_stale_s + STALE_SLACK_S
+        for machine in event.resources:
+            polls = [p for p in sights.polls if p.who == f"guest {event.scope}/{machine}"]
+            if any(begin <= history.at(p.begin_s) and history.at(p.end_s) < left[event.id] for p in polls):
+                told = (sights.shown(poll).get(event.id) for poll in polls)
+                yield event, machine, any(each is not None and each["EventStatus"] == "Scheduled" for each in told)
+
+
+def _counted(history: History) -> Iterator[str]:
+    """What the run was made of: a run in which nothing happened has no complaint either."""
+    answers = Counter("yes" if r.acknowledged else "no" if r.refused else "unknown" for r in history.requests)
+    yield f"requests: {len(history.requests)} ({', '.join(f'{count} {what}' for what, count in answers.most_common())})"
+    faults = Counter(fault.what for fault in history.faults)
+    yield f"faults: {', '.join(f'{count} {what}' for what, count in sorted(faults.items())) or 'none'}"
+    took_over = sum(entry.action == "order taken over" for entry in history.audit)
+    began = sum(worked.what == "began" for worked in history.worked)
+    alone = sum(
+        e.started_at is not None and e.not_before_at is not None and e.started_at >= e.not_before_at
+        for e in history.events
+    )
+    yield (
+        f"maintenances: {len(history.maintenances)}, events: {len(history.events)}, {alone} started at NotBefore;"
+        f" work begun {began} times, {took_over} orders taken over"
+    )

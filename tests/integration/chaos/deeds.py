@@ -1,0 +1,148 @@
+"""Starts and work: nothing starts twice or early, and the command ran once per attempt; the command itself is the witness.
+
+It may run again only where the order was taken over and "[the executor] knows nothing" (decision 13). The nodes share the folder
+of orders under way, so it knows whatever has begun: an attempt begins at most once more for each time that it was taken over
+before it had begun, by whoever took it over and, late, by the one it was taken from.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.integration.chaos.history import Event, History
+from tests.integration.chaos.sights import Sights, stage
+
+NOTICE_S = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30}
+HAS_STARTED = ("Started", "Completed", "Abandoned")
+_ATTEMPT = re.compile(r"attempt (\d+) by ")
+
+
+class Deeds:
+    def __init__(self, history: History, sights: Sights) -> None:
+        self.history, self._sights = history, sights
+        self._approval = {scope.name: scope.approval for scope in history.scopes}
+        self._said = {m.id: m.description for m in history.maintenances}
+        self._noted: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._taken_over: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self._taken_at: dict[tuple[str, int], float] = {}
+        for entry in history.audit:
+            self._noted[entry.action, entry.event].append(entry.at)
+            if found := _ATTEMPT.match(entry.detail):
+                if entry.action == "order taken":
+                    self._taken_at[entry.event, int(found[1])] = entry.at
+                elif entry.action == "order taken over":
+                    self._taken_over[entry.event, int(found[1])].append(entry.at)
+        self._approved_by: dict[str, set[str]] = defaultdict(set)  # as recorded: machines, "" for an operator
+        for entry in history.audit:
+            if entry.action == "event approved":
+                self._approved_by[entry.event].add(entry.who.partition("/")[2])
+        self._asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, by which machine or "" an operator
+        for request in history.requests:
+            if request.what in ("approve", "approve event") and not request.refused:
+                for event_id in request.ids:
+                    self._asked[event_id].append((history.at(request.begin_s), request.machine))
+        self.early = {event.id for event in history.events if self._is_early(event)}
+
+    def complaints(self) -> Iterator[str]:
+        for event in self.history.events:
+            yield from self._started_once(event)
+            yield from self._recorded(event)
+            yield from self._noticed(event)
+        for event_id in sorted(self.early):
+            yield f"event {event_id} started before its NotBefore and without approval"
+        yield from self._worked()
+        yield from self._gone_while_at_work()
+
+    # -- starts
+
+    def _started_once(self, event: Event) -> Iterator[str]:
+        starts = len(self._noted["event started", event.id])
+        if starts > 1:
+            yield f"event {event.id} started {starts} times"
+        if (starts > 0) != (event.status in HAS_STARTED):
+            yield f"event {event.id} is {event.status} and started {starts} times in the audit"
+
+    def _recorded(self, event: Event) -> Iterator[str]:
+        """What let it start before its time is in the audit."""
+        early = [at for at in self._noted["event started", event.id] if at < (event.not_before_at or 0.0)]
+        if early and not self._suffices(event, self._approved_by[event.id]):
+            yield f"event {event.id} started before its NotBefore and no approval is recorded"
+
+    def _noticed(self, event: Event) -> Iterator[str]:
+        if event.published_at is None or event.not_before_at is None:
+            if event.status in HAS_STARTED:
+                yield f"event {event.id} started and was never published"
+        elif event.not_before_at - event.published_at < NOTICE_S[event.type]:
+            yield f"event {event.id} gives less than its notice of {NOTICE_S[event.type]} s"
+
+    def _is_early(self, event: Event) -> bool:
+        """By what is saved, by the command itself, and by what guests were shown."""
+        if event.not_before_at is None:
+            return False
+        moments = [worked.at for worked in self.history.worked if worked.order == event.id]
+        moments += self._noted["event started", event.id]
+        moments += [
+            self.history.at(poll.end_s)
+            for poll in self._sights.polls
+            if poll.scope == event.scope
+            and (told := self._sights.shown(poll).get(event.id)) is not None
+            and told["EventStatus"] == "Started"
+        ]
+        first = min(moments, default=event.not_before_at)
+        return first < event.not_before_at and not self._had_go(event, first)
+
+    def _had_go(self, event: Event, by: float) -> bool:
+        """Whether those who may have asked for its start by then suffice."""
+        return self._suffices(event, {machine for at, machine in self._asked[event.id] if at <= by})
+
+    def _suffices(self, event: Event, machines: set[str]) -> bool:
+        if "" in machines or self._approval[event.scope] != "all":
+            return bool(machines)
+        return machines >= set(event.resources)
+
+    # -- work
+
+    def _worked(self) -> Iterator[str]:
+        events = {event.id: event for event in self.history.events}
+        began: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for worked in self.history.worked:
+            if worked.what == "began":
+                began[worked.order, worked.attempt].append(worked.at)
+        for (order, attempt), moments in began.items():
+            again = sum(at < min(moments) for at in self._taken_over[order, attempt])
+            if len(moments) > 1 + again:
+                yield f"attempt {attempt} of order {order} was begun {len(moments)} times, of which {again} again with reason"
+        for worked in self.history.worked:
+            if worked.order not in events:
+                yield f"work was done for order {worked.order}, which does not exist"
+            elif worked.at < self._taken_at.get((worked.order, worked.attempt), float("inf")):
+                yield f"attempt {worked.attempt} of order {worked.order} began before it was taken and saved"
+        ended = {worked.order for worked in self.history.worked if worked.what == "ended"}
+        for event in self.history.events:
+            if self._noted["order finished", event.id] and event.id not in ended:
+                yield f"order {event.id} is finished and its work was never done"
+            yield from self._failed(event)
+
+    def _failed(self, event: Event) -> Iterator[str]:
+        """Work fails where it was told to, in its first attempt, and nowhere else."""
+        failures = len(self._noted["order failed", event.id])
+        if failures > (1 if "fails-once" in self._said.get(event.maintenance, "") else 0):
+            yield f"order {event.id} failed {failures} times, and its work did not"
+
+    def _gone_while_at_work(self) -> Iterator[str]:
+        """ "Gone means no further impact": an event that was Started is shown until its work has ended."""
+        for event in self.history.events:
+            settled = (
+                self._noted["event finish by operator", event.id] + self._noted["event abandon by operator", event.id]
+            )
+            ends = [worked.at for worked in self.history.worked if (worked.what, worked.order) == ("ended", event.id)]
+            stages = self._sights.contents[event.scope]
+            since = [at for at, content in stages.items() if content.get(event.id, {}).get("EventStatus") == "Started"]
+            if settled or not ends or not since:
+                continue
+            for poll in self._sights.polls:
+                later = poll.scope == event.scope and stage(poll.etag) > min(since)
+                early = self.history.at(poll.end_s) < max(ends)
+                if later and early and event.id not in self._sights.shown(poll):
+                    yield f"event {event.id} was gone for {poll.scope}/{poll.machine} while its work went on"
+                    break

@@ -1,0 +1,127 @@
+"""Three real nodes on one machine, each with its own wire to the database, and the command that does their work.
+
+The nodes share the folder of orders under way, as nodes on one machine do: whoever takes an order over finds what became of
+it. The command is the witness: it writes down each beginning and end itself.
+"""
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+
+from tests.integration.chaos.asking import Peer
+from tests.integration.chaos.fleet import fleet_file
+from tests.integration.chaos.history import Worked
+from tests.integration.nodes.nodes import Node, Nodes
+
+MAX_STALE_S = 6
+START_WITHIN_S = 60.0
+WORK = """#!/bin/sh
+read -r told
+seconds=${{told##*work=}}
+echo "began $FOREWARN_ORDER_ID $FOREWARN_ATTEMPT $(date +%s.%N)" >>{file}
+sleep "${{seconds%%;*}}"
+echo "ended $FOREWARN_ORDER_ID $FOREWARN_ATTEMPT $(date +%s.%N)" >>{file}
+case "$told" in *fails-once*) [ "$FOREWARN_ATTEMPT" != 1 ] ;; esac
+"""
+
+
+class House:
+    """The nodes; each is started again under another port and pid, and counts its lives."""
+
+    def __init__(self, nodes: Nodes, folder: Path, addresses: Sequence[str], database: str) -> None:
+        """`addresses`: one node's way to the database each; `database`: ours, which nobody cuts."""
+        self._nodes, self._folder, self._addresses, self._database = nodes, folder, addresses, database
+        self.witness = folder / "work.log"
+        self.witness.touch()
+        (folder / "fleet.toml").write_text(fleet_file())
+        self._command = folder / "work"
+        self._command.write_text(WORK.format(file=self.witness))
+        self._command.chmod(0o755)
+        self._processes: list[subprocess.Popen[str] | None] = [None] * len(addresses)
+        self._peers = [Peer(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
+        self._killed = [0] * len(addresses)
+        self._starting: list[threading.Thread] = []
+        self._closed = False
+
+    def start(self) -> None:
+        for number in range(len(self._peers)):
+            self.restart(number)
+        self.wait()
+
+    def peers(self) -> Sequence[Peer]:
+        return self._peers
+
+    def restart(self, number: int) -> None:
+        """Like whoever watches over a service: again and again until it is up, or killed once more."""
+        thread = threading.Thread(target=self._keep_starting, args=(number, self._killed[number]), daemon=True)
+        self._starting.append(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        """Until all that are to be up are up."""
+        for thread in self._starting:
+            thread.join(START_WITHIN_S)
+            assert not thread.is_alive(), f"a node does not start: see its log in {self._folder}"
+        self._starting.clear()
+
+    def signal(self, number: int, which: signal.Signals) -> None:
+        self._killed[number] += which is signal.SIGKILL
+        process = self._processes[number]
+        if process is not None:
+            process.send_signal(which)
+
+    def holder(self) -> int:
+        """Which node holds the ticker's lease; the first where nobody does."""
+        with psycopg.connect(self._database, connect_timeout=5) as connection:
+            row = connection.execute("SELECT node FROM forewarn.leases WHERE name = 'ticker'").fetchone()
+        pid = int(str(row[0]).rpartition(":")[2].partition("-")[0]) if row else 0
+        pids = [process.pid if process is not None else -1 for process in self._processes]
+        return pids.index(pid) if pid in pids else 0
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _keep_starting(self, number: int, killed: int) -> None:
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while not self._closed and self._killed[number] == killed and time.monotonic() < deadline_s:
+            process, log = self._nodes.begin(
+                self._addresses[number],
+                "--state-dir",
+                str(self._folder / "state"),
+                FOREWARN_EXECUTOR="command",
+                FOREWARN_COMMAND=str(self._command),
+                FOREWARN_MAX_STALE=f"{MAX_STALE_S}s",
+            )
+            self._processes[number] = process
+            if self._killed[number] != killed:  # just now, and the signal went to the one before
+                process.kill()
+                return
+            try:
+                node = Node(process, log)
+            except AssertionError:
+                time.sleep(0.2)
+                continue
+            name, life, *_ = self._peers[number]
+            addresses = (url.removeprefix("http://") for url in (node.guest, node.operator))
+            self._peers[number] = Peer(name, life + 1, *addresses)
+            return
+
+
+@contextmanager
+def a_house(folder: Path, addresses: Sequence[str], database: str) -> Iterator[House]:
+    with ExitStack() as stack:
+        house = House(Nodes(folder, stack), folder, addresses, database)
+        stack.callback(house.close)
+        house.start()
+        yield house
+
+
+def work_done(witness: Path) -> list[Worked]:
+    lines = [line.split() for line in witness.read_text("ascii").splitlines()]
+    return [Worked(what=what, order=order, attempt=int(n), at=float(at)) for what, order, n, at in lines]

@@ -1,0 +1,137 @@
+"""The database's primary loses its power under load: what was acknowledged is still there, and guests see no time run backwards.
+
+Real PostgreSQL under Patroni with etcd, three nodes that name all its servers, and the load and the checker of every run.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.integration.chaos.checker import Verdict, check
+from tests.integration.chaos.history import Fault, History, Recorder, Request
+from tests.integration.chaos.house import a_house
+from tests.integration.chaos.run import NODES, run
+from tests.integration.chaos.sights import stage
+from tests.integration.handlers.loopback import alone
+from tests.integration.handlers.patronis import SQL_PORT, TTL_S, WITHIN_S, Cluster, cluster_of
+from tests.support.waiting import until
+
+SEED = 4
+CALM_S, AFTERWARDS_S = 5.0, 5.0
+# Of a failover that loses commits: those acknowledged in the last moment.
+LOST_WITHIN_S = 2.0
+PRIMARY_KILLED = "primary killed"
+GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
+
+
+@contextmanager
+def failing_over(folder: Path, *, synchronous: bool) -> Iterator[tuple[Cluster, History]]:
+    """The cluster after it all, and what happened."""
+    with alone(), cluster_of(synchronous=synchronous) as cluster:
+        with psycopg.connect(f"{address_of(cluster, 'postgres')}", autocommit=True) as connection:
+            connection.execute("CREATE DATABASE forewarn")
+        address = address_of(cluster, "forewarn")
+        with a_house(folder, [address] * NODES, address) as house:
+            worst = partial(kill_the_primary, cluster)
+            seconds = CALM_S + AFTERWARDS_S
+            yield (
+                cluster,
+                run(house.peers, worst, SEED, folder=folder, witness=house.witness, seconds=seconds),
+            )
+
+
+def address_of(cluster: Cluster, database: str) -> str:
+    """Every server; whichever can be written is taken."""
+    hosts = ",".join(f"{each.address}:{SQL_PORT}" for each in cluster.members)
+    return f"postgresql://postgres@{hosts}/{database}?target_session_attrs=read-write&connect_timeout=2"
+
+
+def kill_the_primary(cluster: Cluster, recorder: Recorder) -> None:
+    """SIGKILL to all of its machine; it comes back when another leads."""
+    time.sleep(CALM_S)
+    primary = cluster.leader
+    primary.down()
+    recorder.record(Fault(at_s=time.monotonic(), what=PRIMARY_KILLED, node=primary.name))
+    until(lambda: any(each.role in ("master", "primary") for each in cluster.members), WITHIN_S)
+    primary.up()
+    time.sleep(AFTERWARDS_S)
+
+
+def killed_s(history: History) -> float:
+    (fault,) = [each for each in history.faults if each.what == PRIMARY_KILLED]
+    return fault.at_s
+
+
+def without_writes_s(history: History) -> float:
+    """The longest time in which nobody's change was acknowledged, around the death of the primary."""
+    ends = sorted(r.end_s for r in history.requests if r.acknowledged and (r.what == "submit" or " " in r.what))
+    at_s = killed_s(history)
+    return max(later - earlier for earlier, later in pairwise(ends) if later > at_s and earlier < at_s + WITHIN_S)
+
+
+def told(history: History, verdict: Verdict) -> str:
+    polls = [r for r in history.requests if r.what == "poll" and r.end_s > killed_s(history)]
+    refused = [r.end_s for r in polls if r.status == 503]
+    silence_s = max(refused) - min(refused) if refused else 0.0
+    return (
+        f"{verdict}\nseconds without writes: {without_writes_s(history):.1f} (ttl {TTL_S} s), in which guests were refused for"
+        f" {silence_s:.1f} s (max_stale {history.run.max_stale_s:g} s)"
+    )
+
+
+def epochs(history: History) -> set[int]:
+    return {stage(r.etag)[0] for r in history.requests if r.what == "poll" and r.acknowledged}
+
+
+def failovers(history: History) -> list[str]:
+    return [entry.detail for entry in history.audit if entry.action == "database failed over"]
+
+
+@pytest.mark.timeout(300)
+def test_a_primary_with_a_synchronous_standby_is_killed(tmp_path: Path) -> None:
+    """No complaint: nothing acknowledged is lost, nothing starts twice or early. Epochs begin all the same: nobody can know."""
+    with failing_over(tmp_path, synchronous=True) as (cluster, history):
+        verdict = check(history)
+        print(told(history, verdict))
+        assert verdict.complaints == ()
+        assert verdict.share == 1.0
+        assert verdict.promised > 0
+        assert failovers(history) == [f"commits may be lost: {len(history.scopes)} scope(s) begin a new epoch"]
+        assert epochs(history) == {1, 1_001}
+        assert without_writes_s(history) < WITHIN_S
+        until(lambda: cluster.confirmed, WITHIN_S)
+
+
+@pytest.mark.timeout(300)
+def test_a_primary_without_one_is_killed(tmp_path: Path) -> None:
+    """Every scope begins a new epoch, once; no complaint but of what was acknowledged just before, which may be lost."""
+    with failing_over(tmp_path, synchronous=False) as (_, history):
+        verdict = check(history)
+        print(told(history, verdict))
+        may_be_lost = last_things(history)
+        assert [each for each in verdict.complaints if not may_be_lost.intersection(GUID.findall(each))] == []
+        (detail,) = failovers(history)
+        assert detail == f"commits may be lost: {len(history.scopes)} scope(s) begin a new epoch"
+        assert epochs(history) == {1, 1_001}
+
+
+def last_things(history: History) -> set[str]:
+    """What somebody was told of, or was worked at, in the moment before the primary died; with all that belongs to it."""
+    since_s, until_s = killed_s(history) - LOST_WITHIN_S, killed_s(history)
+
+    def late(request: Request) -> bool:
+        return request.acknowledged and since_s <= request.end_s and request.begin_s <= until_s
+
+    found = {each for r in history.requests if late(r) for each in (*r.ids, *r.told)}
+    found |= {each for r in history.requests if late(r) and r.body for each in GUID.findall(r.body)}
+    found |= {w.order for w in history.worked if history.at(since_s) <= w.at <= history.at(until_s)}
+    of = {event.id: event.maintenance for event in history.events}
+    found |= {of[each] for each in found if each in of}
+    return found | {event for event, maintenance in of.items() if maintenance in found}

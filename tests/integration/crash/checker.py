@@ -1,0 +1,240 @@
+"""Compares what was acknowledged with what a database holds. Each check is a sentence that must be true after any kill.
+
+`complaints` returns the sentences that are not; it reads the database through the store, as the service does, and shares
+no rule with the core except `check_invariants`.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from forewarn.core.errors import InvariantBroken
+from forewarn.core.invariants import check_invariants
+from forewarn.core.model import UNSTARTED, AuditEntry, Event, MaintenanceStatus, OrderState, Snapshot, Status
+from forewarn.store import AuditQuery, EventQuery, Focus, Store
+from forewarn.store.sqlite.store import SqliteStore
+from tests.integration.crash.history import Document, History, audited, documents
+
+PAGE = 500
+FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
+
+# How far a thing has come: it may go on, never back.
+_EVENT_STEP = {"Planned": 0, "Scheduled": 1, "Started": 2, "Completed": 3, "Cancelled": 3, "Abandoned": 3}
+_ORDER_STEP = {"open": 0, "running": 1, "failed": 2, "done": 3}
+_HAS_STARTED = frozenset({Status.STARTED, Status.COMPLETED, Status.ABANDONED})
+_ENDED_MAINTENANCE = frozenset({MaintenanceStatus.COMPLETED, MaintenanceStatus.CANCELLED, MaintenanceStatus.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that a database holds."""
+
+    snapshot: Snapshot
+    audit: tuple[AuditEntry, ...]
+    damage: tuple[str, ...] = ()
+
+
+def found_in(path: Path) -> Found:
+    """Open the database after a kill, as the service would, and read everything."""
+    with closing(SqliteStore(path)) as store:
+        found = read_store(store)
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("PRAGMA integrity_check").fetchall()
+        damage = [text for (text,) in rows if text != "ok"]
+        damage += [f"a row of {row[0]} refers to nothing" for row in connection.execute("PRAGMA foreign_key_check")]
+    return replace(found, damage=tuple(damage))
+
+
+def read_store(store: Store) -> Found:
+    ids = {event.maintenance_id for event in _every_event(store)}
+    scopes = tuple(store.inventory().scopes)
+    snapshot = store.snapshot(Focus(scopes=scopes, maintenances=tuple(sorted(ids)), inventory=True))
+    return Found(snapshot, tuple(_every_entry(store)))
+
+
+def _every_event(store: Store) -> Iterator[Event]:
+    page = store.events(EventQuery(limit=PAGE))
+    yield from page.events
+    while page.next_before is not None:
+        page = store.events(EventQuery(limit=PAGE, before=page.next_before))
+        yield from page.events
+
+
+def _every_entry(store: Store) -> Iterator[AuditEntry]:
+    entries = store.audit(AuditQuery(limit=PAGE))
+    while entries:
+        yield from entries
+        entries = store.audit(AuditQuery(limit=PAGE, before=entries[-1].id))
+
+
+def complaints(history: History, found: Found) -> list[str]:
+    """Every sentence that should be true and is not."""
+    return [
+        *(f"the worker itself saw: {fault}" for fault in history.faults),
+        *(f"the file is damaged: {text}" for text in found.damage),
+        *_lost(history, found),
+        *_plans(history, found.snapshot),
+        *_starts(found),
+        *_orders(found.snapshot),
+        *_waves(found.snapshot),
+        *_contents([*history.shown, *documents(found.snapshot)]),
+        *_invariants(found.snapshot),
+    ]
+
+
+def unfinished(found: Found) -> list[str]:
+    """What is left after everything had time to end: nothing should be."""
+    snapshot = found.snapshot
+    return [
+        *(f"maintenance {m.id} is still {m.status}" for m in snapshot.maintenances.values() if m.ended is None),
+        *(f"event {e.id} is still {e.status}" for e in snapshot.events.values() if e.ended is None),
+        *(
+            f"the order of event {o.id} is {o.state} and the event is {snapshot.events[o.id].status}"
+            for o in snapshot.orders.values()
+            if (o.state, snapshot.events[o.id].status)
+            not in ((OrderState.DONE, Status.COMPLETED), (OrderState.FAILED, Status.ABANDONED))
+        ),
+    ]
+
+
+# -- every acknowledged change is there
+
+
+def _lost(history: History, found: Found) -> Iterator[str]:
+    snapshot, known = found.snapshot, Counter(audited(entry) for entry in found.audit)
+    for saved in history.saved:
+        yield from _lost_scopes(saved.scopes, snapshot)
+        yield from _lost_maintenances(saved.maintenances, snapshot)
+        for event_id, status in saved.events:
+            event = snapshot.events.get(event_id)
+            if event is None or not _reached(_EVENT_STEP, str(event.status), status):
+                yield f"event {event_id} was acknowledged as {status} and is {event and event.status}"
+        for event_id, machine in saved.approvals:
+            event = snapshot.events.get(event_id)
+            if event is None or all(a.machine != machine for a in event.approvals):
+                yield f"the approval of event {event_id} by {machine or 'an operator'} was acknowledged and is lost"
+        for order_id, attempt, state in saved.orders:
+            order = snapshot.orders.get(order_id)
+            if order is None or not (
+                order.attempt > attempt or (order.attempt == attempt and _reached(_ORDER_STEP, str(order.state), state))
+            ):
+                yield f"order {order_id} was acknowledged as {state} (attempt {attempt}) and is {order and order.state}"
+    for entry, times in Counter(entry for saved in history.saved for entry in saved.audit).items():
+        if known[entry] < times:
+            yield f"an audit entry was acknowledged and is lost: {' | '.join(entry)}"
+
+
+def _lost_scopes(scopes: tuple[tuple[str, int, int, int], ...], snapshot: Snapshot) -> Iterator[str]:
+    for name, version, epoch, incarnation in scopes:
+        scope = snapshot.scopes.get(name)
+        if scope is None or scope.version < version or (scope.epoch, scope.incarnation) < (epoch, incarnation):
+            yield f"scope {name} was acknowledged at version {version}, epoch {epoch}, incarnation {incarnation}: lost"
+
+
+def _lost_maintenances(maintenances: tuple[tuple[str, int, str], ...], snapshot: Snapshot) -> Iterator[str]:
+    for maintenance_id, version, status in maintenances:
+        maintenance = snapshot.maintenances.get(maintenance_id)
+        if maintenance is None or maintenance.version < version:
+            yield f"maintenance {maintenance_id} was acknowledged at version {version}: lost"
+        elif status in _ENDED_MAINTENANCE and maintenance.status != status:
+            yield f"maintenance {maintenance_id} was acknowledged as {status} and is {maintenance.status}"
+
+
+def _reached(steps: Mapping[str, int], now: str, then: str) -> bool:
+    """Whether a thing that was `then` can be `now`: further on, or the very same."""
+    return now == then or steps[now] > steps[then]
+
+
+# -- no event lost or doubled
+
+
+def _plans(history: History, snapshot: Snapshot) -> Iterator[str]:
+    by_maintenance: dict[str, list[Event]] = defaultdict(list)
+    for event in snapshot.events.values():
+        by_maintenance[event.maintenance_id].append(event)
+    for maintenance_id, planned in history.plans.items():
+        ids = {event.id for event in by_maintenance[maintenance_id]}
+        if ids != set(planned):
+            yield f"maintenance {maintenance_id} was planned with {len(planned)} events and has others: {sorted(ids)}"
+    for maintenance_id, events in by_maintenance.items():
+        if sorted(event.position for event in events) != list(range(len(events))):
+            yield f"the events of maintenance {maintenance_id} are not numbered one by one: one is lost or doubled"
+        if maintenance_id not in snapshot.maintenances:
+            yield f"events of maintenance {maintenance_id} are there without it"
+
+
+# -- no event started twice, no order skipped
+
+
+def _starts(found: Found) -> Iterator[str]:
+    for action, statuses in (
+        ("event started", _HAS_STARTED),
+        ("event completed", {Status.COMPLETED}),
+        ("event cancelled", {Status.CANCELLED}),
+    ):
+        times = Counter(entry.event_id for entry in found.audit if entry.action == action)
+        for event in found.snapshot.events.values():
+            expected = 1 if event.status in statuses else 0
+            if times[event.id] != expected:
+                yield f"{action} {times[event.id]} times in the audit: {event.id}, which is {event.status}"
+        for event_id in times.keys() - found.snapshot.events.keys():
+            yield f"{action} in the audit, and there is no event {event_id}"
+
+
+def _orders(snapshot: Snapshot) -> Iterator[str]:
+    for event in snapshot.events.values():
+        order = snapshot.orders.get(event.id)
+        if (order is not None) != (event.status in _HAS_STARTED):
+            yield f"event {event.id} is {event.status} and has {'an' if order else 'no'} order"
+        elif order is not None and (order.state is OrderState.DONE) != (event.status is Status.COMPLETED):
+            yield f"event {event.id} is {event.status} and its order {order.state}"
+
+
+def _waves(snapshot: Snapshot) -> Iterator[str]:
+    waves: dict[tuple[str, int], set[Status]] = defaultdict(set)
+    for event in snapshot.events.values():
+        waves[event.maintenance_id, event.wave].add(event.status)
+    for (maintenance_id, wave), statuses in waves.items():
+        if statuses & _HAS_STARTED and statuses & UNSTARTED:
+            yield f"wave {wave} of maintenance {maintenance_id} has started by half"
+
+
+# -- what guests saw
+
+
+def _contents(shown: list[Document]) -> Iterator[str]:
+    """Within an epoch an incarnation has one content; for a watcher neither ever goes back."""
+    contents: dict[tuple[str, int, int, str], str] = {}
+    last: dict[tuple[str, str], tuple[int, int]] = {}
+    for seen in shown:
+        content = contents.setdefault((seen.scope, seen.epoch, seen.incarnation, seen.version), seen.content)
+        if content != seen.content:
+            yield (
+                f"incarnation {seen.incarnation} of {seen.scope} in epoch {seen.epoch} had two contents:"
+                f" {content} and {seen.content}"
+            )
+        stage = (seen.epoch, seen.incarnation)
+        if stage < last.get((seen.scope, seen.version), stage):
+            yield f"the document of {seen.scope} went back to epoch {seen.epoch}, incarnation {seen.incarnation}"
+        last[seen.scope, seen.version] = stage
+
+
+# -- what the core says of it
+
+
+def _invariants(snapshot: Snapshot) -> Iterator[str]:
+    """Every event is judged as if it had just been touched: its start, approvals, resources, wave and update domain."""
+    events = {i: event for i, event in snapshot.events.items() if event.maintenance_id in snapshot.maintenances}
+    untouched = {i: replace(event, reason=f"{event.reason}, untouched") for i, event in events.items()}
+    try:
+        check_invariants(replace(snapshot, events=untouched), replace(snapshot, events=events), FAR_FUTURE)
+    except InvariantBroken as error:
+        yield str(error)
+    for event in snapshot.events.values():
+        promised = timedelta(0) if event.born_approved else timedelta(seconds=event.minimum_notice_s)
+        if event.published and event.not_before and event.not_before - event.published < promised:
+            yield f"event {event.id} gave less notice than it promised"

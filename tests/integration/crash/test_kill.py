@@ -1,0 +1,91 @@
+"""The service is killed with SIGKILL again and again, at any moment: nothing acknowledged is lost, nothing happens twice."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.errors import Refused
+from forewarn.core.model import Actor, Status
+from forewarn.core.transitions import Verb
+from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.service.clock import ManualClock
+from forewarn.service.control import Control
+from forewarn.service.ticker import Ticker
+from forewarn.store.sqlite.store import SqliteStore
+from tests.integration.crash.checker import complaints, found_in, read_store, unfinished
+from tests.integration.crash.history import History
+from tests.integration.crash.worker import FAILURES, ORDER_TIMEOUT_S, WORK_S, last_moment
+
+ROOT = Path(__file__).parents[3]
+BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
+HISTORIES = 5 * BUDGET
+KILLS_PER_HISTORY = 10
+START_WITHIN_S = 20.0
+MAX_ROUNDS = 200
+
+
+def run_and_kill(database: Path, record: Path, seed: str, choose: random.Random) -> None:
+    """One life: most end while everybody is at work, some while the process is still starting or recovering."""
+    command = [sys.executable, "-m", "tests.integration.crash.worker", str(database), str(record), seed]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if choose.random() < 0.8:
+            assert process.stdout.readline() == b"ready\n", process.stderr.read().decode()
+            time.sleep(choose.uniform(0.0, 0.45))
+        else:
+            time.sleep(choose.uniform(0.05, 0.5))
+        process.send_signal(signal.SIGKILL)
+        said = process.stderr.read().decode()
+        assert process.wait(timeout=START_WITHIN_S) == -signal.SIGKILL, f"it ended before it was killed: {said}"
+
+
+def run_to_the_end(database: Path) -> None:
+    """Nobody disturbs it any more; an operator resumes what was paused and settles what failed."""
+    operator = Actor("operator", "the end")
+    with closing(SqliteStore(database)) as store:
+        clock = ManualClock(last_moment(store))
+        control = Control(store, clock, new_id=lambda: str(uuid.uuid4()), order_timeout_s=ORDER_TIMEOUT_S)
+        executor = SimulatedExecutor(work_s=WORK_S, freeze_work_s=WORK_S // 2, failures=FAILURES)
+        ticker = Ticker(control, store, clock, executor, node="the end", retain_history_s=0)
+        ticker.recover()
+        for number in range(MAX_ROUNDS):
+            snapshot = read_store(store).snapshot
+            if all(m.ended is not None for m in snapshot.maintenances.values()):
+                return
+            for maintenance in snapshot.maintenances.values():
+                if maintenance.paused and maintenance.ended is None:
+                    control.resume_maintenance(maintenance.id, operator)
+            for event in snapshot.events.values():
+                if event.status is Status.STARTED:
+                    with suppress(Refused):  # unless its order has failed it ends by itself
+                        control.settle_event(event.id, (Verb.FINISH, Verb.ABANDON)[number % 2], operator)
+            ticker.advance(3_600)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) -> None:
+    """After every kill all that was acknowledged is there; in the end every event has ended and every order was done."""
+    seed = os.environ.get("TEST_SEED") or f"{number}/{random.SystemRandom().randrange(10**9)}"
+    print(f"seed {seed}: set TEST_SEED to it to use it again")
+    choose, history, database = random.Random(seed), History(), tmp_path / "forewarn.db"
+    for life in range(KILLS_PER_HISTORY):
+        record = tmp_path / f"{life}.jsonl"
+        run_and_kill(database, record, f"{seed}/{life}", choose)
+        history.read(record)
+        assert complaints(history, found_in(database)) == [], f"seed {seed}, life {life}"
+    run_to_the_end(database)
+    found = found_in(database)
+    assert complaints(history, found) == [], f"seed {seed}, at the end"
+    assert unfinished(found) == [], f"seed {seed}, at the end"
+    assert len(history.saved) > 20, "there was load to be killed under"
+    assert len(history.shown) > 20, "guests saw documents"

@@ -1,0 +1,72 @@
+"""A machine's agent as a process of its own that can be killed, with its files; and a step's turn without one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from forewarn.guest.clock import Time
+from forewarn.guest.journal import read
+from forewarn.guest.steps import Run
+from tests.guest.talking import event
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), **kept: object) -> Run:
+    """A step's turn, without an agent around it."""
+    told = event(NotBefore="soon")
+    return Run(step="one", phase="prepare", event=told, share_s=share_s, time=Time(), kept=kept, health=health)
+
+
+class Agent:
+    """`settings` and steps, as its file has them; `folder` is there already."""
+
+    def __init__(self, folder: Path, endpoint: str, settings: str) -> None:
+        self.folder = folder
+        (folder / "boot").write_text("boot-1")
+        config = folder / "agent.toml"
+        config.write_text(f'endpoint = "{endpoint}"\nstate_dir = "state"\nboot_id_file = "boot"\n{settings}')
+        config.chmod(0o600)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> None:
+        command = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
+        with (self.folder / "log").open("ab") as log:
+            environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+            self.process = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)
+        (self.folder / "agent.pid").write_text(str(self.process.pid))
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def records(self) -> list[dict[str, object]]:
+        return read(self.folder / "state" / "journal.jsonl")[0]
+
+    @property
+    def kinds(self) -> list[object]:
+        return [record["kind"] for record in self.records]
+
+    def ended(self, phase: str) -> list[dict[str, object]]:
+        return [record for record in self.records if record["kind"] == "end" and record["phase"] == phase]
+
+    def went(self, phase: str) -> list[bool]:
+        """How each preparing or undoing ended."""
+        return [bool(record["ok"]) for record in self.ended(phase)]
+
+    def until(self, true: Callable[[], bool]) -> None:
+        until(true, told=lambda: self.log)
+
+    def until_back(self) -> None:
+        self.until(lambda: self.kinds[-1:] == ["in-service"])

@@ -1,0 +1,460 @@
+"""`haproxy` against real HAProxies: what they say of the server, before, meanwhile and after; and when they misbehave."""
+
+import logging
+import re
+import shutil
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.config import parse as parse_config
+from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
+from forewarn.guest.handlers import haproxy
+from forewarn.guest.handlers.haproxy import Spec
+from forewarn.guest.sockets import Deadline, ask
+from forewarn.guest.steps import Run
+from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.living import living
+from tests.integration.handlers.pools import Held, Pool, get, pool, relay
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def web() -> Iterator[Pool]:
+    with pool() as made:
+        yield made
+
+
+def spec_of(*proxies: str, **more: object) -> Spec:
+    return haproxy.parse({"proxies": list(proxies), "servers": ["web/web-0"], **more}, "here")
+
+
+def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
+    """A request under way ends well, new ones go elsewhere, and maintenance begins when the last session is over."""
+    proxy = web.haproxy()
+    spec, run = spec_of(proxy), run_of()
+    assert haproxy.check(spec) == []
+    held = Held(web.front(), web.services["web-0"])
+    preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
+    preparing.start()
+    until(lambda: web.seen(proxy).admin == "drain")
+    assert {get(web.front()) for _ in range(4)} == {"web-1"}
+    assert haproxy.verify(spec, run) is False
+    assert preparing.is_alive()
+    assert set(held.answers()) <= {"web-0", "web-1"}
+    preparing.join(10)
+    assert web.seen(proxy) == ("maint", False, 0, False)
+    assert haproxy.verify(spec, run) is True
+    assert run.kept == {"before": {f"web/web-0 at {proxy}": "ready"}, "unused": [], "left": {}}
+    haproxy.recover(spec, run)
+    assert web.seen(proxy).usable
+    assert {get(web.front()) for _ in range(4)} == {"web-0", "web-1"}
+    assert haproxy.verify(spec, run) is False
+
+
+@pytest.mark.parametrize("before", ["maint", "drain"])
+def test_what_was_out_before_stays_out(web: Pool, before: str) -> None:
+    """The state an operator gave it is the one it has afterwards, also when preparing was interrupted and done twice."""
+    proxy = web.haproxy()
+    web.tell(proxy, before)
+    spec, run = spec_of(proxy), run_of()
+    haproxy.prepare(spec, run)
+    assert web.seen(proxy).admin == "maint"
+    again = run_of(**run.kept)
+    haproxy.prepare(spec, again)
+    haproxy.recover(spec, again)
+    assert web.seen(proxy).admin == before
+
+
+def test_every_proxy_must_say_so(web: Pool) -> None:
+    """One that is down fails the step and is named; the others are told all the same, out and in again."""
+    one, two = web.haproxy("one"), web.haproxy("two")
+    spec, run = spec_of(two, one), run_of()
+    web.stop("two")
+    short = run_of(share_s=1.5)
+    with pytest.raises(OutOfTime, match=f"^the proxy {two} does not answer: Connection refused$"):
+        haproxy.prepare(spec, short)
+    run.keep(**short.kept)
+    assert web.seen(one).admin == "maint"
+    with pytest.raises(StepFailed, match="does not answer"):
+        haproxy.verify(spec, run)
+    with pytest.raises(StepFailed, match=f"^the proxy {two} does not answer"):
+        haproxy.recover(spec, run_of(share_s=1.5, **run.kept))
+    assert web.seen(one).usable
+    assert haproxy.check(spec) == [f"the proxy {two} does not answer: Connection refused"]
+    preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
+    preparing.start()
+    until(lambda: web.seen(one).admin == "maint")
+    assert preparing.is_alive(), "it waits for the other"
+    Path(two).unlink()
+    web.haproxy("two")
+    preparing.join(20)
+    assert haproxy.verify(spec, run) is True
+    web.tell(two, "ready")
+    assert haproxy.verify(spec, run) is False
+    haproxy.recover(spec, run)
+    assert web.seen(one).usable
+    assert web.seen(two).usable
+
+
+def test_the_last_one_does_not_leave(web: Pool) -> None:
+    """With too few others up it waits for them, and fails at the end of its time with the server as it was."""
+    proxy = web.haproxy()
+    web.tell(proxy, "maint", "web-1")
+    with pytest.raises(OutOfTime, match=f"^too few others of its backend are up: web/web-0 at {proxy}$"):
+        haproxy.prepare(spec_of(proxy), run_of(share_s=0.5))
+    assert web.seen(proxy).usable
+    threading.Timer(0.5, web.tell, (proxy, "ready", "web-1")).start()
+    run = run_of()
+    haproxy.prepare(spec_of(proxy), run)
+    web.tell(proxy, "maint", "web-1")
+    haproxy.prepare(spec_of(proxy), run)  # it is out already: nothing is lost by that
+    haproxy.recover(spec_of(proxy), run)
+    haproxy.prepare(spec_of(proxy, keep=0), run)
+    assert web.seen(proxy).admin == "maint"
+
+
+def test_sessions_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    """They fail the step at the end of its time; with `drain_for` they are left behind, which is said and remembered."""
+    proxy = web.haproxy()
+    held = Held(web.front(), web.services["web-0"])
+    run = run_of(share_s=0.6)
+    with pytest.raises(OutOfTime, match=f"^sessions are still open: web/web-0 at {proxy}$"):
+        haproxy.prepare(spec_of(proxy), run)
+    assert web.seen(proxy).admin == "drain"
+    patient = run_of(**run.kept)
+    with caplog.at_level(logging.WARNING):
+        haproxy.prepare(spec_of(proxy, drain_for="1s"), patient)
+    assert "1 session(s) are left behind after 1 s" in caplog.text
+    assert patient.kept["left"] == {f"web/web-0 at {proxy}": 1}
+    assert web.seen(proxy) == ("maint", False, 1, False)
+    assert haproxy.verify(spec_of(proxy), patient) is True
+    for left in ({}, {f"web/web-0 at {proxy}.other": 1}):
+        assert haproxy.verify(spec_of(proxy), run_of(left=left)) is False, "they were left behind elsewhere, not here"
+    held.answers()
+    haproxy.recover(spec_of(proxy), patient)
+    assert web.seen(proxy).usable
+
+
+def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    """Where `drain_for` is longer than the time there is, sessions are left behind while it can still leave the pool."""
+    proxy = web.haproxy()
+    held = Held(web.front(), web.services["web-0"])
+    run = run_of(share_s=3.0)
+    with caplog.at_level(logging.WARNING):
+        haproxy.prepare(spec_of(proxy, drain_for="90s"), run)
+    assert "1 session(s) are left behind after 2 s" in caplog.text
+    assert web.seen(proxy).admin == "maint"
+    assert haproxy.verify(spec_of(proxy), run) is True
+    held.answers()
+
+
+@pytest.mark.parametrize("phase", [haproxy.prepare, haproxy.recover])
+@pytest.mark.parametrize("fault", ["hang", "garble", "nothing"])
+def test_a_hiccup_is_not_the_end(web: Pool, phase: Callable[[Spec, Run], None], fault: str) -> None:
+    """A proxy that does not answer, or not sensibly, is asked again while there is time."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        spec, run = spec_of(between.address), run_of()
+        if phase is haproxy.recover:
+            haproxy.prepare(spec, run)
+        between.mode = fault
+        threading.Timer(1.0, between.heal).start()
+        phase(spec, run)
+        assert web.seen(proxy).admin == ("maint" if phase is haproxy.prepare else "ready")
+
+
+def test_a_proxy_that_hangs_does_not_keep_the_others(web: Pool) -> None:
+    """It is asked once for all its servers, and after those that answer."""
+    one = web.haproxy()
+    with relay(one) as between:
+        between.mode = "hang"
+        servers = ["web/web-0", "web/web-1"]
+        spec = haproxy.parse({"proxies": [between.address, one], "servers": servers, "keep": 0}, "here")
+        began_s = time.monotonic()
+        with pytest.raises(OutOfTime, match=f"^the proxy {between.address} does not answer: timed out$"):
+            haproxy.prepare(spec, run_of(share_s=9.0))
+        assert time.monotonic() - began_s < 11
+    assert {web.seen(one, name).admin for name in ("web-0", "web-1")} == {"maint"}
+
+
+def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:
+    """With the weight 0 it is back when it is as it was."""
+    proxy = web.haproxy()
+    ask(proxy, "set server web/web-0 weight 0", Deadline(5))
+    spec, run = spec_of(proxy), run_of()
+    haproxy.prepare(spec, run)
+    assert web.seen(proxy).admin == "maint"
+    haproxy.recover(spec, run)
+    assert web.seen(proxy).admin == "ready"
+
+
+@pytest.mark.parametrize("mode", ["hang", "trickle"])
+def test_a_proxy_that_hangs_or_trickles_is_left_in_time(web: Pool, mode: str) -> None:
+    """However it spreads its bytes, the step is over with its time."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        between.mode = mode
+        for phase in (haproxy.prepare, haproxy.verify, haproxy.recover):
+            began_s = time.monotonic()
+            with pytest.raises(StepFailed):
+                phase(spec_of(between.address), run_of(share_s=0.5, before={}))
+            assert time.monotonic() - began_s < 2.0
+    assert web.seen(proxy).usable
+
+
+@pytest.mark.parametrize("scur", ["", "many"])
+def test_sessions_that_cannot_be_read_are_not_none(web: Pool, scur: str) -> None:
+    """A server that `show stat` lacks, or a count that is none, is not a server without sessions."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        between.scur = scur
+        with pytest.raises(StepFailed, match=f"^the proxy {between.address} does not answer sensibly$"):
+            haproxy.prepare(spec_of(between.address), run_of(share_s=0.6))
+    assert web.seen(proxy).admin == "ready"
+
+
+def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
+    """It says done and is not: the step fails; nor is a lie believed when the server should be in again."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        spec, run = spec_of(between.address), run_of()
+        between.mode = "lie"
+        with pytest.raises(StepFailed, match=f"^web/web-0 at {between.address} was told drain and is not$"):
+            haproxy.prepare(spec, run)
+        assert haproxy.verify(spec, run) is False
+        between.mode = "pass"
+        haproxy.prepare(spec, run)
+        between.mode = "lie"
+        with pytest.raises(StepFailed, match="was told ready and is not"):
+            haproxy.recover(spec, run)
+
+
+def test_not_allowed_and_not_there(web: Pool) -> None:
+    """What HAProxy says to that is told."""
+    proxy = web.haproxy(level="operator")
+    assert haproxy.check(spec_of(proxy)) == [
+        f"the proxy {proxy} does not let us change it: its socket needs `level admin`"
+    ]
+    with pytest.raises(StepFailed, match="was told drain and is not: Permission denied"):
+        haproxy.prepare(spec_of(proxy), run_of())
+    no_server = haproxy.parse({"proxies": [proxy], "servers": ["web/web-9"]}, "here")
+    assert haproxy.check(no_server)[1:] == [
+        f"web/web-9 at {proxy}: there is no such server; the backend has web-0, web-1"
+    ]
+    no_backend = haproxy.parse({"proxies": [proxy], "servers": ["nowhere/web-0"]}, "here")
+    assert haproxy.check(no_backend)[1:] == [f"the proxy {proxy} says of the backend nowhere: Can't find backend."]
+
+
+def test_back_only_when_healthy(web: Pool, tmp_path: Path) -> None:
+    """Until `[health]` is green it stays in maintenance, and that is said."""
+    proxy = web.haproxy()
+    spec, run = spec_of(proxy), run_of()
+    haproxy.prepare(spec, run)
+    green = tmp_path / "green"
+    health = ("test", "-e", str(green))
+    with pytest.raises(OutOfTime, match="the machine is not healthy, as test says"):
+        haproxy.recover(spec, run_of(share_s=0.5, health=health, **run.kept))
+    assert web.seen(proxy).admin == "maint"
+    threading.Timer(0.7, green.touch).start()
+    haproxy.recover(spec, run_of(health=health, **run.kept))
+    assert green.exists()
+    assert web.seen(proxy).usable
+
+
+def test_ready_is_not_yet_up(web: Pool) -> None:
+    """Told to be ready and still without requests: that is not back, and is said until it is."""
+    proxy = web.haproxy()
+    spec, run = spec_of(proxy), run_of()
+    haproxy.prepare(spec, run)
+    ask(proxy, "set server web/web-0 weight 0", Deadline(5))
+    with pytest.raises(OutOfTime, match=f"^not up again: web/web-0 at {proxy}$"):
+        haproxy.recover(spec, run_of(share_s=0.8, **run.kept))
+    ask(proxy, "set server web/web-0 weight 100%", Deadline(5))
+    haproxy.recover(spec, run)
+
+
+def test_out_and_nobody_knows_why(web: Pool) -> None:
+    """A journal that does not know of it puts nothing in, and says so loudly; where it is in there is nothing to do."""
+    proxy = web.haproxy()
+    haproxy.recover(spec_of(proxy), run_of())
+    web.tell(proxy, "maint")
+    with pytest.raises(StepFailed, match="is not ready, and not by this agent: set it to ready if it should be"):
+        haproxy.recover(spec_of(proxy), run_of())
+    assert web.seen(proxy).admin == "maint"
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({}, "here.proxies: write a list of words"),
+        ({"proxies": ["/a"], "servers": ["web"]}, "here.servers: 'web': write it like backend/server"),
+        ({"proxies": ["/a"], "servers": ["web/a; shutdown"]}, "write it like backend/server"),
+        ({"proxies": ["nowhere"], "servers": ["a/b"]}, "here.proxies: 'nowhere' is no address: write it like"),
+        ({"proxies": ["a:99999"], "servers": ["a/b"]}, "here.proxies: 'a:99999' is no address"),
+        ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is no number from 0 to 10000"),
+        ({"proxies": ["/a"], "servers": ["a/b"], "drain_for": 5}, "here.drain_for: 5 is not a duration"),
+        ({"proxies": ["/a"] * 65, "servers": ["a/b"]}, "more than 64 servers at all proxies together"),
+        ({"proxies": ["/a"], "server": ["a/b"]}, "here.server: unknown key; the keys here are proxies, servers"),
+    ],
+)
+def test_what_the_configuration_may_not_say(table: dict[str, object], told: str) -> None:
+    """With where it stands and what to write instead."""
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        haproxy.parse(table, "here")
+
+
+# -- with a real agent, which is killed
+
+STEP = """
+[[steps]]
+name = "leave the pool"
+required = true
+timeout = "{timeout}"
+haproxy = {{ proxies = {proxies}, servers = ["web/web-0"] }}
+"""
+
+
+def step(*proxies: str, timeout: str = "30s") -> str:
+    return STEP.format(proxies=list(proxies), timeout=timeout)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cancelled: bool) -> None:
+    """The next agent verifies and approves; or finds the event gone and puts the machine back."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        between.hang_at = "state maint"
+        with living(tmp_path, step(between.address), lambda: web.seen(proxy).admin == "maint") as (platform, agent):
+            platform.announce()
+            assert between.hung.wait(20), agent.log
+            agent.kill()
+            assert web.seen(proxy).admin == "maint"
+            assert platform.approvals == []
+            between.mode = "pass"
+            if cancelled:
+                platform.end()
+            agent.up()
+            if not cancelled:
+                agent.until(lambda: platform.approvals == [True])
+                platform.start()
+                agent.until(lambda: "started" in agent.kinds)
+                platform.end()
+            agent.until_back()
+            assert platform.approvals == ([] if cancelled else [True])
+        assert web.seen(proxy).usable
+
+
+def test_killed_when_one_of_two_proxies_has_it_back(web: Pool, tmp_path: Path) -> None:
+    """Half undone is not undone: the next agent sees to the other proxy."""
+    one, two = web.haproxy("one"), web.haproxy("two")
+    with relay(two) as between:
+        with living(tmp_path, step(one, between.address), lambda: True) as (platform, agent):
+            platform.announce()
+            agent.until(lambda: bool(platform.approvals))
+            between.hang_at = "show stat"  # when it is verified before it is undone
+            platform.end()
+            agent.until(lambda: web.seen(one).admin == "ready")
+            agent.kill()
+            assert web.seen(two).admin == "maint"
+            between.mode = "pass"
+            agent.up()
+            agent.until_back()
+        assert web.seen(one).usable
+        assert web.seen(two).usable
+
+
+@pytest.mark.parametrize("fault", ["down", "hang", "lie"])
+def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
+    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        if fault == "down":
+            web.stop()
+        else:
+            between.mode = fault
+        with living(tmp_path, step(between.address, timeout="1s"), lambda: False) as (platform, agent):
+            platform.announce()
+            agent.until(lambda: agent.went("prepare") == [False])
+            platform.end()
+            if fault != "lie":  # what lied was never out
+                agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+            if fault == "down":
+                Path(proxy).unlink()
+                web.haproxy()
+            between.mode = "pass"
+            agent.kill()
+            agent.up()  # at once, and not after a pause
+            agent.until_back()
+            assert platform.approvals == []
+        assert web.seen(proxy).usable
+
+
+def test_a_proxy_restarted_meanwhile_means_no_approval(web: Pool, tmp_path: Path) -> None:
+    """It has forgotten what it was told while a slow step was prepared: the machine is taken out again, then approved."""
+    proxy = web.haproxy()
+    slow = f"while [ ! -e {tmp_path}/go ]; do touch {tmp_path}/waiting; sleep 0.1; done"
+    second = f"""[[steps]]\nname = "slow"\ncommand = {{ prepare = ["/bin/sh", "-c", "{slow}"] }}\n"""
+    with living(tmp_path, step(proxy) + second, lambda: web.seen(proxy).admin == "maint") as (platform, agent):
+        platform.announce()
+        agent.until((tmp_path / "waiting").exists)
+        web.stop()
+        Path(proxy).unlink()
+        web.haproxy()
+        assert web.seen(proxy).usable
+        (tmp_path / "go").touch()
+        agent.until(lambda: bool(platform.approvals))
+        assert platform.approvals == [True]
+        assert "lapsed" in agent.kinds
+        platform.end()
+        agent.until_back()
+    assert web.seen(proxy).usable
+
+
+def test_a_journal_that_is_lost_is_said(web: Pool, tmp_path: Path) -> None:
+    """Approved, the journal gone with the disk, the event Started and over: out of the pool is not back in service."""
+    proxy = web.haproxy()
+    with living(tmp_path, step(proxy), lambda: True) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: bool(platform.approvals))
+        agent.kill()
+        shutil.rmtree(tmp_path / "state")
+        (tmp_path / "boot").write_text("boot-2")
+        platform.start()
+        agent.up()
+        agent.until(lambda: "started" in agent.kinds)
+        platform.end()
+        agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+        assert "is not ready, and not by this agent" in agent.log
+        assert web.seen(proxy).admin == "maint"
+        web.tell(proxy, "ready")
+        agent.until_back()
+
+
+def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
+    """The page's own agent.toml, with this machine's sockets in it, takes the machine out and brings it back."""
+    page = (ROOT / "docs/handlers/haproxy.md").read_text("utf-8")
+    (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (printed,) = parse_config(tomllib.loads(toml), {}).plan.steps
+    assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["haproxy"])
+    one, two = web.haproxy("one"), web.haproxy("two")
+    ours = toml.replace(printed.spec.proxies[0], one).replace(printed.spec.proxies[1], two)
+    ours = ours.replace(str(tomllib.loads(toml)["health"]["command"]).replace("'", '"'), '["true"]')
+    with living(tmp_path, ours, lambda: [web.seen(proxy).admin for proxy in (one, two)] == ["maint"] * 2) as (
+        platform,
+        agent,
+    ):
+        platform.announce()
+        agent.until(lambda: platform.approvals == [True])
+        platform.start()
+        agent.until(lambda: "started" in agent.kinds)
+        platform.end()
+        agent.until_back()
+    assert web.seen(one).usable
+    assert web.seen(two).usable

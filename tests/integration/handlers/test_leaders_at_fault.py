@@ -1,0 +1,148 @@
+"""A real agent whose Patroni, Redis, Sentinels or program to be saved are at fault: no approval, said aloud, and back."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from tests.integration.handlers import test_patroni_faults as patronis
+from tests.integration.handlers import test_redis_faults as redises
+from tests.integration.handlers.living import living
+from tests.integration.handlers.test_checkpoint import COUNTER
+from tests.integration.handlers.test_sentinel_faults import SENTINELS, House
+from tests.support.waiting import until
+
+TIMEOUT = "2s"
+CHECKPOINT = """
+[[steps]]
+name = "save"
+required = true
+timeout = "2s"
+[steps.checkpoint]
+file = "{folder}/checkpoint"
+{ask}
+pid_file = "{folder}/pid"
+match = "counter.py"
+restore = ["false"]
+"""
+
+
+class Target:
+    """What a step is about: its lines of agent.toml, what is wrong with it, and how that ends."""
+
+    def __init__(
+        self, toml: str, mend: Callable[[], None], *, loud: bool, gone: Callable[[], None] | None = None
+    ) -> None:
+        self.toml, self.mend, self.loud = toml, mend, loud
+        # What the event does to it.
+        self.gone = gone or (lambda: None)
+
+
+def patroni(stack: ExitStack, folder: Path, fault: str) -> Target:
+    del folder
+    made = stack.enter_context(patronis.made_up())
+    over = threading.Event()
+    stack.callback(over.set)
+
+    def misbehave(_: str, handler: BaseHTTPRequestHandler) -> None:
+        if not over.is_set():
+            if fault == "hangs":
+                over.wait(60)
+            handler.close_connection = True
+            raise OSError("closed")
+
+    if fault == "lies":
+        made.on_switch = lambda _: (200, "done")
+    else:
+        made.before_answer = misbehave
+    return Target(patronis.STEP.format(url=made.urls["pg0"]).replace("20s", TIMEOUT), over.set, loud=fault != "lies")
+
+
+def redis(stack: ExitStack, folder: Path, fault: str) -> Target:
+    del folder
+    over = threading.Event()
+    other = stack.enter_context(redises.made_up(lambda _: redises.replica("b", "127.0.0.1:9")))
+
+    def answer(words: list[str]) -> bytes:
+        if fault != "lies" and not over.is_set():
+            if fault == "hangs":
+                over.wait(60)
+            raise OSError("closed")
+        return redises.master("a", other.address) if words[0] == "INFO" else b"+OK\r\n"
+
+    me = stack.enter_context(redises.made_up(answer))
+    stack.callback(over.set)
+    return Target(redises.STEP.format(address=me.address).replace("20s", TIMEOUT), over.set, loud=fault != "lies")
+
+
+def sentinel(stack: ExitStack, folder: Path, fault: str) -> Target:
+    del folder
+    house = House(stack)
+    stack.callback(house.deaf.set)
+    house.obeys = fault != "lies"
+    house.closes = fault == "closes"
+    house.deaf_to = dict.fromkeys(range(SENTINELS) if fault == "hangs" else (), "GET-MASTER-ADDR-BY-NAME")
+
+    def mend() -> None:
+        house.closes = False
+        house.deaf_to = {}
+        house.deaf.set()
+
+    return Target(house.step(TIMEOUT), mend, loud=fault != "lies")
+
+
+def checkpoint(stack: ExitStack, folder: Path, fault: str) -> Target:
+    """It is not there, never writes what it is asked for, or says that it has."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def end() -> None:
+        for process in running:
+            process.kill()
+            process.wait()
+
+    def start() -> None:
+        (folder / "count").unlink(missing_ok=True)
+        running.append(subprocess.Popen([sys.executable, COUNTER, str(folder), "--never"]))
+        until(lambda: (folder / "count").exists())
+
+    stack.callback(end)
+    if fault == "closes":
+        return Target(CHECKPOINT.format(folder=folder, ask='signal = "USR1"'), lambda: None, loud=False)
+    start()
+    ask = 'signal = "USR1"' if fault == "hangs" else 'command = ["true"]'
+    return Target(CHECKPOINT.format(folder=folder, ask=ask), start, loud=True, gone=end)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+@pytest.mark.parametrize("fault", ["closes", "hangs", "lies"])
+@pytest.mark.parametrize("kind", [patroni, redis, sentinel, checkpoint])
+def test_a_target_at_fault_means_no_approval(
+    stack: ExitStack, tmp_path: Path, kind: Callable[[ExitStack, Path, str], Target], fault: str
+) -> None:
+    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    target = kind(stack, tmp_path, fault)
+    with living(tmp_path, target.toml, lambda: False) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: agent.went("prepare") == [False])
+        target.gone()
+        platform.end()
+        if target.loud:
+            agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+            assert "in-service" not in agent.kinds
+            target.mend()
+            agent.kill()
+            agent.up()  # at once, and not after a pause
+        agent.until_back()
+        assert platform.approvals == []
+        assert "a fault in the handler" not in agent.log

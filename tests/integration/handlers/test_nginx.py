@@ -1,0 +1,387 @@
+"""`nginx` against a real nginx: its include file, its generations of workers, its answers; and when it misbehaves."""
+
+import errno
+import logging
+import os
+import re
+import signal
+import stat
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.config import parse as parse_config
+from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
+from forewarn.guest.handlers import nginx
+from forewarn.guest.handlers.nginx import Spec
+from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
+from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.living import living
+from tests.integration.handlers.pools import Held, Pool, get, pool
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def web() -> Iterator[Pool]:
+    with pool() as made:
+        made.nginx()
+        yield made
+
+
+def table_of(web: Pool, **more: object) -> dict[str, object]:
+    return {
+        "file": str(web.include),
+        "servers": [f"unix:{web.folder}/web-0"],
+        "pid_file": f"{web.folder}/nginx.pid",
+        "test": [*web.nginx_command, "-t", "-q"],
+        "reload": [*web.nginx_command, "-s", "reload"],
+        **more,
+    }
+
+
+def spec_of(web: Pool, **more: object) -> Spec:
+    return nginx.parse(table_of(web, **more), "here")
+
+
+def who(web: Pool) -> set[str]:
+    return {get(web.folder / "nginx.front") for _ in range(6)}
+
+
+def test_down_in_force_drained_and_back_byte_for_byte(web: Pool) -> None:
+    """A request under way ends well, new ones go elsewhere; prepared when the last old worker is gone."""
+    web.include.chmod(0o640)
+    before, was = web.include.read_bytes(), web.include.stat()
+    spec, run = spec_of(web), run_of()
+    assert nginx.check(spec) == []
+    assert nginx.verify(spec, run) is False
+    held = Held(web.folder / "nginx.front", web.services["web-0"])
+    preparing = threading.Thread(target=nginx.prepare, args=(spec, run))
+    preparing.start()
+    until(lambda: who(web) == {"web-1"})
+    assert nginx.verify(spec, run) is False
+    assert preparing.is_alive()
+    assert set(held.answers()) <= {"web-0", "web-1"}
+    preparing.join(10)
+    assert nginx.verify(spec, run) is True
+    assert f"server unix:{web.folder}/web-0 max_fails=0 down;\n" in web.include.read_text()
+    nginx.recover(spec, run)
+    assert web.include.read_bytes() == before
+    assert stat.S_IMODE(web.include.stat().st_mode) == 0o640
+    assert (web.include.stat().st_uid, web.include.stat().st_gid) == (was.st_uid, was.st_gid)
+    assert who(web) == {"web-0", "web-1"}
+    assert nginx.verify(spec, run) is False
+    assert sorted(path.name for path in web.folder.glob(".*")) == []
+
+
+def test_what_was_down_before_stays_down(web: Pool) -> None:
+    """Nothing is changed, on the way out or back."""
+    marked = web.include.read_text().replace("web-0 ", "web-0 down ").encode()
+    web.include.write_bytes(marked)
+    spec, run = spec_of(web), run_of()
+    nginx.prepare(spec, run)
+    assert nginx.verify(spec, run) is True
+    nginx.recover(spec, run)
+    assert web.include.read_bytes() == marked
+
+
+def test_the_last_one_does_not_leave(web: Pool) -> None:
+    """Where no other server of the file is up; unless `keep` is 0."""
+    text = web.include.read_text().replace("web-1 ", "web-1 down ")
+    web.include.write_text(text)
+    with pytest.raises(StepFailed, match=r"^fewer than 1 other servers of .* are up"):
+        nginx.prepare(spec_of(web), run_of())
+    assert web.include.read_text() == text
+    nginx.prepare(spec_of(web, keep=0), run_of())
+    assert who(web) == {"502"}
+
+
+def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    """They fail the step at the end of its time; with `drain_for` they are left behind, which is said and remembered."""
+    held = Held(web.folder / "nginx.front", web.services["web-0"])
+    run = run_of(share_s=1.5)
+    with pytest.raises(OutOfTime, match=r"^connections of [12] old worker\(s\) of nginx are still open$"):
+        nginx.prepare(spec_of(web), run)
+    assert nginx.verify(spec_of(web), run_of(**run.kept)) is False
+    patient = run_of(**run.kept)
+    with caplog.at_level(logging.WARNING):
+        nginx.prepare(spec_of(web, drain_for="1s"), patient)
+    assert "are left behind after 1 s" in caplog.text
+    assert nginx.verify(spec_of(web), patient) is True
+    nginx.recover(spec_of(web), patient)
+    assert who(web) == {"web-0", "web-1"}
+    held.answers()
+
+
+def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    """Where `drain_for` is longer than the time there is, connections are left behind in time to be ready."""
+    held = Held(web.folder / "nginx.front", web.services["web-0"])
+    run = run_of(share_s=5.0)
+    with caplog.at_level(logging.WARNING):
+        nginx.prepare(spec_of(web, drain_for="90s"), run)
+    assert "are left behind after" in caplog.text
+    assert nginx.verify(spec_of(web), run) is True
+    held.answers()
+
+
+def test_a_reload_that_lies_is_not_believed(web: Pool) -> None:
+    """The command says done and nothing was reloaded: the workers are the old ones, so it is not in force."""
+    run = run_of(share_s=0.7)
+    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
+        nginx.prepare(spec_of(web, reload=["true"]), run)
+    assert nginx.verify(spec_of(web), run_of(**run.kept)) is False
+    nginx.recover(spec_of(web), run_of(**run.kept))
+    assert b"down" not in web.include.read_bytes()
+
+
+def test_what_nginx_will_not_have_is_taken_back(web: Pool) -> None:
+    """A test that fails leaves the file as it was, and nothing is reloaded."""
+    before, pids = web.include.read_bytes(), web.nginx_pids()
+    with pytest.raises(StepFailed, match=r"^false ended with 1; .*/web.conf is as before$"):
+        nginx.prepare(spec_of(web, test=["false"]), run_of())
+    assert web.include.read_bytes() == before
+    assert web.nginx_pids() == pids
+
+
+def test_commands_that_hang_are_ended_in_time(web: Pool) -> None:
+    """The step is over with its time."""
+    for key in ("test", "reload"):
+        began_s = time.monotonic()
+        with pytest.raises(StepFailed, match="sleep did not end in time and was ended"):
+            nginx.prepare(spec_of(web, **{key: ["sleep", "60"]}), run_of(share_s=0.5))
+        assert time.monotonic() - began_s < 4
+
+
+def test_nginx_is_down(web: Pool) -> None:
+    """It cannot be seen in force, so it has failed; back again, what was written is undone."""
+    before = web.include.read_bytes()
+    spec, run = spec_of(web), run_of()
+    for pid in web.nginx_pids():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not web.nginx_pids())
+    (web.folder / "nginx.front").unlink()
+    with pytest.raises(StepFailed, match=r"^nginx is not running: .*/nginx.pid leads to no worker of it$"):
+        nginx.prepare(spec, run)
+    assert any("nginx is not running" in each for each in nginx.check(spec))
+    with pytest.raises(StepFailed, match="nginx is not running"):
+        nginx.recover(spec, run)
+    assert web.include.read_bytes() == before
+    web.nginx()
+    nginx.recover(spec, run)
+    assert who(web) == {"web-0", "web-1"}
+
+
+def test_somebody_else_changed_the_file(web: Pool) -> None:
+    """Their change is not written over: still down is said loudly; with `down` taken out by them, the rest follows."""
+    spec, run = spec_of(web), run_of()
+    nginx.prepare(spec, run)
+    web.include.write_text(web.include.read_text() + "# theirs\n")
+    with pytest.raises(StepFailed, match="was changed by somebody since: take `down` out of it"):
+        nginx.recover(spec, run)
+    theirs = web.include.read_text().replace(" down;", ";")
+    web.include.write_text(theirs)
+    nginx.recover(spec, run)
+    assert web.include.read_text() == theirs
+    assert who(web) == {"web-0", "web-1"}
+
+
+def test_down_and_nobody_knows_why(web: Pool) -> None:
+    """A journal that does not know of it takes nothing out of the file, and says so loudly."""
+    nginx.recover(spec_of(web), run_of())
+    web.include.write_text(web.include.read_text().replace("web-0 ", "web-0 down "))
+    with pytest.raises(StepFailed, match="and not by this agent: see whether it should be"):
+        nginx.recover(spec_of(web), run_of())
+
+
+def test_back_only_when_healthy(web: Pool) -> None:
+    """Until `[health]` is green it stays down."""
+    spec, run = spec_of(web), run_of()
+    nginx.prepare(spec, run)
+    with pytest.raises(OutOfTime, match="the machine is not healthy"):
+        nginx.recover(spec, run_of(share_s=0.3, health=("false",), **run.kept))
+    assert who(web) == {"web-1"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("server a;\nserver b;", "server a down;\nserver b;"),
+        ("  server a weight=2 ; # first\nserver b;", "  server a weight=2 down; # first\nserver b;"),
+        ("server a down;\nserver a backup;\n", "server a down;\nserver a backup down;\n"),
+        ("#server a;\n\tserver\ta;\r\nserver ab;\udcff", "#server a;\n\tserver\ta down;\r\nserver ab;\udcff"),
+    ],
+)
+def test_which_lines_are_marked(before: str, after: str) -> None:
+    """Those of the server, once each, and nothing else in the file."""
+    assert Upstream(before).marked(("a",)).text == after
+    assert not Upstream(before).is_down(("a",))
+    assert Upstream(after).is_down(("a",))
+    assert Upstream(after).marked(("a",)).text == after
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: it is as it was, and nothing lies about beside it."""
+    file = tmp_path / "web.conf"
+    file.write_text("server a;\n")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StepFailed, match=r"web.conf cannot be written: No space left on device$"):
+        write(str(file), Upstream("server a down;\n"))
+    assert file.read_text() == "server a;\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["web.conf"]
+
+
+def test_a_file_that_is_not_fit(web: Pool) -> None:
+    """Not there, too large, without such a line: told by check, and nothing is done."""
+    other = spec_of(web, servers=["10.0.0.9:80"])
+    assert nginx.check(other) == ["no line `server 10.0.0.9:80 …;` is in the include file"]
+    gone = spec_of(web, file="/nowhere/web.conf")
+    assert nginx.check(gone) == ["/nowhere/web.conf cannot be read: No such file or directory"]
+    web.include.write_bytes(b"#" * (MAX_BYTES + 1))
+    assert "is larger than" in nginx.check(spec_of(web))[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({}, "here: file is missing: write the include file"),
+        ({"file": "/a"}, "here: servers is missing"),
+        ({"file": "/a", "servers": ["b"], "keep": True}, "here.keep: True is no number"),
+        ({"file": "/a", "servers": ["b"], "reload": "nginx"}, "here.reload: write a list of words"),
+        ({"file": "/a", "servers": ["b"], "pid": "/c"}, "here.pid: unknown key"),
+    ],
+)
+def test_what_the_configuration_may_not_say(table: dict[str, object], told: str) -> None:
+    """With where it stands and what to write instead."""
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        nginx.parse(table, "here")
+
+
+# -- with a real agent, which is killed
+
+
+def step(web: Pool, **more: object) -> str:
+    lines = [f"{key} = {value!r}" for key, value in table_of(web, **more).items()]
+    return '[[steps]]\nname = "leave the pool"\nrequired = true\ntimeout = "10s"\n[steps.nginx]\n' + "\n".join(lines)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cancelled: bool) -> None:
+    """The next agent waits for the reload's end and verifies; or finds the event gone and puts the machine back."""
+    before = web.include.read_bytes()
+    script = tmp_path / "reload"
+    script.write_text(f"#!/bin/sh\n{' '.join(web.nginx_command)} -s reload\ntouch {tmp_path}/reloaded\nsleep 1\n")
+    script.chmod(0o700)
+    ready = lambda: who(web) == {"web-1"}  # noqa: E731
+    with living(tmp_path, step(web, reload=[str(script)]), ready) as (platform, agent):
+        platform.announce()
+        agent.until((tmp_path / "reloaded").exists)
+        agent.kill()
+        assert platform.approvals == []
+        if cancelled:
+            platform.end()
+        agent.up()
+        if not cancelled:
+            agent.until(lambda: platform.approvals == [True])
+            platform.start()
+            agent.until(lambda: "started" in agent.kinds)
+            platform.end()
+        agent.until_back()
+        assert platform.approvals == ([] if cancelled else [True])
+    assert web.include.read_bytes() == before
+    assert who(web) == {"web-0", "web-1"}
+
+
+def test_killed_when_the_file_is_back_and_nginx_not_reloaded(web: Pool, tmp_path: Path) -> None:
+    """Half undone is not undone: the next agent reloads."""
+    script = tmp_path / "test"
+    slow = f"while [ -e {tmp_path}/slow ]; do touch {tmp_path}/testing; sleep 0.1; done"
+    script.write_text(f"#!/bin/sh\n{slow}\n{' '.join(web.nginx_command)} -t -q\n")
+    script.chmod(0o700)
+    with living(tmp_path, step(web, test=[str(script)]), lambda: True) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: bool(platform.approvals))
+        (tmp_path / "slow").touch()
+        platform.end()
+        agent.until((tmp_path / "testing").exists)
+        agent.kill()
+        assert b"down" not in web.include.read_bytes()
+        assert who(web) == {"web-1"}
+        (tmp_path / "slow").unlink()
+        agent.up()
+        agent.until(lambda: "recover" in [record.get("phase") for record in agent.records if record["kind"] == "end"])
+        agent.until_back()
+    assert who(web) == {"web-0", "web-1"}
+
+
+RELOAD = """#!/bin/sh
+case "$(cat {0}/mode)" in
+  lie) exit 0 ;;
+  refuse) exit 1 ;;
+  hang) exec sleep 60 ;;
+esac
+exec {1} -s reload
+"""
+
+
+@pytest.mark.parametrize("fault", ["down", "hang", "lie", "refuse"])
+def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
+    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    before, script, mode = web.include.read_bytes(), tmp_path / "reload", tmp_path / "mode"
+    script.write_text(RELOAD.format(tmp_path, " ".join(web.nginx_command)))
+    script.chmod(0o700)
+    mode.write_text(fault)
+    if fault == "down":
+        for pid in web.nginx_pids():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not web.nginx_pids())
+        (web.folder / "nginx.front").unlink()
+    toml = step(web, reload=[str(script)]).replace('timeout = "10s"', 'timeout = "3s"')
+    with living(tmp_path, toml, lambda: False) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: agent.went("prepare") == [False])
+        platform.end()
+        agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+        mode.write_text("well")
+        if fault == "down":
+            web.nginx()
+        agent.kill()
+        agent.up()  # at once, and not after a pause
+        agent.until_back()
+        assert platform.approvals == []
+    assert web.include.read_bytes() == before
+    assert who(web) == {"web-0", "web-1"}
+
+
+def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
+    """The page's own agent.toml, with this machine's paths in it, takes the machine out and brings it back."""
+    page = (ROOT / "docs/handlers/nginx.md").read_text("utf-8")
+    (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (printed,) = parse_config(tomllib.loads(toml), {}).plan.steps
+    assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["nginx"])
+    ours = toml
+    for old, new in (
+        (printed.spec.file, str(web.include)),
+        (printed.spec.pid_file, f"{web.folder}/nginx.pid"),
+        (printed.spec.servers[0], f"unix:{web.folder}/web-0"),
+        ('"nginx", ', str(web.nginx_command)[1:-1].replace("'", '"') + ", "),
+        (str(tomllib.loads(toml)["health"]["command"]).replace("'", '"'), '["true"]'),
+    ):
+        assert old in ours
+        ours = ours.replace(old, new)
+    with living(tmp_path, ours, lambda: who(web) == {"web-1"}) as (platform, agent):
+        platform.announce()
+        agent.until(lambda: platform.approvals == [True])
+        platform.start()
+        agent.until(lambda: "started" in agent.kinds)
+        platform.end()
+        agent.until_back()
+    assert who(web) == {"web-0", "web-1"}

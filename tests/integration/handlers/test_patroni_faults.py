@@ -1,0 +1,298 @@
+"""`patroni` when the cluster is not what it says, does not answer, or the agent dies: a made-up cluster over real HTTP."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.model import Status
+from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
+from forewarn.guest.handlers import patroni
+from forewarn.guest.handlers.patroni_members import Spec
+from tests.guest.talking import http_endpoint, say
+from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.announced import announced
+from tests.support.waiting import until
+
+Reply = Callable[[BaseHTTPRequestHandler, bytes], None]
+NAMES = ("pg0", "pg1", "pg2")
+STEP = """
+[[steps]]
+name = "hand over"
+required = true
+timeout = "20s"
+patroni = {{ url = "{url}", member = "pg0" }}
+"""
+
+
+class MadeUp:
+    """Three members, of which the first leads; each test has its way with them."""
+
+    def __init__(self) -> None:
+        self.leader = "pg0"
+        self.urls: dict[str, str] = {}
+        self.asked: list[str] = []
+        self.looks = 0
+        # What each believes of who leads, where it is not the truth.
+        self.believes: dict[str, str] = {}
+        self.more: dict[str, dict[str, object]] = {}
+        self.streams_to = ["pg0", "pg1", "pg2"]
+        self.on_switch: Callable[[str], tuple[int, str]] = self.obey
+        self.before_answer: Callable[[str, BaseHTTPRequestHandler], None] = lambda _name, _handler: None
+
+    def obey(self, candidate: str) -> tuple[int, str]:
+        self.leader = candidate
+        return 200, f"Successfully switched over to {candidate!r}"
+
+    def reply(self, name: str) -> Reply:
+        def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+            with contextlib.suppress(OSError):  # who asked may be gone
+                if handler.command == "POST":
+                    self.asked.append(json.loads(body)["candidate"])
+                    status, text = self.on_switch(self.asked[-1])
+                    say(handler, status, text.encode())
+                    return
+                self.looks += 1
+                self.before_answer(name, handler)
+                said = self._cluster(name) if handler.path == "/cluster" else self._itself(name)
+                say(handler, 200, json.dumps(said).encode())
+
+        return answer
+
+    def _cluster(self, name: str) -> object:
+        leader = self.believes.get(name, self.leader)
+        return {
+            "members": [
+                {
+                    "name": each, "role": "replica", "state": "running", "api_url": self.urls[each] + "/patroni",
+                    "lag": 0, **self.more.get(each, {}), **({"role": "leader"} if each == leader else {}),
+                }
+                for each in NAMES
+            ]
+        }  # fmt: skip
+
+    def _itself(self, name: str) -> object:
+        leads = name == self.leader
+        senders = [{"application_name": each, "state": "streaming"} for each in self.streams_to if each != name]
+        return {"state": "running", "role": "master" if leads else "replica", "replication": senders if leads else []}
+
+
+@contextmanager
+def made_up() -> Iterator[MadeUp]:
+    made = MadeUp()
+    with ExitStack() as stack:
+        for name in NAMES:
+            made.urls[name] = stack.enter_context(http_endpoint(made.reply(name)))
+        yield made
+
+
+def spec_of(made: MadeUp, **more: object) -> Spec:
+    return patroni.parse({"url": made.urls["pg0"], "member": "pg0", **more}, "here")
+
+
+def test_the_best_candidate_is_asked_for() -> None:
+    """A synchronous one first, then the one with least to catch up; never one that must not lead, or whose lag nobody knows."""
+    with made_up() as made:
+        made.more = {"pg1": {"lag": 900}, "pg2": {"lag": 10}}
+        patroni.prepare(spec_of(made), run_of())
+        assert made.asked == ["pg2"]
+        made.leader, made.more["pg1"] = "pg0", {"lag": 900, "role": "sync_standby"}
+        patroni.prepare(spec_of(made), run_of())
+        assert made.asked == ["pg2", "pg1"]
+        made.leader, made.more = "pg0", {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": 5}}
+        patroni.prepare(spec_of(made), run_of())
+        made.leader = "pg0"
+        patroni.prepare(spec_of(made, candidate="pg2"), run_of())
+        assert made.asked == ["pg2", "pg1", "pg2", "pg2"]
+
+
+def test_no_candidate_is_a_clear_failure() -> None:
+    """Who is in the cluster, and why each cannot lead; nobody was asked."""
+    with made_up() as made:
+        made.more = {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": "unknown"}}
+        with pytest.raises(OutOfTime, match="pg1: its tags say nofailover; pg2: its lag is not known"):
+            patroni.prepare(spec_of(made), run_of(1.5))
+        made.more = {"pg1": {"lag": 2**30}, "pg2": {"state": "stopped"}}
+        with pytest.raises(OutOfTime, match="pg1: it lags 1073741824 bytes behind; pg2: it is stopped"):
+            patroni.prepare(spec_of(made), run_of(1.5))
+        made.more, made.streams_to = {}, []
+        with pytest.raises(OutOfTime, match="pg1: the leader does not stream to it; pg2: the leader does not stream"):
+            patroni.prepare(spec_of(made), run_of(1.5))
+        made.more = {"pg1": {"tags": {"failover_priority": 0}}, "pg2": {"tags": {"nofailover": True}}}
+        with pytest.raises(StepFailed, match="no member can take over"):
+            patroni.prepare(spec_of(made), run_of())
+        assert made.asked == []
+
+
+def test_one_that_patroni_does_not_want_is_passed_over() -> None:
+    """Refused with 412, the next is asked for; any other refusal is the end of it."""
+    with made_up() as made:
+        made.on_switch = lambda who: (412, "candidate is not healthy") if who == "pg1" else made.obey(who)
+        patroni.prepare(spec_of(made), run_of())
+        assert made.asked == ["pg1", "pg2"]
+        made.leader, made.on_switch = "pg0", lambda _: (412, "no good candidates")
+        with pytest.raises(StepFailed, match="pg1: no good candidates; pg2: no good candidates"):
+            patroni.prepare(spec_of(made), run_of())
+
+
+def test_one_that_does_not_take_over_is_passed_over() -> None:
+    """Whatever Patroni answered: while this member leads on, the next is asked for."""
+    with made_up() as made:
+        made.on_switch = lambda who: (503, "Switchover failed") if who == "pg1" else made.obey(who)
+        patroni.prepare(spec_of(made), run_of(8))
+        assert made.asked == ["pg1", "pg2"]
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a:port", "http://a\0b:1", "x", ""])
+def test_a_member_whose_address_is_none(url: str) -> None:
+    """It does not answer, and that is no fault of ours."""
+    with made_up() as made:
+        made.leader = "pg1"
+        made.urls["pg1"] = url
+        assert patroni.verify(spec_of(made), run_of(5)) in (None, False)
+
+
+def test_an_answer_without_end_is_none() -> None:
+    """However deep it goes."""
+    with made_up() as made:
+        spec = spec_of(made)
+        made.before_answer = lambda _, handler: say(handler, 200, b"[" * 200_000)
+        assert patroni.verify(spec, run_of(5)) is None
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ({}, "pg0 itself is still master (Patroni had answered 200: done)"),
+        ({"pg0": "pg1"}, "pg0 itself is still master"),
+    ],
+)
+def test_a_switchover_that_is_said_and_not_done(lie: dict[str, str], told: str) -> None:
+    """The answer is not believed, nor this machine's Patroni about the cluster while its own server leads."""
+    with made_up() as made:
+        made.on_switch = lambda _: (made.believes.update(lie), (200, "done"))[1]
+        with pytest.raises(OutOfTime) as caught:
+            patroni.prepare(spec_of(made), run_of(1.5))
+        assert told in str(caught.value)
+        assert patroni.verify(spec_of(made), run_of()) is False
+
+
+@pytest.mark.parametrize(
+    ("believes", "told"),
+    [
+        ({"pg0": "pg1"}, "pg1 is said to lead, and says that it is replica"),
+        ({"pg2": "pg0"}, "pg2 does not see pg1 lead"),
+        ({"pg0": "nobody"}, "the cluster has no leader"),
+    ],
+)
+def test_a_leader_is_confirmed_by_all_who_answer(believes: dict[str, str], told: str) -> None:
+    """By itself, by us and by the others; one that sees another leader is reason enough to wait."""
+    with made_up() as made:
+        made.leader = "pg2" if believes == {"pg0": "pg1"} else "pg1"
+        made.believes = believes
+        with pytest.raises(OutOfTime, match=f"no other leader was confirmed: {told}"):
+            patroni.prepare(spec_of(made), run_of(1.5))
+        assert patroni.verify(spec_of(made), run_of()) is False
+
+
+def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
+    """Told, and within the step's time."""
+    with made_up() as made:
+        spec = spec_of(made)
+        gone = patroni.parse({"url": "http://127.0.0.1:9", "member": "pg0"}, "here")
+        with pytest.raises(StepFailed, match=r"Patroni does not answer at http://127.0.0.1:9"):
+            patroni.prepare(gone, run_of(1))
+        assert patroni.verify(gone, run_of()) is None
+        assert patroni.check(gone) == ["Patroni does not answer at http://127.0.0.1:9"]
+        over = threading.Event()
+
+        def trickle(_name: str, handler: BaseHTTPRequestHandler) -> None:
+            while not over.wait(0.05):
+                handler.wfile.write(b"H")
+
+        def hang(_name: str, _handler: BaseHTTPRequestHandler) -> None:
+            over.wait(30)
+
+        for misbehave in (hang, trickle):
+            over.clear()
+            made.before_answer = misbehave
+            began_s = time.monotonic()
+            with pytest.raises(StepFailed, match="does not answer"):
+                patroni.prepare(spec, run_of(1.5))
+            assert time.monotonic() - began_s < 5
+            over.set()
+        assert made.asked == []
+
+
+def test_a_member_is_back_when_somebody_streams_to_it() -> None:
+    """Running is not enough; said by the one that streams."""
+    with made_up() as made:
+        made.leader = "pg1"
+        patroni.recover(spec_of(made), run_of())
+        made.streams_to = ["pg2"]
+        with pytest.raises(OutOfTime, match="pg0 is not back: nobody streams to it"):
+            patroni.recover(spec_of(made), run_of(1.5))
+        made.leader = "pg0"
+        patroni.recover(spec_of(made), run_of())
+
+
+def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
+    """Not approved by the dead; the next agent asks for nothing a second time, confirms, and approves."""
+    with made_up() as made, announced(tmp_path) as service:
+        asked, go_on = threading.Event(), threading.Event()
+
+        def slowly(candidate: str) -> tuple[int, str]:
+            asked.set()
+            go_on.wait(30)
+            return made.obey(candidate)
+
+        made.on_switch = slowly
+        agent = service.agent(STEP.format(url=made.urls["pg0"]))
+        agent.up()
+        assert asked.wait(20)
+        agent.kill()
+        assert "approving" not in agent.kinds
+        agent.up()
+        looked = made.looks
+        until(lambda: made.looks >= looked + 8, 20)  # it looks, and does not ask
+        go_on.set()
+        until(lambda: "approved" in agent.kinds, 20)
+        assert made.asked == ["pg1"]
+        until(lambda: service.status is Status.STARTED)
+
+
+def test_an_agent_does_not_approve_what_was_only_said(tmp_path: Path) -> None:
+    """The event stays unapproved, and the log says what is the matter."""
+    with made_up() as made, announced(tmp_path) as service:
+        made.on_switch = lambda _: (200, "done")
+        agent = service.agent(STEP.format(url=made.urls["pg0"]).replace('"20s"', '"2s"'))
+        agent.up()
+        until(lambda: bool(agent.ended("prepare")), 20)
+        assert "no other leader was confirmed: pg0 itself is still master" in agent.log
+        assert "approving" not in agent.kinds
+        assert service.status is Status.SCHEDULED
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({}, "here: url is missing: write where this machine's Patroni answers"),
+        ({"url": "http://x:8008"}, "here: member is missing: write this machine's name in the cluster"),
+        ({"url": "x:8008", "member": "a"}, "here.url: 'x:8008' is no address of a REST API"),
+        ({"url": "http://a:b@x:8008", "member": "a"}, "is no address of a REST API"),
+        ({"url": "http://x", "member": "a", "candidate": "a"}, "here.candidate: 'a' is this machine itself"),
+        ({"url": "http://x", "member": "a", "max_lag": "1MB"}, "here.max_lag: '1MB' is no number of bytes"),
+        ({"url": "http://x", "member": "a", "pasword": "x"}, "here.pasword: unknown key"),
+    ],
+)
+def test_what_the_file_may_not_say(table: dict[str, object], told: str) -> None:
+    """Where it stands, and what to write instead."""
+    with pytest.raises(ConfigError) as caught:
+        patroni.parse(table, "here")
+    assert told in str(caught.value)

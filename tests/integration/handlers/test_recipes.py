@@ -1,0 +1,402 @@
+"""The recipes of the documentation, rehearsed by a real agent with stand-ins for the programs they call."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.handlers.loopback import clean
+from tests.integration.handlers.patronis import AS_POSTGRES, BINARIES
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/handlers/recipes.md").read_text("utf-8")
+RECIPES: dict[str, str] = dict(re.findall(r"^## ([^\n]*)\n\n```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
+# Every stand-in writes down how it was called, and fails when the call has in it what `fails` says.
+STAND_IN = """#!/bin/sh
+cd "{folder}"
+printf '%s\\n' "{name} $*" >> calls
+[ -s fails ] && case "{name} $*" in *"$(cat fails)"*) exit 1 ;; esac
+case "$*" in
+{cases}
+esac
+exit 0
+"""
+KUBECTL = """
+"get node"*unschedulable*) [ -e cordoned ] && echo true ;;
+"get node"*annotations*) cat annotated 2>/dev/null ;;
+"annotate --overwrite"*) echo yes > annotated ;;
+annotate*) rm annotated ;;
+cordon*) touch cordoned ;;
+uncordon*) rm cordoned ;;
+drain*) [ -e cordoned ] && rm -f pods ;;
+"get pods"*) printf 'DaemonSet\\nNode\\n'; cat pods 2>/dev/null ;;
+"""
+SINFO = """
+*%T) cat state ;;
+*%E) cat reason ;;
+"""
+SCONTROL = """
+*state=drain*) if [ -e running ]; then echo draining; else echo drained; fi > state; echo forewarn > reason ;;
+*state=resume*) echo idle > state; echo none > reason ;;
+requeue*) rm running; echo drained > state ;;
+"""
+PSQL = """
+*CONNECTIONS\\ false*) touch closed ;;
+*CONNECTIONS\\ true*) rm -f closed ;;
+*RESET*) rm marked ;;
+*SET*) touch marked ;;
+*terminate*) rm -f idle ;;
+*db_role_setting*) if [ -e marked ]; then echo 1; else echo 0; fi ;;
+*count*) if [ -e busy ]; then rm busy; echo 1; else echo 0; fi ;;
+*NOT\\ datallowconn*) if [ -e closed ] && [ ! -e idle ]; then echo t; else echo f; fi ;;
+*datallowconn*) if [ -e closed ]; then echo f; else echo t; fi ;;
+"""
+WORKCTL = """
+paused*) cat paused 2>/dev/null ;;
+pause*) echo "$5" > paused ;;
+reassign*) echo 0 > held ;;
+held*) cat held ;;
+resume*) rm -f paused ;;
+"""
+# Finishes what it has when it is told to end.
+CELERY = """
+*worker*) setsid python3 -c '
+import os, pathlib, signal, sys, time
+def end(*_):
+    time.sleep(0.3)
+    pathlib.Path("finished").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.path.exists("stubborn") else end)
+pathlib.Path("new").write_text(str(os.getpid()))
+pathlib.Path("new").rename("worker.pid")
+time.sleep(60)
+' celery >/dev/null 2>&1 </dev/null & ;;
+"""
+
+
+# The agent's own program, but that it does not wait long before it tries again what failed.
+HASTY = "from forewarn.guest import agent, main; agent.RETRY_S = (0.1,) * 7; main.main()"
+
+
+class House:
+    """A machine with stand-ins first on its PATH, and what they keep as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+
+    def stand_in(self, name: str, cases: str) -> None:
+        path = self.folder / "bin" / name
+        path.write_text(STAND_IN.format(folder=self.folder, name=name, cases=cases))
+        path.chmod(0o755)
+
+    def has(self, name: str, text: str = "x\n") -> None:
+        (self.folder / name).write_text(text)
+
+    def there(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+    def rehearse(self, recipe: str) -> "subprocess.CompletedProcess[str]":
+        """By the agent's own command, with the step's time cut short."""
+        toml = re.sub(r'timeout = "\d+m"', 'timeout = "5s"', RECIPES[recipe]).replace("/run/celery", str(self.folder))
+        config = self.folder / "agent.toml"
+        config.write_text(f'state_dir = "agent"\nname = "db-0"\n{toml}')
+        config.chmod(0o600)
+        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+        words = [sys.executable, "-c", HASTY, "simulate", "Redeploy", "--in", "5m", "--config", str(config)]
+        return subprocess.run(
+            words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path)
+    yield made
+    if made.there("worker.pid"):
+        pid = int((tmp_path / "worker.pid").read_text())
+        if Path(f"/proc/{pid}").exists() and "celery" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(pid, signal.SIGKILL)
+
+
+def good(done: "subprocess.CompletedProcess[str]") -> None:
+    assert "it would be approved" in done.stdout, done.stdout + done.stderr
+    assert "undone: the machine is as before" in done.stdout
+    assert done.returncode == 0
+
+
+def refused(done: "subprocess.CompletedProcess[str]", told: str) -> None:
+    assert f"it would not be approved: required step {told}" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+def stuck(done: "subprocess.CompletedProcess[str]") -> None:
+    """Whoever should know did not answer: that is said, and nothing counts as back."""
+    assert "NOT UNDONE" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+def test_every_recipe_is_tried_here() -> None:
+    """Those of the page are those below."""
+    assert [heading.partition(":")[0] for heading in RECIPES] == [
+        "Kubernetes", "Slurm", "Celery", "A database's transactions in flight", "Reassigning work",
+    ]  # fmt: skip
+
+
+KUBERNETES = "Kubernetes: cordon, drain, uncordon"
+
+
+def test_kubernetes(house: House) -> None:
+    """Cordoned, drained, seen empty; then ready, uncordoned, and no trace is left."""
+    house.stand_in("kubectl", KUBECTL)
+    house.has("pods", "ReplicaSet\n")
+    good(house.rehearse(KUBERNETES))
+    verbs = [call.split()[1] for call in house.calls]
+    assert [verb for verb in verbs if verb != "get"] == [
+        "annotate", "cordon", "drain", "wait", "uncordon", "annotate",
+    ]  # fmt: skip
+    assert not house.there("cordoned")
+    assert not house.there("annotated")
+
+
+def test_kubernetes_leaves_a_node_that_was_cordoned_before(house: House) -> None:
+    """What somebody else took out of service stays out."""
+    house.stand_in("kubectl", KUBECTL)
+    house.has("cordoned")
+    good(house.rehearse(KUBERNETES))
+    assert house.there("cordoned")
+
+
+@pytest.mark.parametrize("lie", [True, False])
+def test_kubernetes_when_pods_do_not_go(house: House, lie: bool) -> None:
+    """Whether drain fails, or says it is done while a pod still runs: not approved, and back in service."""
+    house.stand_in("kubectl", KUBECTL.replace("[ -e cordoned ] && rm -f pods", "true") if lie else KUBECTL)
+    house.has("pods", "ReplicaSet\n")
+    house.has("fails", "" if lie else "kubectl drain")
+    refused(house.rehearse(KUBERNETES), "'drain the node' is not prepared")
+    assert not house.there("cordoned")
+
+
+def test_kubernetes_when_the_api_does_not_answer(house: House) -> None:
+    """Asked before, it is not approved; asked after, the node is not taken for somebody else's and comes back when it answers."""
+    house.stand_in("kubectl", KUBECTL)
+    house.has("fails", "annotations")
+    stuck(house.rehearse(KUBERNETES))
+    assert house.there("cordoned")
+    house.has("fails", "")
+    good(house.rehearse(KUBERNETES))
+    assert not house.there("cordoned")
+    house.has("cordoned")
+    house.has("fails", "unschedulable")
+    refused(house.rehearse(KUBERNETES), "'drain the node' is not prepared")
+    assert not house.there("annotated")
+    assert house.there("cordoned")  # somebody else's
+
+
+SLURM = "Slurm: drain and requeue"
+
+
+@pytest.fixture
+def slurm(house: House) -> House:
+    for name, cases in (("sinfo", SINFO), ("scontrol", SCONTROL), ("squeue", "*) cat running 2>/dev/null; true ;;")):
+        house.stand_in(name, cases)
+    return house
+
+
+def test_slurm_when_the_controller_does_not_answer(slurm: House) -> None:
+    """Asked before, nobody's reason is overwritten; asked after, the node is not taken for somebody else's."""
+    slurm.has("state", "drained\n")
+    slurm.has("reason", "broken fan\n")
+    slurm.has("fails", "sinfo")
+    stuck(slurm.rehearse(SLURM))
+    assert (slurm.folder / "reason").read_text() == "broken fan\n"
+    slurm.has("state", "mixed\n")
+    slurm.has("running", "17\n")
+    slurm.has("fails", "squeue")
+    refused(slurm.rehearse(SLURM), "'drain the Slurm node' is not prepared")
+    slurm.has("fails", "%E")
+    stuck(slurm.rehearse(SLURM))
+    assert (slurm.folder / "state").read_text() == "drained\n"
+    slurm.has("fails", "")
+    good(slurm.rehearse(SLURM))
+    assert (slurm.folder / "state").read_text() == "idle\n"
+
+
+def test_slurm(slurm: House) -> None:
+    """Drained for our reason, what ran is requeued, then resumed."""
+    house = slurm
+    house.has("state", "mixed\n")
+    house.has("reason", "none\n")
+    house.has("running", "17\n")
+    good(house.rehearse(SLURM))
+    assert "scontrol requeue 17" in house.calls
+    assert (house.folder / "state").read_text() == "idle\n"
+    house.has("state", "drained\n")
+    house.has("reason", "broken fan\n")
+    good(house.rehearse(SLURM))
+    assert (house.folder / "state").read_text() == "drained\n"  # somebody else's
+    house.has("state", "mixed\n")
+    house.has("running", "18\n")
+    house.has("fails", "scontrol requeue")
+    refused(house.rehearse(SLURM), "'drain the Slurm node' is not prepared: sh ended with 1")
+    assert (house.folder / "state").read_text() == "idle\n"
+
+
+def test_celery(house: House) -> None:
+    """Ended by itself when what it had was done, and started again."""
+    house.stand_in("celery", CELERY)
+    subprocess.run([house.folder / "bin" / "celery", "worker"], check=True)
+    until(lambda: house.there("worker.pid"))
+    good(house.rehearse("Celery: a warm shutdown"))
+    assert house.there("finished")
+    assert house.calls[-1] == f"celery --app shop worker --detach --pidfile={house.folder}/worker.pid"
+
+
+def test_celery_with_a_worker_that_does_not_end(house: House) -> None:
+    """Not approved, and it is never killed."""
+    house.stand_in("celery", CELERY)
+    house.has("stubborn")
+    subprocess.run([house.folder / "bin" / "celery", "worker"], check=True)
+    until(lambda: house.there("worker.pid"))
+    refused(house.rehearse("Celery: a warm shutdown"), "'let the worker finish' is not prepared: process")
+    assert Path("/proc", (house.folder / "worker.pid").read_text()).exists()
+
+
+TRANSACTIONS = "A database's transactions in flight"
+
+
+def test_transactions_in_flight(house: House) -> None:
+    """Nobody new, those in the middle may end, the rest are closed; when it fails the door is open again."""
+    house.stand_in("psql", PSQL)
+    house.has("busy")
+    house.has("idle")
+    good(house.rehearse(TRANSACTIONS))
+    asked = [re.sub(r".*-qAtc ", "", call) for call in house.calls if "SELECT" not in call and "WHERE" not in call]
+    assert asked == [
+        "ALTER DATABASE shop SET forewarn.closed = 'yes'",
+        "ALTER DATABASE shop ALLOW_CONNECTIONS false",
+        "CHECKPOINT",
+        "ALTER DATABASE shop ALLOW_CONNECTIONS true",
+        "ALTER DATABASE shop RESET forewarn.closed",
+    ]
+    house.has("fails", "CHECKPOINT")
+    refused(house.rehearse(TRANSACTIONS), "'let transactions end' is not prepared: sh ended with 1")
+    assert not house.there("closed")
+
+
+def test_a_database_that_was_closed_before_stays_closed(house: House) -> None:
+    """What somebody else closed has no mark of ours; nor is an answer that does not come taken for one."""
+    house.stand_in("psql", PSQL)
+    house.has("closed")
+    good(house.rehearse(TRANSACTIONS))
+    assert house.there("closed")
+    (house.folder / "closed").unlink()
+    house.has("fails", "pg_db_role_setting")
+    stuck(house.rehearse(TRANSACTIONS))
+    house.has("fails", "")
+    good(house.rehearse(TRANSACTIONS))
+    assert not house.there("closed")
+    assert not house.there("marked")
+
+
+def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
+    """What it asks of PostgreSQL is what PostgreSQL understands: closed and marked, then open and without a trace."""
+    (step,) = tomllib.loads(RECIPES[TRANSACTIONS])["steps"]
+    with database() as environment:
+        ask = ["psql", "--dbname", "postgres", "-qAtc"]
+        subprocess.run([*ask, "CREATE DATABASE shop"], env=environment, check=True, timeout=60)
+
+        def shop() -> str:
+            words = (
+                "SELECT datallowconn, (SELECT count(*) FROM pg_db_role_setting) FROM pg_database WHERE datname = 'shop'"
+            )
+            said = subprocess.run(
+                [*ask, words], env=environment, check=True, capture_output=True, text=True, timeout=60
+            )
+            return said.stdout.strip()
+
+        def does(phase: str) -> int:
+            return subprocess.run(step["command"][phase], env=environment, check=False, timeout=60).returncode
+
+        assert does("verify") != 0
+        assert does("prepare") == 0
+        assert shop() == "f|1"
+        assert does("prepare") == 0  # again does no harm
+        assert does("verify") == 0
+        assert does("recover") == 0
+        assert shop() == "t|0"
+        subprocess.run([*ask, "ALTER DATABASE shop ALLOW_CONNECTIONS false"], env=environment, check=True, timeout=60)
+        assert [does("prepare"), does("verify"), does("recover")] == [0, 0, 0]
+        assert shop() == "f|0"
+
+
+@contextmanager
+def database() -> Iterator[dict[str, str]]:
+    """A real server in a folder of its own; the variables by which psql finds it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        inner = folder / "data"
+        inner.mkdir()
+        shutil.chown(inner, "postgres", "postgres")
+        initdb = [*AS_POSTGRES, str(BINARIES[-1] / "initdb"), "-D", str(inner), "-A", "trust", "--no-sync"]
+        subprocess.run(initdb, cwd="/", env=clean(), check=True, stdout=subprocess.DEVNULL, timeout=60)
+        words = [*AS_POSTGRES, str(BINARIES[-1] / "postgres"), "-D", str(inner), "-k", str(inner), "-h", "", "-F"]
+        with (folder / "log").open("ab") as log:
+            server = subprocess.Popen(words, cwd="/", env=clean(), stdout=log, stderr=log)
+        environment = {**clean(), "PGHOST": str(inner), "PGUSER": "postgres"}
+        try:
+            up = ["psql", "--dbname", "postgres", "-qAtc", "SELECT 1"]
+            until(lambda: subprocess.run(up, env=environment, capture_output=True, check=False).returncode == 0, 30)
+            yield environment
+        finally:
+            server.send_signal(signal.SIGQUIT)
+            server.wait()
+
+
+REASSIGN = "Reassigning work"
+
+
+def test_reassigning_work(house: House) -> None:
+    """Paused, reassigned, seen to hold nothing; what says so and still holds something is not believed."""
+    house.stand_in("workctl", WORKCTL)
+    house.has("held", "3\n")
+    good(house.rehearse(REASSIGN))
+    verbs = [call.split()[1] for call in house.calls]
+    assert [verb for verb in verbs if verb not in ("held", "paused")] == ["pause", "reassign", "resume"]
+    house.stand_in("workctl", WORKCTL.replace("echo 0 > held", "true"))
+    house.has("held", "3\n")
+    refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared: it ended well, but verifying says")
+    assert not house.there("paused")
+
+
+def test_reassigning_work_asks_whether_it_is_paused(house: House) -> None:
+    """Holding nothing is not enough; paused by somebody else it stays so; and no answer is not taken for one."""
+    house.has("held", "0\n")
+    house.stand_in("workctl", WORKCTL.replace('echo "$5" > paused', "true"))
+    refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared")
+    house.stand_in("workctl", WORKCTL)
+    house.has("paused", "by hand\n")
+    good(house.rehearse(REASSIGN))
+    assert (house.folder / "paused").read_text() == "by hand\n"
+    (house.folder / "paused").unlink()
+    house.stand_in("workctl", WORKCTL.replace("resume*)", "resume*) [ ! -e silent ] || exit 1;"))
+    house.has("silent")
+    stuck(house.rehearse(REASSIGN))
+    (house.folder / "silent").unlink()
+    good(house.rehearse(REASSIGN))
+    assert not house.there("paused")

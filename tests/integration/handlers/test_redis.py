@@ -1,0 +1,226 @@
+"""`redis` with real servers and real Sentinels: by FAILOVER and through Sentinel; both sides say who is master."""
+
+import os
+import signal
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
+from forewarn.guest.handlers import redis
+from forewarn.guest.handlers.redis_protocol import Reply
+from forewarn.guest.handlers.redis_replication import Spec, split
+from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.announced import page_steps
+from tests.integration.handlers.loopback import alone
+from tests.integration.handlers.redises import Server, pair, watched
+from tests.integration.handlers.writer import Writer, writing
+from tests.support.waiting import until
+
+BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def network() -> Iterator[None]:
+    with alone():
+        yield
+
+
+class Keys:
+    """A member of a set for each number, written to whoever is master; one that is not refuses."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self._master = next(each for each in servers if each.role == "master")
+
+    def write(self, number: int) -> None:
+        assert self._master.say("SADD", "numbers", str(number)) == 1
+
+    def close(self) -> None:
+        pass
+
+
+def stored(server: Server) -> set[int]:
+    said: Reply = server.say("SMEMBERS", "numbers")
+    assert isinstance(said, list)
+    return {int(str(each)) for each in said}
+
+
+def went_on(writer: Writer, moment_s: float) -> None:
+    until(lambda: writer.last_s > moment_s, 20)
+
+
+def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), password_file: str = "") -> Spec:
+    """An example of the documentation, with these servers' addresses."""
+    (table,) = tomllib.loads(page_steps("redis")[number])["steps"]
+    said = {**table["redis"], "address": server.address}
+    if sentinels:
+        said["sentinels"] = [each.address for each in sentinels]
+    if password_file:
+        said["password_file"] = password_file
+    return redis.parse(said, "here")
+
+
+def spec_of(server: Server, **more: object) -> Spec:
+    return redis.parse({"address": server.address, **more}, "here")
+
+
+def test_a_master_hands_over_and_comes_back_as_a_replica(tmp_path: Path) -> None:
+    """No acknowledged write is lost; come up again as a master, as its own file says, it follows the one that took over."""
+    with pair(tmp_path) as (first, second):
+        spec = spec_of(first)
+        assert redis.check(spec) == []
+        assert redis.verify(spec, run_of()) is False
+        run = run_of()
+        with writing(lambda: Keys([first, second])) as writer:
+            redis.prepare(spec, run)
+            assert (first.role, second.role) == ("slave", "master")
+            went_on(writer, writer.last_s)
+        print(f"FAILOVER: {writer.longest_gap_s():.2f} s without writes")
+        assert set(writer.acknowledged) - stored(second) == set()
+        assert redis.verify(spec, run_of()) is True
+        redis.prepare(spec, run_of())  # again: nothing is left to do
+        assert (first.role, second.role) == ("slave", "master")
+        first.down()
+        first.up()
+        assert first.role == "master"
+        redis.recover(spec, run_of(**run.kept))
+        assert first.linked
+        assert stored(first) == stored(second)
+        redis.recover(spec, run_of(**run.kept))
+
+
+def test_there_and_back_again(tmp_path: Path) -> None:
+    """However often it changes, both sides agree on it and no acknowledged write is lost."""
+    with pair(tmp_path) as (first, second):
+        with writing(lambda: Keys([first, second])) as writer:
+            for _ in range(3 * BUDGET):
+                old, new = (first, second) if first.role == "master" else (second, first)
+                redis.prepare(spec_of(old), run_of())
+                assert (old.role, new.role) == ("slave", "master")
+                went_on(writer, writer.last_s)
+                redis.recover(spec_of(old), run_of())
+        assert set(writer.acknowledged) - stored(new) == set()
+
+
+def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
+    """Prepared as it is, but not when nobody is master; back when it has its link."""
+    with pair(tmp_path) as (first, second):
+        spec, run = spec_of(second), run_of()
+        redis.prepare(spec, run)
+        redis.recover(spec, run_of(**run.kept))
+        assert (first.role, second.role) == ("master", "slave")
+        first.down()
+        assert redis.verify(spec, run_of()) is None
+        with pytest.raises(OutOfTime, match=f"{first.address}, said to be master, does not answer"):
+            redis.prepare(spec, run_of(1))
+        with pytest.raises(OutOfTime, match=f"it has no link to {first.address}"):
+            redis.recover(spec, run_of(1, **run.kept))
+
+
+def test_nobody_to_hand_over_to(tmp_path: Path) -> None:
+    """Told at once; the master is as it was and takes writes."""
+    with pair(tmp_path) as (first, second):
+        with pytest.raises(StepFailed, match=r"no replica can take over: 127.0.0.99:6379 is not online at 127.0.0.20"):
+            redis.prepare(spec_of(first, replica="127.0.0.99:6379"), run_of())
+        second.down()
+        until(lambda: "connected_slaves:0" in str(first.say("INFO")))
+        with pytest.raises(StepFailed, match=r"no replica can take over: none is online at 127.0.0.20"):
+            redis.prepare(spec_of(first), run_of())
+        assert first.say("SET", "a", "b") == "OK"
+
+
+def test_a_replica_that_does_not_catch_up(tmp_path: Path) -> None:
+    """The failover is called off at the end of the step's time: the master takes writes again."""
+    with pair(tmp_path) as (first, second):
+        assert second.process is not None
+        second.process.send_signal(signal.SIGSTOP)  # connected, and receives nothing more
+        first.say("SET", "a", "b")
+        with pytest.raises(OutOfTime, match=f"no other master was confirmed: {first.address} is still master"):
+            redis.prepare(spec_of(first), run_of(1.5))
+        assert first.say("SET", "a", "c") == "OK"
+        assert first.role == "master"
+
+
+def test_a_password_is_used_and_never_told(tmp_path: Path) -> None:
+    """From a file that only its owner may read."""
+    with pair(tmp_path, password="hunter2") as (first, second):
+        path = tmp_path / "password"
+        path.write_text("hunter2\n")
+        path.chmod(0o600)
+        spec = page_step(0, first, password_file=str(path))
+        redis.prepare(spec, run_of())
+        assert second.role == "master"
+        path.write_text("hunter3")
+        with pytest.raises(StepFailed, match="the login is refused: WRONGPASS") as caught:
+            redis.prepare(spec, run_of())
+        assert "hunter" not in str(caught.value)
+        path.chmod(0o644)
+        assert redis.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+        with pytest.raises(StepFailed, match="NOAUTH"):
+            redis.prepare(spec_of(first), run_of())
+
+
+def test_through_sentinel(tmp_path: Path) -> None:
+    """The Sentinels name the other, the old master follows it at once, no acknowledged write is lost, and it comes back."""
+    with watched(tmp_path) as (first, second, sentinels):
+
+        def named() -> Keys:
+            said = sentinels[1].say("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop")
+            assert isinstance(said, list)
+            return Keys([each for each in (first, second) if split(each.address)[0] == said[0]])
+
+        spec = page_step(1, first, sentinels)
+        assert redis.check(spec) == []
+        assert redis.verify(spec, run_of()) is False
+        with writing(named) as writer:
+            redis.prepare(spec, run_of())
+            assert (first.role, second.role) == ("slave", "master")
+            went_on(writer, writer.last_s)
+        print(f"Sentinel: {writer.longest_gap_s():.2f} s without writes")
+        assert set(writer.acknowledged) - stored(second) == set()
+        assert redis.verify(spec, run_of()) is True
+        first.down()
+        first.up()
+        redis.recover(spec, run_of())
+        assert first.linked
+        assert stored(first) == stored(second)
+        for each in sentinels[1:]:
+            each.down()
+        assert redis.verify(spec, run_of()) is None  # one of three is no majority
+
+
+def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> None:
+    """It is a master without replicas, and the Sentinels name another: it is made to follow that, and nobody is told again."""
+    with watched(tmp_path) as (first, second, sentinels):
+        sentinels[0].say("SENTINEL", "FAILOVER", "shop")
+        until(lambda: second.role == "master", 30)
+        redis.prepare(page_step(1, first, sentinels), run_of(told=run_of().event["EventId"]))
+        assert (first.role, second.role) == ("slave", "master")
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({}, "here: address is missing"),
+        ({"address": "nowhere"}, "here.address: 'nowhere' is no address: write it like 10.0.0.4:6379"),
+        ({"address": "a:70000"}, "'a:70000' is no address"),
+        (
+            {"address": "a:1", "sentinels": ["b:2"]},
+            "`sentinels` and `master`, the name they know it by, belong together",
+        ),
+        ({"address": "a:1", "sentinels": ["b"], "master": "m"}, "here.sentinels[0]: 'b' is no address"),
+        (
+            {"address": "a:1", "sentinels": ["b:2"], "master": "m", "replica": "c:3"},
+            "the Sentinels choose who takes over",
+        ),
+        ({"address": "a:1", "user": "u"}, "here.user: password_file is missing"),
+        ({"address": "a:1", "password": "x"}, "here.password: unknown key"),
+    ],
+)
+def test_what_the_file_may_not_say(table: dict[str, object], told: str) -> None:
+    """Where it stands, and what to write instead."""
+    with pytest.raises(ConfigError) as caught:
+        redis.parse(table, "here")
+    assert told in str(caught.value)

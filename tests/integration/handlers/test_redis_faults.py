@@ -1,0 +1,229 @@
+"""`redis` when a server is down, hangs, trickles or lies, and when the agent dies: made-up servers over real sockets."""
+
+import contextlib
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.model import Status
+from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.handlers import redis
+from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, Complaint, ask
+from forewarn.guest.handlers.redis_replication import Spec, split
+from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.announced import announced
+from tests.support.waiting import until
+
+STEP = """
+[[steps]]
+name = "hand over"
+required = true
+timeout = "20s"
+redis = {{ address = "{address}" }}
+"""
+
+
+class MadeUp:
+    """A server that answers what it is told to; every command it hears is written down."""
+
+    def __init__(self, answer: Callable[[list[str]], bytes]) -> None:
+        self.answer = answer
+        self.heard: list[list[str]] = []
+        self.address = ""
+
+    def asked(self, word: str) -> int:
+        return sum(words[0] == word for words in self.heard)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    made: MadeUp
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := self.rfile.readline():
+                words = [
+                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2].decode() for _ in range(int(line[1:]))
+                ]
+                self.made.heard.append(words)
+                self.wfile.write(self.made.answer(words))
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+@contextmanager
+def made_up(answer: Callable[[list[str]], bytes]) -> Iterator[MadeUp]:
+    made = MadeUp(answer)
+    handler = type("Handler", (_Handler,), {"made": made})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        made.address = f"127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def bulk(text: str) -> bytes:
+    return f"${len(text.encode())}\r\n{text}\r\n".encode()
+
+
+def master(run_id: str, replica: str = "") -> bytes:
+    host, port = split(replica)
+    slaves = f"connected_slaves:1\r\nslave0:ip={host},port={port},state=online,offset=9,lag=0\r\n" if replica else ""
+    return bulk(f"role:master\r\nrun_id:{run_id}\r\nmaster_repl_offset:9\r\n{slaves}")
+
+
+def replica(run_id: str, of: str, link: str = "up") -> bytes:
+    host, port = split(of)
+    return bulk(
+        f"role:slave\r\nrun_id:{run_id}\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{link}\r\n"
+    )
+
+
+def spec_of(address: str) -> Spec:
+    return redis.parse({"address": address}, "here")
+
+
+def test_a_server_that_says_ok_and_does_nothing() -> None:
+    """It is asked for its role, which has not changed: not prepared, and the failover is called off."""
+    with made_up(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as liar:
+        with pytest.raises(OutOfTime, match=f"no other master was confirmed: {liar.address} is still master"):
+            redis.prepare(spec_of(liar.address), run_of(1.5))
+        assert ["FAILOVER", "ABORT"] in liar.heard
+        assert redis.verify(spec_of(liar.address), run_of()) is False
+
+
+def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
+    """Both sides must say so; and a server cannot follow itself."""
+    with made_up(lambda _: replica("b", "127.0.0.1:9")) as other, made_up(lambda _: replica("a", other.address)) as me:
+        with pytest.raises(OutOfTime, match=f"{other.address}, said to be master, is none"):
+            redis.prepare(spec_of(me.address), run_of(1))
+        other.answer = lambda _: master("a")
+        assert redis.verify(spec_of(me.address), run_of()) is False
+        other.answer = lambda _: master("b")
+        assert redis.verify(spec_of(me.address), run_of()) is True
+        other.answer = lambda _: b"*1\r\n"
+        assert redis.verify(spec_of(me.address), run_of(1)) is None
+
+
+def test_a_master_that_somebody_made_is_left_alone() -> None:
+    """Not restarted since, it was made so on purpose: following the other would wipe it. Restarted, it is made to follow."""
+    with made_up(lambda _: master("b")) as other, made_up(lambda _: replica("a", other.address)) as me:
+        run = run_of()
+        redis.prepare(spec_of(me.address), run)
+        me.answer = lambda words: master("a") if words[0] == "INFO" else b"+OK\r\n"
+        with pytest.raises(
+            StepFailed, match=f"{me.address} was made master by hand while {other.address} is master too"
+        ):
+            redis.recover(spec_of(me.address), run_of(**run.kept))
+        assert me.asked("REPLICAOF") == 0
+        other.answer = lambda _: replica("b", me.address)
+        redis.recover(spec_of(me.address), run_of(**run.kept))  # and now the other follows
+        other.answer = lambda _: master("b")
+        me.answer = lambda words: master("c") if words[0] == "INFO" else b"+OK\r\n"
+        with pytest.raises(OutOfTime, match=f"it follows {other.address} and has no link to it yet"):
+            redis.recover(spec_of(me.address), run_of(1, **run.kept))
+        assert me.asked("REPLICAOF") > 0
+
+
+def test_a_server_that_is_down_hangs_or_trickles() -> None:
+    """Told, and within the step's time."""
+    over = threading.Event()
+
+    def hang(_: list[str]) -> bytes:
+        over.wait(30)
+        return b""
+
+    with pytest.raises(StepFailed, match=r"127.0.0.1:9, this machine's Redis, does not answer"):
+        redis.prepare(spec_of("127.0.0.1:9"), run_of(1))
+    assert redis.check(spec_of("127.0.0.1:9"))[0].startswith("127.0.0.1:9 does not answer as it should")
+    with made_up(hang) as hanging:
+        began_s = time.monotonic()
+        with pytest.raises(StepFailed, match="does not answer"):
+            redis.prepare(spec_of(hanging.address), run_of(0.5))
+        assert redis.verify(spec_of(hanging.address), run_of(0.5)) is None
+        with pytest.raises(OutOfTime, match="is not back: it does not answer"):
+            redis.recover(spec_of(hanging.address), run_of(0.5))
+        assert time.monotonic() - began_s < 6
+        over.set()
+    with trickling() as address:
+        began_s = time.monotonic()
+        with pytest.raises(OSError, match="timed out"):
+            ask(address, ("INFO",), seconds=0.5)
+        assert time.monotonic() - began_s < 5
+
+
+@contextmanager
+def trickling() -> Iterator[str]:
+    class Trickle(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"+")
+                    time.sleep(0.05)
+
+    with _Server(("127.0.0.1", 0), Trickle) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"HTTP/1.1 400\r\n\r\n", "this is no Redis"),
+        (b":x\r\n", "this is no Redis"),
+        (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "this is no Redis"),
+        (b"$99999999\r\n" + b"x" * (MAX_ANSWER_BYTES + 1), "longer than"),
+        (b"+" + b"x" * (MAX_ANSWER_BYTES + 1), "longer than"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_read_within_limits(said: bytes, told: str) -> None:
+    """Whatever it is, it is no answer."""
+    with made_up(lambda _: said) as odd, pytest.raises(OSError, match=told):
+        ask(odd.address, ("INFO",), seconds=5)
+
+
+def test_every_kind_of_answer_is_read() -> None:
+    """Text, number, nothing, list, error."""
+    with made_up(lambda _: b"*5\r\n$2\r\nab\r\n:-7\r\n$-1\r\n*-1\r\n+OK\r\n") as made:
+        assert ask(made.address, ("X",), seconds=5) == ["ab", -7, None, None, "OK"]
+        made.answer = lambda _: b"-ERR no\r\n"
+        with pytest.raises(Complaint, match="ERR no"):
+            ask(made.address, ("X",), seconds=5)
+
+
+def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
+    """Not approved by the dead; the next agent finds it done, asks for nothing again, and approves."""
+    handed_over, held = threading.Event(), threading.Event()
+
+    def me_says(words: list[str]) -> bytes:
+        if words[0] == "FAILOVER":
+            handed_over.set()
+            return b"+OK\r\n"
+        if handed_over.is_set():
+            held.wait(30)
+            return replica("a", other.address)
+        return master("a", other.address)
+
+    with made_up(lambda _: master("b")) as other, made_up(me_says) as me, announced(tmp_path) as service:
+        agent = service.agent(STEP.format(address=me.address))
+        agent.up()
+        assert handed_over.wait(20)
+        agent.kill()
+        assert "approving" not in agent.kinds
+        held.set()
+        agent.up()
+        until(lambda: "approved" in agent.kinds, 20)
+        assert me.asked("FAILOVER") == 1
+        until(lambda: service.status is Status.STARTED)

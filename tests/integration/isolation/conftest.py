@@ -1,0 +1,82 @@
+"""The two sites of docs/networking.md, built with its own commands, once for each file of tests."""
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.isolation.fleets import prepare
+from tests.integration.isolation.lab import Lab, Namespace, laboratory
+from tests.integration.isolation.page import block, command
+from tests.support.waiting import until
+
+FORWARDING = "3"
+
+
+@dataclass
+class Site:
+    """A host with a running service, its machines by scope, and the event each scope was told of."""
+
+    lab: Lab
+    host: Namespace
+    machines: dict[str, Namespace]
+    events: dict[str, str]
+    heading: str
+
+    @property
+    def folder(self) -> Path:
+        return self.lab.folder
+
+
+def serve_as_printed(site: Site, heading: str) -> "subprocess.Popen[str]":
+    return site.lab.serve(site.host, command(heading, "on the host: the service"))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with laboratory(tmp_path) as made:
+        yield made
+
+
+def build_bridge(lab: Lab) -> tuple[Namespace, dict[str, Namespace]]:
+    """Three machines on a bridge, each with its own address."""
+    host = lab.namespace("host")
+    machines = {
+        scope: lab.machine(host, f"tap{n}", f"10.88.0.1{n}/24", mac=f"52:54:00:00:00:0{n}")
+        for n, scope in enumerate(("web", "db", "cache"), 1)
+    }
+    host.run(block("On a bridge", "on the host: the bridge"))
+    host.run(block("On a bridge", "on the host: the machines' ports"))
+    for n, machine in enumerate(machines.values(), 1):
+        machine.run("ip route add default via 10.88.0.1")
+        # A port forwards a moment after it was set up.
+        until(lambda n=n: host.run(f"cat /sys/class/net/tap{n}/brport/state").strip() == FORWARDING)  # type: ignore[misc]
+    return host, machines
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with laboratory(tmp_path_factory.mktemp("bridge")) as lab:
+        host, machines = build_bridge(lab)
+        lab.write({"fleet.toml": block("On a bridge", "fleet.toml")})
+        site = Site(lab, host, machines, prepare(lab.folder), "On a bridge")
+        serve_as_printed(site, site.heading)
+        yield site
+
+
+@pytest.fixture(scope="module")
+def links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three machines with one and the same address, each on a link of its own; the host filters strictly."""
+    with laboratory(tmp_path_factory.mktemp("links")) as lab:
+        host = lab.namespace("host")
+        host.run("sysctl --quiet --write net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1")
+        machines = {
+            scope: lab.machine(host, f"tap{n}", "10.0.0.4/24") for n, scope in enumerate(("red", "green", "blue"), 4)
+        }
+        host.run(block("One link per machine", "on the host: three links"))
+        lab.write({"fleet.toml": block("One link per machine", "fleet.toml")})
+        site = Site(lab, host, machines, prepare(lab.folder), "One link per machine")
+        serve_as_printed(site, site.heading)
+        yield site

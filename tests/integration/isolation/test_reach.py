@@ -1,0 +1,126 @@
+"""Who can reach the endpoint, over real links: neither a forger on the bridge nor a container behind a machine.
+
+Each attack is first shown to succeed where nothing stands against it: a test that cannot fail proves nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.isolation.conftest import Site, serve_as_printed
+from tests.integration.isolation.fleets import approvals
+from tests.integration.isolation.lab import NO_ANSWER, Namespace
+from tests.integration.isolation.page import block
+
+NOBODY = 65534
+# Says with an ARP request of its own that the address it asks from is here.
+CLAIM = """
+import socket
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+link.bind(("eth0", 0x0806))
+me, claimed, asked = link.getsockname()[4], socket.inet_aton("{claimed}"), socket.inet_aton("{asked}")
+question = bytes.fromhex("0001080006040001") + me + claimed + bytes(6) + asked
+link.send(b"\\xff" * 6 + me + bytes.fromhex("0806") + question)
+"""
+
+
+def pose(forger: Namespace, address: str, mac: str) -> None:
+    """Use another's address from now on; who asks next learns of it."""
+    forger.run(
+        f"ip link set eth0 address {mac}\nip address flush dev eth0\nip address add {address}/24 dev eth0\n"
+        "ip route replace default via 10.88.0.1\nip neighbour flush dev eth0"
+    )
+
+
+def dropped(host: Namespace) -> int:
+    """How many frames the ruleset's last line has dropped."""
+    (line,) = [each for each in host.run("nft list chain bridge forewarn from_machines").splitlines() if "drop" in each]
+    return int(line.split()[line.split().index("packets") + 1])
+
+
+@contextmanager
+def rules(site: Site) -> Iterator[None]:
+    """The page's ruleset, in force for a while."""
+    site.lab.write({"forewarn.nft": block("Anti-spoofing", "forewarn.nft")})
+    site.host.run(block("Anti-spoofing", "on the host: load it"))
+    try:
+        yield
+    finally:
+        site.host.run("nft flush ruleset")
+
+
+def test_the_ruleset_drops_a_neighbours_address_and_the_outer_network(bridge: Site) -> None:
+    """Without it a machine is taken for the neighbour whose address it uses; with it no disguise is heard, nor outsiders."""
+    outsider = bridge.lab.machine(bridge.host, "outer", "192.0.2.2/24")
+    bridge.host.run("ip address add 192.0.2.1/24 dev outer\nip link set outer up")
+    outsider.run("ip route add default via 192.0.2.1")
+    assert outsider.ask().status == 404
+    forger, own_mac, web_mac = bridge.machines["cache"], "52:54:00:00:00:03", "52:54:00:00:00:01"
+    pose(forger, "10.88.0.11", own_mac)
+    assert forger.ask().event_ids == [bridge.events["web"]]
+
+    with rules(bridge):
+        assert outsider.silent()
+        for mac in (own_mac, web_mac):
+            pose(forger, "10.88.0.11", mac)
+            before = dropped(bridge.host)
+            assert forger.silent("--data", '{"StartRequests":[{"EventId":"' + bridge.events["web"] + '"}]}')
+            assert dropped(bridge.host) > before
+        pose(forger, "10.88.0.13", own_mac)
+        for scope, machine in bridge.machines.items():
+            assert machine.ask().event_ids == [bridge.events[scope]]
+    assert approvals(bridge.folder) == []
+
+
+def test_the_ruleset_drops_claims_to_the_hosts_address(bridge: Site) -> None:
+    """Without it a machine draws its neighbour's requests to itself by ARP; with it the claim is not delivered."""
+    web, forger = bridge.machines["web"], bridge.machines["cache"]
+    claim = CLAIM.format(claimed="10.88.0.1", asked="10.88.0.11")
+    forger.python(claim)
+    assert "52:54:00:00:00:03" in web.run("ip neighbour show 10.88.0.1")
+    with rules(bridge):
+        web.run("ip neighbour flush dev eth0")
+        forger.python(claim)
+        assert dropped(bridge.host) == 1
+        assert "52:54:00:00:00:03" not in web.run("ip neighbour show 10.88.0.1")
+
+
+@pytest.fixture(scope="module")
+def container(bridge: Site) -> Namespace:
+    """A container whose packets leave its machine under the machine's own address, as container engines arrange it."""
+    machine = bridge.machines["web"]
+    container = bridge.lab.machine(machine, "veth0", "172.17.0.2/16")
+    container.run("ip route add default via 172.17.0.1")
+    machine.run(
+        "ip link set veth0 up\nip address add 172.17.0.1/16 dev veth0\n"
+        "sysctl --quiet --write net.ipv4.ip_forward=1\n"
+        "nft add table ip engine\n"
+        "nft add chain ip engine out '{ type nat hook postrouting priority srcnat; }'\n"
+        "nft add rule ip engine out ip saddr 172.17.0.0/16 oifname eth0 masquerade"
+    )
+    return container
+
+
+def test_rules_in_the_machine_keep_containers_and_other_users_out(bridge: Site, container: Namespace) -> None:
+    """Without them both are taken for the machine; with them root alone is answered."""
+    web = bridge.machines["web"]
+    assert container.ask().event_ids == web.ask(user=NOBODY).event_ids == [bridge.events["web"]]
+    bridge.lab.write({"guest.nft": block("Keeping containers out", "guest.nft")})
+    web.run(block("Keeping containers out", "in a machine: load it"))
+    assert container.silent()
+    assert web.ask(user=NOBODY).status == NO_ANSWER
+    assert web.ask().event_ids == [bridge.events["web"]]
+    web.run("nft delete table inet forewarn")
+
+
+def test_a_hop_limit_of_one_keeps_containers_out(bridge: Site, container: Namespace) -> None:
+    """The machine, one bridge away, is answered; the container routed behind it never gets the reply."""
+    web = bridge.machines["web"]
+    assert container.ask().event_ids == [bridge.events["web"]]
+    bridge.lab.stop_all()
+    bridge.lab.write({"serve.toml": block("Keeping containers out", "serve.toml")})
+    serve_as_printed(bridge, "Keeping containers out")
+    assert web.ask().event_ids == [bridge.events["web"]]
+    assert container.silent()
+    assert web.approve(bridge.events["web"]).status == 200

@@ -1,0 +1,240 @@
+"""A replica is promoted: what it never had does not come again under the same names, and nobody is left behind."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from forewarn.core.errors import Conflict, StoreUnavailable
+from forewarn.store import AuditQuery, Focus
+from forewarn.store.postgres.store import PostgresStore
+from tests.integration.nodes.nodes import some_nodes
+from tests.store.things import change, entry, saved_scope, scope
+from tests.support.postgres_servers import SHARED, Server
+from tests.support.waiting import until
+
+
+class Pair:
+    """A primary, and a replica that follows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.primary = Server(folder / "primary").make().start()
+        self.primary.execute("CREATE DATABASE forewarn")
+        self.replica = self.primary.copy(folder / "replica").start()
+        self.address = f"postgresql://postgres@127.0.0.1:{self.primary.port},127.0.0.1:{self.replica.port}/forewarn?connect_timeout=2"
+
+    def caught_up(self) -> bool:
+        """Whether the replica has all there is."""
+        (row,) = self.primary.execute(
+            "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
+        )
+        return row == (1,)
+
+    def part(self) -> None:
+        """From here on the replica hears nothing of the primary."""
+        self.replica.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.replica.execute("SELECT pg_reload_conf()")
+        until(lambda: self.primary.execute("SELECT count(*) FROM pg_stat_replication") == [(0,)])
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.replica.execute("SELECT pg_promote()")
+
+    def close(self) -> None:
+        self.primary.kill()
+        self.replica.kill()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    folder = Path(tempfile.mkdtemp(prefix="forewarn-pair-"))
+    folder.chmod(0o755)
+    made = Pair(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_path: Path) -> None:
+    """Guests saw a document that the promoted replica never had: every node goes on with a new epoch, by itself."""
+    with some_nodes(tmp_path) as nodes:
+        first, second = nodes.start(pair.address), nodes.start(pair.address)
+        first.poll()
+        until(pair.caught_up)
+        pair.part()
+        first.reboot()
+        lost = first.poll()
+        assert lost.etag == '"2"'
+        assert second.poll(etag=lost.etag).status == 304
+        pair.fail_over()
+        until(lambda: first.ready()[0] == second.ready()[0] == 200, 30)
+        until(lambda: first.poll().etag == second.poll().etag != lost.etag, 30)
+        after = first.poll(etag=lost.etag)
+        assert (after.status, after.events) == (200, [])
+        second.reboot()
+        again = first.poll(etag=second.poll().etag)
+        assert again.status == 304
+        assert again.etag.startswith('"2-')
+        (told,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
+        assert "commits may be lost" in told["detail"]
+
+
+def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:
+    """The standby was taken out of service while one node was cut off: what others saved then must not come again."""
+    pair.primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    pair.primary.execute("SELECT pg_reload_conf()")
+    cut_off, other = PostgresStore(pair.address), PostgresStore(pair.address)
+    feed = cut_off.feed()
+    until(lambda: not feed.look(None, 0.0).warning)
+    other.apply(change(scopes=[scope(epoch=3, incarnation=7)]))
+    pair.primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    pair.primary.execute("SELECT pg_reload_conf()")
+    pair.part()
+    other.apply(change(expect=[("shop", 1)], scopes=[replace(saved_scope(other), incarnation=8)]))
+    pair.fail_over()
+    until(lambda: _works(cut_off), 30)
+    known = saved_scope(cut_off)
+    assert (known.epoch, known.incarnation, known.version) == (1_003, 1, 1_000_001)
+    feed.close()
+    cut_off.close()
+    other.close()
+
+
+def test_a_stream_goes_on_after_a_failover_and_the_old_primary_is_refused(pair: Pair) -> None:
+    """Numbers that lost commits had are not given again. A primary that comes back unfenced is neither read nor written."""
+    store = PostgresStore(pair.address)
+    store.apply(change(scopes=[scope()], audit=[entry()]))
+    feed = store.feed()
+    feed.look(None, 0.0)
+    until(pair.caught_up)
+    pair.part()
+    for _ in range(40):  # more than a standby's sequences may be ahead
+        store.apply(change(audit=[entry()]))
+    (seen,) = store.audit(AuditQuery(limit=1))
+    pair.fail_over()
+    until(lambda: _works(store), 30)
+    (first, *_) = store.audit(AuditQuery(after=seen.id))
+    assert first.action == "database failed over"
+    feed.close()  # its connection died with the primary
+    mark = feed.look(None, 0.0).mark
+    assert mark.cluster[1] == 2
+    pair.replica.kill()
+    pair.primary.start()
+    why = "this server was replaced by another (its timeline is 1, the nodes agreed on 2): fence it"
+    until(lambda: why in _refusal(lambda: feed.look(mark, 0.0)), 30)
+    assert why in _refusal(store.scopes)  # whoever follows has told everybody
+    store._pool.came_back()
+    assert why in _refusal(lambda: store.apply(change(audit=[entry()])))
+    assert pair.primary.execute("SELECT max(id) FROM forewarn.audit", "forewarn") == [(seen.id,)]
+    feed.close()
+    store.close()
+
+
+def _refusal(use: Callable[[], object]) -> str:
+    try:
+        use()
+    except StoreUnavailable as error:
+        return str(error)
+    return ""
+
+
+def _works(store: PostgresStore) -> bool:
+    try:
+        store.apply(change(audit=[entry()]))
+    except (StoreUnavailable, Conflict):
+        return False
+    return True
+
+
+def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
+    """A database that came from a dump is another one: its nodes notice, and so do streams of what was forgotten."""
+    address = SHARED.fresh()
+    store = PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)], audit=[entry()]))
+    feed = store.feed()
+    mark = feed.look(None, 0.0).mark
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET identity = 'the one it was dumped from'")
+    news = feed.look(mark, 0.0)
+    assert news.everything
+    known = saved_scope(store)
+    assert known.epoch > 1_000_000, "the same dump restored at another time begins others"
+    assert known.incarnation == 1
+    assert known.version > known.epoch
+    assert not feed.look(news.mark, 0.0).everything
+    feed.close()
+    store.close()
+
+
+def test_an_agreement_may_be_lost_with_the_next_failover() -> None:
+    """What was begun on the timeline between is not begun again: every timeline is a step of its own."""
+    address = SHARED.fresh()
+    store = PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    version = saved_scope(store).version
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET timeline = timeline - 2")
+    feed = store.feed()
+    feed.look(None, 0.0)
+    known = saved_scope(store)
+    assert (known.epoch, known.incarnation, known.version) == (2_001, 1, version + 2_000_000)
+    feed.close()
+    store.close()
+
+
+def test_what_guests_are_shown_is_never_of_a_server_nobody_agreed_on(pair: Pair) -> None:
+    """Whoever reads first after a failover that lost commits, reads a new epoch: not what the old one had before it."""
+    store = PostgresStore(pair.address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    until(pair.caught_up)
+    pair.part()
+    store.apply(change(expect=[("shop", 1)], scopes=[replace(saved_scope(store), incarnation=5)]))
+    pair.fail_over()
+
+    def shown() -> tuple[int, int] | None:
+        try:
+            found = store.snapshot(Focus(scopes=("shop",), whole=False, shown=True)).scopes["shop"]
+        except StoreUnavailable:
+            return None
+        return found.epoch, found.incarnation
+
+    seen: list[tuple[int, int] | None] = [None]
+
+    def answered() -> bool:
+        seen.append(shown())
+        return seen[-1] is not None
+
+    until(answered)
+    assert seen[-1] == (1_001, 1)
+    store.close()
+
+
+def test_what_was_read_before_the_nodes_agreed_does_not_count() -> None:
+    """Another node agrees on the new server just after this one has read: it reads again, and that is everything."""
+    address = SHARED.fresh()
+    store, other = PostgresStore(address), PostgresStore(address)
+    store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
+    feed = store.feed()
+    mark = feed.look(None, 0.0).mark
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE forewarn.cluster SET timeline = 99")
+    mark = replace(mark, cluster=(mark.cluster[0], 99))  # so far as this node knows, that was it all the time
+    store.adopt = lambda: other.adopt() and False  # type: ignore[method-assign]
+    assert feed.look(mark, 0.0).everything
+    feed.close()
+    other.close()
+    store.close()
+
+
+def test_a_standby_alone_is_named_as_what_it_is(pair: Pair) -> None:
+    """Whoever names the wrong server is told which to name."""
+    PostgresStore(pair.address).close()
+    until(pair.caught_up)
+    with pytest.raises(StoreUnavailable, match="standby, which cannot be written: name the primary"):
+        PostgresStore(pair.replica.address("forewarn"))

@@ -1,0 +1,317 @@
+"""What a node hears of the others: nothing is missed, whatever commits when; the bell is only a hint."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from forewarn.core.errors import Conflict
+from forewarn.core.model import Change
+from forewarn.endpoint.documents import Documents
+from forewarn.service.clock import ManualClock
+from forewarn.store import AuditQuery, Feed, Mark, News
+from forewarn.store.postgres import store as postgres_store
+from forewarn.store.postgres.store import PostgresStore
+from tests.store.things import at, change, entry, event, machine, maintenance, saved_scope, scope
+from tests.support.postgres_servers import ANY_TIME_S, SHARED
+
+
+@pytest.fixture
+def address() -> str:
+    return SHARED.emptied()
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def feed(store: PostgresStore) -> Iterator[Feed]:
+    made = store.feed()
+    yield made
+    made.close()
+
+
+@contextmanager
+def open_transaction(address: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
+    """Of somebody who takes long to commit."""
+    with psycopg.connect(address) as connection:
+        connection.execute("SET search_path = forewarn")
+        yield connection
+
+
+def write_change(connection: "psycopg.Connection[tuple[object, ...]]", name: str) -> None:
+    connection.execute(
+        "INSERT INTO changes (everything, scopes, machines) VALUES (false, jsonb_build_object(%s::text, 7), '[]')",
+        [name],
+    )
+
+
+def test_a_change_is_told_once(store: PostgresStore, feed: Feed) -> None:
+    """Whoever looks the first time reads everything; from then on what changed, with its version, and each only once."""
+    first = feed.look(None, 0.0)
+    assert first.everything
+    store.apply(change(scopes=[scope()], machines=[machine()]))
+    second = feed.look(first.mark, 0.0)
+    assert (second.everything, second.scopes, second.machines) == (False, {"shop": 1}, (("shop", "web-0"),))
+    third = feed.look(second.mark, 0.0)
+    assert not third.changed
+    assert (third.scopes, third.machines) == ({}, ())
+
+
+def test_a_late_commit_is_not_missed(address: str, store: PostgresStore, feed: Feed) -> None:
+    """A change that got its number before others, and commits after they were read, is read when it is there."""
+    store.apply(change(scopes=[scope("blog")]))
+    mark = feed.look(None, 0.0).mark
+    with open_transaction(address) as slow:
+        write_change(slow, "late")
+        store.apply(change(scopes=[scope("shop")]))
+        early = feed.look(mark, 0.0)
+        assert early.scopes == {"shop": 1}
+        again = feed.look(early.mark, 0.0)
+        assert not again.changed  # what was read of later transactions is not read twice
+        slow.commit()
+    late = feed.look(again.mark, 0.0)
+    assert late.scopes == {"late": 7}
+    assert not feed.look(late.mark, 0.0).changed
+
+
+def test_the_bell_rings_at_the_commit(store: PostgresStore, feed: Feed) -> None:
+    """Whoever waits hears of a change when it is saved, long before its patience ends."""
+    mark = feed.look(None, 0.0).mark
+    timer = threading.Timer(0.2, lambda: store.apply(change(scopes=[scope()])))
+    timer.start()
+    news = feed.look(mark, 30.0)
+    timer.join()
+    assert news.scopes == {"shop": 1}
+
+
+def test_what_was_forgotten_means_everything(address: str, store: PostgresStore, feed: Feed) -> None:
+    """A node that was away for longer than changes are kept reads the whole fleet; one that was not does not."""
+    store.apply(change(scopes=[scope("shop")]))
+    old = feed.look(None, 0.0).mark
+    store.apply(change(scopes=[scope("blog")]))
+    recent = feed.look(old, 0.0).mark
+    with open_transaction(address) as connection:
+        connection.execute("UPDATE changes SET at = at - interval '2 hours'")
+    assert store.forget_changes(10) == 2
+    assert not feed.look(recent, 0.0).everything
+    assert feed.look(old, 0.0).everything
+    assert store.forget_changes(10) == 0
+
+
+def test_an_old_transaction_elsewhere_does_not_mean_everything() -> None:
+    """Somebody in another database takes hours: what changes is told as ever, in a new schema and an old one."""
+    server = SHARED.server
+    with psycopg.connect(server.address("postgres")) as slow:
+        slow.execute("SELECT pg_current_xact_id()")
+        address = server.address(server.database())
+        store = PostgresStore(address, decided_within_s=ANY_TIME_S)
+        feed = store.feed()
+        first = feed.look(None, 0.0)
+        store.apply(change(scopes=[scope("shop")]))
+        second = feed.look(first.mark, 0.0)
+        assert (first.everything, second.everything, second.scopes) == (True, False, {"shop": 1})
+        with open_transaction(address) as connection:
+            connection.execute("UPDATE changes SET at = at - interval '2 hours'")
+        assert store.forget_changes(10) == 0  # a node may have to read it again
+        with open_transaction(address) as connection:  # as if it had been
+            connection.execute("UPDATE cluster SET forgotten = pg_current_xact_id()")
+        third = feed.look(second.mark, 0.0)
+        fourth = feed.look(third.mark, 0.0)
+        assert (third.everything, fourth.everything) == (True, False)
+        assert not feed.look(fourth.mark, 0.0).changed
+        slow.rollback()
+        assert store.forget_changes(10) == 1
+        feed.close()
+        store.close()
+
+
+def test_a_change_too_large_to_name_says_everything(
+    store: PostgresStore, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that names a million machines would help nobody."""
+    monkeypatch.setattr(postgres_store, "MAX_NAMED", 2)
+    mark = feed.look(None, 0.0).mark
+    store.apply(change(scopes=[scope(f"s{n}") for n in range(3)]))
+    news = feed.look(mark, 0.0)
+    assert (news.everything, news.scopes) == (True, {})
+
+
+# -- documents in memory
+
+
+class Follower:
+    """A node's memory that looks when told to."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._feed = store.feed()
+        self.mark: Mark = self._feed.look(None, 0.0).mark
+        self.documents = Documents(store, ManualClock(at(0)), max_stale_s=20)
+        self.documents.load()
+
+    def look(self) -> News:
+        news = self._feed.look(self.mark, 0.0)
+        self.documents.follow(news)
+        self.mark = news.mark
+        return news
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+@pytest.fixture
+def node(store: PostgresStore) -> Iterator[Follower]:
+    store.apply(change(scopes=[scope()], machines=[machine(addresses=("10.0.0.1",))]))
+    made = Follower(store)
+    yield made
+    made.close()
+
+
+def known(node: Follower) -> dict[str, str]:
+    """Who is known by which address."""
+    return {address: f"{c.scope}/{c.name}" for (_, address), c in node.documents.by_address.items()}
+
+
+def test_machines_come_move_and_go(store: PostgresStore, node: Follower) -> None:
+    """A fleet changed elsewhere is this node's fleet: new machines, addresses that change hands, machines that left."""
+    assert known(node) == {"10.0.0.1": "shop/web-0"}
+    store.apply(change(machines=[machine("web-1", addresses=("10.0.0.2",))]))
+    node.look()
+    assert known(node) == {"10.0.0.1": "shop/web-0", "10.0.0.2": "shop/web-1"}
+    swapped = [machine("web-0", addresses=("10.0.0.2",)), machine("web-1", addresses=("10.0.0.1",))]
+    store.apply(change(machines=swapped))
+    node.look()
+    assert known(node) == {"10.0.0.2": "shop/web-0", "10.0.0.1": "shop/web-1"}
+    store.apply(change(removed_machines=[("shop", "web-0")]))
+    node.look()
+    assert known(node) == {"10.0.0.1": "shop/web-1"}
+
+
+def test_a_whole_fleet_read_anew_is_the_fleet(store: PostgresStore, node: Follower) -> None:
+    """After everything was read again nothing is left of what is gone, and what was unchanged keeps its records."""
+    store.apply(change(scopes=[scope("blog")], machines=[machine(scope="blog", name="b", addresses=("10.0.0.9",))]))
+    node.look()
+    before = node.documents.by_address["", "10.0.0.9"]
+    store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
+    store.apply(change(machines=[machine(scope="blog", name="c", addresses=("10.0.0.1",))]))
+    node.mark = replace(node.mark, cluster=("another", 1))
+    assert node.look().everything
+    assert known(node) == {"10.0.0.9": "blog/b", "10.0.0.1": "blog/c"}
+    assert list(node.documents.views) == ["blog"]
+    assert node.documents.by_address["", "10.0.0.9"] is before
+
+
+def test_a_scope_that_went_and_came_again_is_the_new_one(store: PostgresStore, node: Follower) -> None:
+    """Its versions begin anew, and what the old one had does not count as newer."""
+    for _ in range(3):
+        known_scope = saved_scope(store)
+        store.apply(change(scopes=[replace(known_scope, incarnation=known_scope.incarnation + 1)]))
+    node.look()
+    assert node.documents.views["shop"].state.scope.version == 4
+    store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
+    store.apply(change(scopes=[scope()], machines=[machine(addresses=("10.0.0.7",))]))
+    node.look()
+    caller = node.documents.by_address["", "10.0.0.7"]
+    assert caller.view is node.documents.views["shop"]
+    assert caller.view is not None
+    assert caller.view.state.scope.version == 1
+
+
+def test_only_newer_versions_are_applied(store: PostgresStore, node: Follower) -> None:
+    """News of what is known already is not read again."""
+    store.apply(change(scopes=[saved_scope(store)]))
+    node.documents.read_again(node.documents.views["shop"], asked_s=float("inf"))
+    rendered = node.documents.rendered_states
+    node.look()
+    assert node.documents.rendered_states == rendered
+    assert node.documents.views["shop"].state.scope.version == 2
+
+
+# -- one database, many writers
+
+
+def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: PostgresStore) -> None:
+    """Each saw that it is not there: one makes it, the other decides again."""
+    other = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    new = Change(at=at(0), expect=(("new", 0),), scopes=(scope("new"),))
+    together, outcomes = threading.Barrier(2), []
+
+    def make(where: PostgresStore) -> None:
+        together.wait()
+        try:
+            where.apply(new)
+            outcomes.append("made")
+        except Conflict:
+            outcomes.append("conflict")
+
+    threads = [threading.Thread(target=make, args=(each,)) for each in (store, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    assert sorted(outcomes) == ["conflict", "made"]
+    assert saved_scope(store, "new").version == 1
+
+
+def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) -> None:
+    """A stream that goes by ids misses nothing: whoever commits later has the greater id, at eight writers on two nodes."""
+    other = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    told = [maintenance(f"M{n}") for n in range(8)]
+    store.apply(change(maintenances=told, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def write(n: int) -> None:
+        where = store if n % 2 else other
+        for _ in range(10):
+            where.apply(change(wakes=[f"M{n}"], audit=[entry(detail=str(n))]))
+
+    def read() -> None:
+        last = 0
+        while True:
+            ending = stop.is_set()
+            for found in store.audit(AuditQuery(after=last, limit=500)):
+                assert found.id > last
+                last = found.id
+                seen.append(found.id)
+            if ending:
+                return
+
+    reader = threading.Thread(target=read)
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    reader.start()
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    reader.join()
+    other.close()
+    assert len(seen) == len(set(seen)) == 80
+
+
+# -- leases
+
+
+def test_a_lease_of_a_clock_that_was_set_back_is_as_one_just_taken(store: PostgresStore) -> None:
+    """An hour ahead of any that could be given now: a dead node must not tick, or live, for that hour; a living one is not
+    taken for dead."""
+    assert store.take_lease("ticker", "a:1", 0.2)
+    assert not store.take_lease("ticker", "b:2", 0.2)
+    store.take_lease("ticker", "a:1", 3_600)
+    store.take_lease("node a:1", "a:1", 3_600)
+    assert not store.take_lease("ticker", "b:2", 0.2)
+    assert store.living() == {"a:1"}
+    time.sleep(0.25)
+    assert store.take_lease("ticker", "b:2", 0.2)
+    assert not store.take_lease("ticker", "a:1", 0.2)
+    assert store.living() == set()

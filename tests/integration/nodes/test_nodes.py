@@ -1,0 +1,201 @@
+"""Several real nodes on one real PostgreSQL: what guests and operators see, and what happens when something dies."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.service.ticker import LEASE_S, RENEW_EVERY_S
+from forewarn.store.postgres.dsn import CONNECT_WITHIN_S
+from tests.integration.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, wire_to
+from tests.support.postgres_servers import SHARED
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with some_nodes(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with wire_to(SHARED.server.port) as made:
+        yield made
+
+
+def through(wire: Wire, address: str) -> str:
+    return address.replace(f":{SHARED.server.port}/", f":{wire.port}/")
+
+
+def test_no_guest_sees_time_run_backwards(nodes: Nodes) -> None:
+    """Whatever one node showed, the others show that or more to whoever says what it has; also right after the change."""
+    address = SHARED.fresh()
+    first, second = nodes.start(address), nodes.start(address)
+    assert first.poll().etag == second.poll().etag == '"1"'
+    tags = ['"1"']
+    for _ in range(20):
+        first.reboot()
+        seen = first.poll()
+        answer = second.poll(etag=seen.etag)
+        assert answer.status == 304
+        assert answer.etag == seen.etag != tags[-1]
+        tags.append(seen.etag)
+    newest = second.poll(etag='"999"')  # a tag nobody ever had is no reason to hide the document
+    assert (newest.status, newest.etag) == (200, tags[-1])
+
+
+def test_what_another_node_did_is_shown_where_it_is_answered_again(nodes: Nodes, wire: Wire) -> None:
+    """A request repeated at a node that has not heard of it yet is answered there once its guests see it, and not before."""
+    address = SHARED.fresh()
+    first, second = nodes.start(address), nodes.start(address, FOREWARN_STORE_DIRECT=through(wire, address))
+    assert first.poll().etag == second.poll().etag == '"1"'
+    wire.stall()
+    asked = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
+    made = first.api("POST", "/v1/maintenances", asked, key="once")
+    assert made[0] == 201
+    again = second.api("POST", "/v1/maintenances", asked, key="once")
+    assert (again[0], len(second.poll().events)) == (503, 0)
+    wire.mend()
+    until(lambda: second.api("POST", "/v1/maintenances", asked, key="once") == made)
+    assert len(second.poll().events) == 1
+
+
+def test_a_change_reaches_guests_of_every_node(nodes: Nodes) -> None:
+    """A long poll on one node ends with what an operator did on another; an approval there starts the event here."""
+    address = SHARED.fresh()
+    first, second = nodes.start(address), nodes.start(address)
+    assert (first.poll().status, second.poll().etag) == (200, '"1"')
+    first.reboot()
+    told = second.poll(etag='"1"', wait_s=10)
+    assert told.status == 200
+    (event,) = told.events
+    assert second.approve(event["EventId"]).status == 200
+    until(lambda: first.poll().events[0]["EventStatus"] == "Started")
+    until(lambda: second.poll().events[0]["EventStatus"] == "Started")
+
+
+def test_a_lost_bell_costs_a_second(nodes: Nodes) -> None:
+    """What was saved without ringing is found by looking."""
+    address = SHARED.fresh()
+    node = nodes.start(address)
+    assert node.poll().etag == '"1"'
+    SHARED.server.execute(
+        "BEGIN; SET search_path = forewarn; UPDATE scopes SET incarnation = 5, version = 9 WHERE name = 'shop';"
+        "INSERT INTO changes (everything, scopes, machines) VALUES (false, '{\"shop\": 9}', '[]'); COMMIT",
+        address.rpartition("/")[2],
+    )
+    until(lambda: node.poll().etag == '"5"')
+
+
+@pytest.mark.parametrize("how", ["cut", "stall"])
+def test_while_the_database_is_away(nodes: Nodes, wire: Wire, how: str) -> None:
+    """Polls go on from memory for max_stale, writes are refused at once, `/readyz` fails; on return all is as before."""
+    node = nodes.start(through(wire, SHARED.fresh()), FOREWARN_MAX_STALE="8s")
+    assert node.poll().etag == '"1"'
+    node.reboot()
+    (event,) = node.poll().events
+    assert node.ready()[0] == 200
+
+    getattr(wire, how)()
+    gone_s = time.monotonic()
+    assert node.poll().status == 200
+    until(lambda: node.ready()[0] == 503)
+    assert "store" in str(node.ready()[1])
+    begun_s = time.monotonic()
+    assert node.approve(event["EventId"]).status == 503
+    assert node.poll(source=WEB_1).status == 503  # would enable its scope
+    status, told = node.api("POST", "/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}})
+    assert (status, told["error"]["code"]) == (503, "store_unavailable")  # type: ignore[index]
+    assert time.monotonic() - begun_s < 3 * CONNECT_WITHIN_S  # what three would wait for it
+    until(lambda: node.poll().status == 503)
+    assert time.monotonic() - gone_s > 4.0
+    assert node.process.poll() is None
+
+    wire.mend()
+    until(lambda: node.poll().status == 200)
+    until(lambda: node.ready()[0] == 200)
+    assert node.poll().events[0]["EventStatus"] == "Scheduled"  # nothing was half done
+    assert node.poll(source=WEB_1).status == 200
+    until(lambda: node.approve(event["EventId"]).status == 200)
+    until(lambda: node.poll().events[0]["EventStatus"] == "Started")
+
+
+def test_a_long_poll_ends_when_nothing_can_be_known(nodes: Nodes, wire: Wire) -> None:
+    """Whoever waits for news hears that none can come, instead of waiting for ever."""
+    node = nodes.start(through(wire, SHARED.fresh()), FOREWARN_MAX_STALE="5s")
+    tag = node.poll().etag
+    wire.cut()
+    assert node.poll(etag=tag, wait_s=20).status == 503
+
+
+def test_another_node_ticks_when_the_first_dies(nodes: Nodes) -> None:
+    """The ticker's lease ends with its holder, killed or frozen, and what is due happens; a thawed one does no harm."""
+    address = SHARED.fresh()
+    first = nodes.start(address)
+    until(lambda: "this node ticks" in first.log.read_text())
+    second = nodes.start(address)
+    second.poll()
+    second.reboot()
+    first.kill(signal.SIGSTOP)
+    (event,) = second.poll().events
+    assert second.approve(event["EventId"]).status == 200
+    until(lambda: second.poll().events[0]["EventStatus"] == "Started", 30)
+    first.kill(signal.SIGCONT)
+    until(lambda: first.ready()[0] == 200)
+    until(lambda: "another node ticks" in first.log.read_text())
+    timeline = second.event(event["EventId"])["timeline"]
+    assert str(timeline).count("'what': 'started'") == 1
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_the_order_of_a_dead_node_is_taken_over(nodes: Nodes, tmp_path: Path, restarted: bool) -> None:
+    """Killed in the middle of its command, its order goes on under the same id and attempt and ends once.
+
+    Whoever is alone at its place goes on at once; where another node is, that one does when the dead one's lease ends.
+    """
+    address, began, go = SHARED.fresh(), tmp_path / "began", tmp_path / "go"
+    script = tmp_path / "work"
+    waits = f"for n in $(seq 600); do [ -e {go} ] && exit; sleep 0.1; done"
+    script.write_text(f'#!/bin/sh\necho "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >>{began}\n{waits}\n')
+    script.chmod(0o755)
+    settings = {"FOREWARN_EXECUTOR": "command", "FOREWARN_COMMAND": str(script)}
+    place = ("--state-dir", str(tmp_path / "place"))
+    first = nodes.start(address, *place, **settings)
+    until(lambda: "this node ticks" in first.log.read_text())
+    second = first if restarted else nodes.start(address, *place, **settings)
+    second.poll()
+    second.reboot()
+    (event,) = second.poll().events
+    second.approve(event["EventId"])
+    until(began.exists)
+    first.kill()
+    killed_s = time.monotonic()
+    if restarted:
+        second = nodes.start(address, *place, **settings)
+    until(lambda: "took over 1 order" in second.log.read_text(), 60)
+    assert restarted or time.monotonic() - killed_s > LEASE_S - RENEW_EVERY_S - 1
+    go.touch()
+    until(lambda: second.poll().events == [], 60)
+    assert began.read_text() == f"{event['EventId']} 1\n"
+    timeline = str(second.event(event["EventId"])["timeline"])
+    assert timeline.count("'order taken over'") == 1
+    assert timeline.count("'order finished'") == 1
+
+
+def test_each_role_does_its_part(nodes: Nodes) -> None:
+    """A node for guests has no API and no work, one for operators no guest listener; together they are a service."""
+    address = SHARED.fresh()
+    operator = nodes.start(address, "--role", "operator")
+    guest = nodes.start(address, "--role", "guest")
+    assert operator.guest == "none"
+    assert guest.api("GET", "/v1/scopes")[0] == 404
+    assert guest.ready()[0] == operator.ready()[0] == 200
+    assert guest.poll().status == 200
+    operator.reboot()
+    told = guest.poll(etag='"1"', wait_s=10)
+    guest.approve(told.events[0]["EventId"])
+    until(lambda: guest.poll().events[0]["EventStatus"] == "Started")
+    assert "this node ticks" not in guest.log.read_text()

@@ -1,0 +1,207 @@
+"""docs/nodes.md is true: its deployment runs as printed, and its tables say what the code does."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+
+from forewarn.cli import client
+from forewarn.endpoint import exchange
+from forewarn.operator import http_limits
+from forewarn.operator.api import app
+from forewarn.service import control, follower, ticker
+from forewarn.service.settings import Settings
+from forewarn.store.postgres import dsn, pool, store
+from tests.integration.isolation import page as networking
+from tests.integration.nodes.site import (
+    DATABASES,
+    GUESTS,
+    MACHINES,
+    MORE,
+    OPERATORS,
+    PAGE,
+    STRANGER,
+    SUPERUSER,
+    Site,
+    a_site,
+    block,
+    end,
+    eventually,
+    haproxy,
+    nginx,
+    with_database,
+    with_nodes,
+)
+from tests.support.waiting import until
+
+TEXT = PAGE.read_text("utf-8")
+WEB_0, WEB_1, DB_0, DB_1 = MACHINES
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with a_site() as made:
+        with_database(made)
+        with_nodes(made)
+        yield made
+
+
+def test_every_node_is_ready_and_sees_the_standby(site: Site) -> None:
+    """The user of the page may see that a synchronous standby is attached: there is nothing to warn of."""
+    for node in (*OPERATORS, *GUESTS):
+        until(lambda node=node: site.ask(node, "/readyz")[1] == READY)  # type: ignore[misc]
+    assert [site.ask(node, "/v1/scopes")[0] for node in (*OPERATORS, *GUESTS)] == [200, 200, 404, 404]
+
+
+READY = {"ready": True, "checks": {"store": "ok", "ticker": "ok", "guest": "ok"}}
+
+
+def test_haproxy_balances_guests_by_source_and_says_who_they_are(site: Site) -> None:
+    """One machine, one node; all machines, every node. A stranger learns nothing, what was relayed is refused."""
+    with haproxy(site):
+        for machine in (*MACHINES, *MORE):
+            eventually(lambda machine=machine: site.guest(machine), 200)  # type: ignore[misc]
+        for machine in (WEB_0, DB_1):
+            before = [site.answered(node) for node in GUESTS]
+            for _ in range(6):
+                eventually(lambda machine=machine: site.guest(machine), 200)  # type: ignore[misc]
+            assert sorted(site.answered(node) - was for node, was in zip(GUESTS, before, strict=True)) == [0, 6]
+        assert all(site.answered(node) > 0 for node in GUESTS)
+        assert site.guest(STRANGER)[0] == 404
+        assert site.guest(WEB_0, "-H", "X-Forwarded-For: 10.30.0.13")[0] == 400
+        site.ask(OPERATORS[0], "/v1/maintenances", "POST", {"type": "Reboot", "targets": {"machines": ["web/web-0"]}})
+        body = eventually(lambda: site.guest(WEB_1), 200)
+        until(lambda: json.loads(site.guest(WEB_1)[1] or '{"Events": []}')["Events"] != [])
+        (event,) = json.loads(site.guest(WEB_1)[1])["Events"]
+        assert json.loads(body)["DocumentIncarnation"] >= 1
+        approval = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
+        assert site.guest(DB_0, "-d", approval)[0] == 400
+        assert site.guest(WEB_1, "-d", approval, "-H", f"X-Instance-ID: {MACHINES[DB_0]}")[0] == 200
+        (entry,) = [e for e in _audit(site) if e["action"] == "event approved"]
+        assert (entry["who"], entry["scope"]) == ("web/web-1", "web")
+
+
+def _audit(site: Site) -> list[dict[str, object]]:
+    items = site.ask(OPERATORS[1], "/v1/audit")[1]["items"]
+    assert isinstance(items, list)
+    return items
+
+
+def test_nginx_balances_guests_by_source(site: Site) -> None:
+    """The same with the maps of the page about networking."""
+    with nginx(site, networking.block("A proxy at the address itself", "conf.d/metadata.conf")):
+        for machine in MACHINES:
+            eventually(lambda machine=machine: site.guest(machine), 200)  # type: ignore[misc]
+        before = [site.answered(node) for node in GUESTS]
+        for _ in range(6):
+            eventually(lambda: site.guest(DB_0), 200)
+        assert sorted(site.answered(node) - was for node, was in zip(GUESTS, before, strict=True)) == [0, 6]
+        assert site.guest(STRANGER)[0] == 404
+
+
+def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> None:
+    """With the commands of the page; its nodes find that it is another, and there is nothing to migrate."""
+    site.shell(block("a backup"), **site.variables)
+    create, restore = block("restored, into a new database").split("\npg_restore ")
+    site.shell(create, **SUPERUSER)
+    site.shell(f"pg_restore {restore}", **site.variables)
+    said = site.shell(block("with every node stopped").replace("/forewarn?", "/restored?"), **site.variables)
+    assert "has schema" in said
+    assert "applied" not in said
+    config = block(f"/etc/forewarn/serve.toml on {OPERATORS[0]}")
+    for address, port in ((OPERATORS[0], "8270"), ("/forewarn?", "/restored?")):
+        config = config.replace(
+            f"{address}:8170" if port.isdigit() else address, f"{address}:{port}" if port.isdigit() else port
+        )
+    node = site.serve("restored", config)
+    until(lambda: "the database has failed over" in (site.folder / "restored.log").read_text(), 30)
+    before, after = epochs(site, "forewarn"), epochs(site, "restored")
+    assert before.keys() == after.keys()
+    assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)
+    end(node)
+
+
+def epochs(site: Site, database: str) -> dict[str, int]:
+    address = f"postgresql://postgres@{','.join(DATABASES)}/{database}?target_session_attrs=read-write"
+    asked = "SELECT name, epoch FROM forewarn.scopes"
+    told = site.shell(f'psql "{address}" --tuples-only --no-align --command "{asked}"', **SUPERUSER)
+    return {name: int(epoch) for name, _, epoch in (line.partition("|") for line in told.split())}
+
+
+@pytest.mark.timeout(120)
+def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
+    """The database is gone: guests are answered from memory, through the balancer, though every node is unready."""
+    with haproxy(site):
+        eventually(lambda: site.guest(WEB_0), 200)
+        for name in ("patroni-1", "patroni-2", "patroni-3"):
+            site.stop(name)
+        until(lambda: all(site.ask(node, "/readyz")[0] == 503 for node in GUESTS), 30)
+        until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), told=site.logs)
+        assert eventually(lambda: site.guest(WEB_0), 200)
+        code, told = site.ask(GUESTS[0], "/readyz")
+        assert (code, told["ready"]) == (503, False)
+        assert re.match(r"not heard from for \d+ s: ", told["checks"]["store"])  # type: ignore[index]
+
+
+# -- tables
+
+
+def rows(heading: str) -> list[list[str]]:
+    text = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ][2:]
+
+
+def test_the_time_limits_are_those_of_the_code() -> None:
+    """Each number stands in a constant, each setting is one, in the order of the table."""
+    seconds: list[tuple[float, ...]] = [
+        (dsn.CONNECT_WITHIN_S,),
+        (pool.FREE_WITHIN_S,),
+        (dsn.STATEMENT_WITHIN_S, pool.PATIENCE_S),
+        (dsn.LOCK_WITHIN_S,),
+        (dsn.LOCK_WITHIN_S,),
+        (dsn.SILENT_WITHIN_S,),
+        (pool.FLEET_WITHIN_S,),
+        (control.MAX_DECISION_AGE_S,),
+        (control.MAX_DECISION_AGE_S,),
+        (exchange.MAX_IN_LINE_S,),
+        (store.DECIDED_WITHIN_S,),
+        (pool.AWAY_S,),
+        (follower.UNREADY_AFTER_S,),
+        (ticker.UNREADY_AFTER_S,),
+        (Settings(state_dir=PAGE).max_stale_s,),
+        (ticker.LEASE_S, ticker.RENEW_EVERY_S),
+        (),
+        (),
+        (),
+        (http_limits.HEAD_WITHIN_S, app.READ_WITHIN_S),
+        (client.CONNECT_S, client.ANSWER_S),
+    ]
+    table = rows("Time limits")
+    assert [tuple(map(float, re.findall(r"(\d+) s\b", row[1]))) for row in table] == [
+        tuple(map(float, s)) for s in seconds
+    ]
+    names = {each.name.removesuffix("_s") for each in fields(Settings)}
+    named = {name for row in table for name in re.findall(r"`(\w+)`", row[1])}
+    assert named - names == {"connect_timeout"}
+    assert f"{ticker.ELSEWHERE_AFTER_S:g} s later" in table[15][2]
+
+
+def test_the_pool_is_as_large_as_told() -> None:
+    """Ten connections for each node: those of the pool, the one that listens, and one at the start."""
+    text = TEXT.partition("\n## Pools")[2].partition("\n## ")[0]
+    assert f"at most {pool.MAX_CONNECTIONS} connections" in text
+    assert f"at least {pool.MAX_CONNECTIONS + 2} for each node" in text
+
+
+def test_what_readyz_says_is_what_it_says() -> None:
+    """The printed answer is JSON, and its words are those of the code."""
+    (printed,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    told = json.loads(printed)
+    assert told["checks"] == READY["checks"]
+    from forewarn.store.postgres.feed import _no_standby
+
+    assert told["warnings"] == {"store": _no_standby(0)}

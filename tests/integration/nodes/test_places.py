@@ -1,0 +1,279 @@
+"""Where a node runs and what it is called: who finds the orders of a dead one, when, and whose word about an order counts."""
+
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from forewarn.app.health import Health
+from forewarn.app.server import Service, _keep_operator_token, _new_place, _node_name
+from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
+from forewarn.executors import Progress, Report
+from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest
+from forewarn.service.clock import KeptClock
+from forewarn.service.follower import UNREADY_AFTER_S, Follower
+from forewarn.service.settings import Settings
+from forewarn.service.state_dir import Place
+from forewarn.service.ticker import Ticker
+from tests.endpoint.serving import START
+from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
+from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+
+# -- a place
+
+
+def test_a_place_is_named_once(tmp_path: Path) -> None:
+    """Whoever comes later finds its name; another folder on the same machine is another place."""
+    names = count(1)
+    places = [Place(tmp_path / folder, lambda: f"here-{next(names)}") for folder in ("a", "a", "b")]
+    assert [place.name for place in places] == ["here-1", "here-1", "here-2"]
+    assert (tmp_path / "a" / "place").stat().st_mode & 0o777 == 0o600
+    for place in places:
+        place.close()
+
+
+def test_who_is_alone_at_a_place_knows_it(tmp_path: Path) -> None:
+    """While one looks, nobody begins; afterwards both serve it; when the first has ended, the second is alone."""
+    first, second = Place(tmp_path, _new_place), Place(tmp_path, _new_place)
+    with first.alone() as alone:
+        assert alone
+        with pytest.raises(Conflict, match="just starting"), second.alone():
+            pass
+    with second.alone() as alone:
+        assert not alone
+    with first.alone() as alone:
+        assert not alone
+    first.close()
+    with second.alone() as alone:
+        assert alone
+    second.close()
+
+
+@pytest.mark.parametrize("text", ["", "two words", "a:b", "x" * 81])
+def test_a_place_with_another_name_is_refused(tmp_path: Path, text: str) -> None:
+    """Names of nodes are made of it: what is no name says so."""
+    (tmp_path / "place").write_text(text)
+    with pytest.raises(InvalidSettings, match="does not hold the name of a place"):
+        Place(tmp_path, _new_place)
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """With what to do about it."""
+    (tmp_path / "place.lock").mkdir()
+    with pytest.raises(InvalidSettings, match=r"place\.lock cannot be opened.*--state-dir"):
+        Place(tmp_path, _new_place)
+    (tmp_path / "other" / "place").mkdir(parents=True)
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        Place(tmp_path / "other", _new_place)
+
+
+def test_a_name_that_was_lost_under_a_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another name would part the node from its orders, and the lock is its own for life: nobody waits for that."""
+    monkeypatch.setattr("forewarn.service.state_dir.NAMED_WITHIN_S", 0.05)
+    serves = Place(tmp_path, _new_place)
+    with serves.alone():
+        pass
+    (tmp_path / "place").unlink()
+    with pytest.raises(InvalidSettings, match=r"a node serves .*, and its `place` is gone: stop that node"):
+        Place(tmp_path, _new_place)
+    serves.close()
+    Place(tmp_path, _new_place).close()
+
+
+class ClosedFeed(ScriptedFeed):
+    """Knows whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool) -> None:
+    """The database cannot be followed, or the folder cannot be used: what was opened to hear of others is closed."""
+    (tmp_path / "place.lock").mkdir()
+    store, feed = SharedMemory(), ClosedFeed()
+    feed.away = away
+    store.feed = lambda: feed  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable if away else InvalidSettings):
+        Service(Settings(store="memory:", state_dir=tmp_path), store=store)
+    assert feed.closed
+
+
+def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
+    """Not two of one process even: containers have the same process id, and may have the same host name."""
+    place = Place(tmp_path, _new_place)
+    names = {_node_name(place) for _ in range(100)} | {_node_name(None) for _ in range(100)}
+    assert len(names) == 200
+    assert sum(name.rpartition(":")[0] == place.name for name in names) == 100
+    assert len({_new_place() for _ in range(100)}) == 100
+    place.close()
+
+
+# -- the orders of those who were here before
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_is_alone_at_its_place_takes_up_what_was_left_there_at_once(alone: bool) -> None:
+    """A node that was killed and started again need not wait for its own lease to end; where others are it must."""
+    store = SharedMemory()
+    service = make_service(store, scopes=2, enabled=False)
+    begun = running_order(service, ticker_on(service, "a:1", ScriptedExecutor()))
+    store.ticks = ""
+    reboot(service, "s-1")
+    ticker_on(service, "b:1", ScriptedExecutor()).settle()  # its order is elsewhere, and its lease has not ended
+    executor = ScriptedExecutor(Progress.RUNNING)
+    ticker = ticker_on(service, "a:2", executor)
+    ticker._alone = lambda: nullcontext(alone)
+    ticker.recover()
+    renewed(ticker)
+    assert executor.asked == (["status", "watch"] if alone else [])
+    order = order_of(service, begun.id)
+    assert order.node == ("scripted on a:2" if alone else "scripted on a:1")
+
+
+# -- whose word counts
+
+
+def order_of(service: Service, event_id: str) -> Order:
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    return order
+
+
+def taken_over() -> tuple[Service, Order, Ticker, ScriptedExecutor, Ticker, ScriptedExecutor]:
+    """A node began an order and froze; another took it over, and began it again; the first goes on."""
+    store = SharedMemory()
+    service = make_service(store, enabled=False)
+    frozen, goes_on = ScriptedExecutor(), ScriptedExecutor()
+    first = ticker_on(service, "a:1", frozen)
+    begun = running_order(service, first)
+    store.alive.clear()
+    store.ticks = "b:2"
+    second = ticker_on(service, "b:2", goes_on)
+    renewed(second)
+    assert order_of(service, begun.id).node == "scripted on b:2"
+    frozen.asked.clear()
+    goes_on.asked.clear()
+    return service, begun, first, frozen, second, goes_on
+
+
+@pytest.mark.parametrize("outcome", [Outcome(ok=True, reason="done"), Outcome(ok=False, reason="failed")])
+def test_an_event_does_not_end_while_its_work_still_runs(outcome: Outcome) -> None:
+    """What a node says of an order that another has taken over does not matter, well or ill; what the other says does."""
+    service, begun, first, frozen, second, goes_on = taken_over()
+    frozen.ended = [Report(begun.id, begun.attempt, outcome)]
+    renewed(first)
+    event, order = service.control.event(begun.id)
+    assert order is not None
+    assert (event.status, order.state) == (Status.STARTED, OrderState.RUNNING)
+    # What is kept of it may be what the other waits for, at the same place.
+    assert frozen.asked == []
+    goes_on.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    second.settle()
+    assert service.control.event(begun.id)[0].status is Status.COMPLETED
+    assert goes_on.asked == ["settled"]
+
+
+def test_what_came_too_late_is_tidied() -> None:
+    """Where the other has ended it meanwhile, nobody waits for what is kept here."""
+    service, begun, first, frozen, second, goes_on = taken_over()
+    goes_on.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    second.settle()
+    frozen.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    renewed(first)
+    assert frozen.asked == ["settled"]
+    assert order_of(service, begun.id).node == "scripted on b:2"
+
+
+# -- whether it can write
+
+
+def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a few seconds it says so and why; and no longer when it can."""
+    store = SharedMemory()
+    service = make_service(store, enabled=False)
+    later_s = 0.0
+    ticker = ticker_on(service, "a:1", ScriptedExecutor())
+    monkeypatch.setattr(ticker, "_monotonic", lambda: time.monotonic() + later_s)
+    ticker.cycle()
+
+    def refuse(name: str, node: str, seconds: float) -> bool:
+        raise StoreUnavailable("it cannot be written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "take_lease", refuse)
+        later_s = 5.9
+        assert ticker.complaint() == ""
+        later_s = 6.1
+        with pytest.raises(StoreUnavailable) as error:
+            ticker.cycle()
+        ticker._say_trouble(error.value)
+        assert ticker.complaint() == "nothing could be saved for 6 s: it cannot be written"
+    ticker.cycle()
+    assert ticker.complaint() == ""
+
+
+def test_readiness_is_about_writing_too() -> None:
+    """A database that can be read, and is followed, is not enough."""
+    service = make_service(SharedMemory())
+    silent_s, stuck_s = 0.0, 0.0
+    follower = Follower(ScriptedFeed(), KeptClock(lambda: START), monotonic=lambda: time.monotonic() + silent_s)
+    follower.begin()
+    ticker = ticker_on(service, "a:1", ScriptedExecutor())
+    ticker._monotonic = lambda: time.monotonic() + stuck_s
+    health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
+    assert health.store_works() == ""
+    stuck_s = 7.0
+    assert health.store_works() == "nothing could be saved for 7 s: it does not answer"
+    silent_s = UNREADY_AFTER_S - 0.5
+    assert health.can_be_asked()  # a look that came a little late is none that failed
+    silent_s = 4.0
+    assert not health.can_be_asked()
+    assert health.store_works() == "not heard from for 4 s: it does not answer"
+
+
+# -- tokens
+
+
+def tokens_after_start(service: Service, path: Path) -> list[Token]:
+    _keep_operator_token(service, path)
+    return sorted(service.store.tokens(), key=lambda token: token.name)
+
+
+def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept, and replaced where its file is lost; where the environment has one, no other is made."""
+    monkeypatch.delenv(ENVIRONMENT_TOKEN, raising=False)
+    service = make_service(SharedMemory())
+    service.place = Place(tmp_path, lambda: "here-1")
+    path = tmp_path / "operator.token"
+    theirs = Token(id="t", name="operator of there-2", role=Role.OPERATOR, digest=digest("t"), created=START)
+    service.control.add_token(theirs, Actor("test"))
+    (mine, _) = first = tokens_after_start(service, path)
+    assert mine.name == "operator of here-1"
+    assert tokens_after_start(service, path) == first
+    path.unlink()
+    (again, kept) = tokens_after_start(service, path)
+    assert (again.name, kept) == (mine.name, theirs)
+    assert again.digest == digest(path.read_text().strip()) != mine.digest
+    monkeypatch.setenv(ENVIRONMENT_TOKEN, "an-operator-of-the-environment")
+    path.unlink()
+    assert tokens_after_start(service, path) == [again, theirs]
+    assert not path.exists()
+    service.place.close()
+
+
+def test_a_report_without_a_name_counts_as_ever() -> None:
+    """Whoever does the work through the API is no node: the attempt alone says what it is about."""
+    service, begun, *_ = taken_over()
+    report = Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
+    with pytest.raises(Exception, match="no longer matters"):
+        service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
+    service.control.report_orders([report], Actor("test"))
+    assert service.control.event(begun.id)[0].status is Status.COMPLETED

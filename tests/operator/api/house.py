@@ -1,0 +1,150 @@
+"""A whole service behind its API: a store, a clock that is moved, real listeners, and callers with tokens."""
+
+import http.client
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from forewarn.app.server import GuestSide, Service, running
+from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Actor
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import load
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+OPERATOR = Actor("operator", "test")
+FLEET = """
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+[[scopes]]
+name = "blog"
+kind = "availability-set"
+max_user_operations = 1
+[[machines]]
+scope = "shop"
+name = "web-0"
+host = "rack1-a"
+addresses = ["127.0.0.10"]
+[[machines]]
+scope = "shop"
+name = "web-1"
+update_domain = 1
+host = "rack1-b"
+addresses = ["127.0.0.11"]
+[[machines]]
+scope = "blog"
+name = "db"
+host = "rack1-a"
+addresses = ["127.0.0.20"]
+"""
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+    @property
+    def message(self) -> str:
+        return str(self.json["error"]["message"])
+
+
+class House:
+    """`ask` is a call with the operator's token unless another is given; `token=""` sends none."""
+
+    def __init__(self, service: Service, guests: GuestSide, url: str, clock: ManualClock) -> None:
+        self.service = service
+        self.control = service.control
+        self.guests = guests
+        self.url = url
+        self.clock = clock
+        path = service.settings.state_dir / "operator.token"
+        self.token = path.read_text().strip() if path.exists() else ""
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        sent = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        if token == "" or not self.token:
+            sent = {}
+        if isinstance(body, bytes | str):
+            data: bytes | None = body.encode() if isinstance(body, str) else body
+        else:
+            data = json.dumps(body).encode() if body is not None else None
+        place = urlsplit(self.url)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=10)
+        try:
+            connection.request(method, path, data, {**sent, **(headers or {})})
+            answer = connection.getresponse()
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **more: Any) -> Any:
+        reply = self.ask("GET", path, **more)
+        assert reply.status == 200, reply.raw
+        return reply.json
+
+    def post(self, path: str, body: object = None, status: int = 200, **more: Any) -> Any:
+        reply = self.ask("POST", path, body, **more)
+        assert reply.status == status, reply.raw
+        return reply.json
+
+    def token_of(self, role: str, *scopes: str, name: str = "somebody") -> str:
+        made = self.post("/v1/tokens", {"name": name, "role": role, "scopes": list(scopes)}, 201)
+        return str(made["token"])
+
+    def enable(self, *scopes: str) -> None:
+        for scope in scopes:
+            self.control.enable(scope, Actor("guest"))
+
+    def schedule(self, *machines: str, type_: str = "Reboot", **more: object) -> Any:
+        asked = {"type": type_, "targets": {"machines": list(machines)}, **more}
+        return self.post("/v1/maintenances", asked, 201)
+
+
+@contextmanager
+def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
+    with tempfile.TemporaryDirectory() as folder:
+        flags: dict[str, object] = {
+            "store": f"sqlite:{folder}/forewarn.db",
+            "state_dir": folder,
+            "guest": "127.0.0.1:0",
+            "operator": "127.0.0.1:0",
+            "rate_limit": "0",
+            **settings,
+        }
+        clock = ManualClock(START)
+        service = Service(load(flags, {}), clock=clock)
+        try:
+            service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
+            with running(service) as (guests, url):
+                yield House(service, guests, url, clock)
+        finally:
+            service.close()
+
+
+def folder_of(house: House) -> Path:
+    return house.service.settings.state_dir

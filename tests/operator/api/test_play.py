@@ -1,0 +1,90 @@
+"""An operator's automation with curl and jq alone, against a real process: examples/rolling-reboot.sh."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from pathlib import Path
+
+from tests.app.test_serve import serving
+
+ROOT = Path(__file__).parent.parent.parent.parent
+FLEET = """
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+[[machines]]
+scope = "shop"
+name = "web-0"
+host = "rack1-a"
+addresses = ["127.0.0.1"]
+[[machines]]
+scope = "shop"
+name = "web-1"
+update_domain = 1
+host = "rack1-a"
+[[machines]]
+scope = "shop"
+name = "web-2"
+update_domain = 1
+host = "rack1-a"
+[[scopes]]
+name = "other"
+kind = "availability-set"
+[[machines]]
+scope = "other"
+name = "db"
+host = "rack1-a"
+"""
+# Fails the first time for web-1; otherwise the machine comes back on rack2-b.
+WORK = """#!/bin/sh
+echo "$@" >> "{log}"
+if [ "$2" = shop/web-1 ] && [ "$(grep -c shop/web-1 "{log}")" = 1 ]; then exit 1; fi
+echo rack2-b
+"""
+
+
+def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
+    """Notice, each order in its turn, one failure retried, new hosts in the inventory."""
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    work, log = tmp_path / "work", tmp_path / "work.log"
+    work.write_text(WORK.format(log=log))
+    work.chmod(0o755)
+    state = tmp_path / "state"
+    with serving(
+        "--fleet", str(tmp_path / "fleet.toml"), "--state-dir", str(state), "--clock", "900x", "--store", "memory:"
+    ) as served:
+        poll = urllib.request.Request(
+            f"{served.guest}/metadata/scheduledevents?api-version=2020-07-01", headers={"Metadata": "true"}
+        )
+        with urllib.request.urlopen(poll, timeout=5) as answer:  # a guest that asks: from now on there is notice
+            assert answer.status == 200
+        token = (state / "operator.token").read_text().strip()
+        foreign = json.dumps({"type": "Reboot", "targets": {"machines": ["other/db"]}}).encode()
+        others = urllib.request.Request(
+            f"{served.operator}/v1/maintenances", foreign, headers={"Authorization": f"Bearer {token}"}
+        )
+        urllib.request.urlopen(others, timeout=5).close()  # an order of somebody else's, open all the time
+        said = subprocess.run(
+            [ROOT / "examples" / "rolling-reboot.sh", "shop"],
+            env={**os.environ, "FOREWARN_SERVER": served.operator, "FOREWARN_TOKEN": token, "WORK": str(work)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert said.returncode == 0, said.stdout + said.stderr
+        lines = said.stdout.splitlines()
+        assert lines[:2] == ["wave 1: web-0, 900 s notice", "wave 2: web-1, web-2, 900 s notice"]
+        assert lines[3:] == [
+            "shop/web-0: done",
+            "shop/web-1 shop/web-2: failed, once more",
+            "shop/web-1 shop/web-2: done",
+            "all of shop is done",
+        ]
+        ask = urllib.request.Request(f"{served.operator}/v1/machines", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(ask, timeout=5) as answer:
+            hosts = {machine["name"]: machine["host"] for machine in json.load(answer)["items"]}
+        assert hosts == {"web-0": "rack2-b", "web-1": "rack2-b", "web-2": "rack2-b", "db": "rack1-a"}
+    worked = [line.split()[1] for line in log.read_text().splitlines()]
+    assert worked == ["shop/web-0", "shop/web-1", "shop/web-1", "shop/web-2"]

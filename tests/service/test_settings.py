@@ -1,0 +1,89 @@
+"""Settings: flags over FOREWARN_* over the file over defaults; everything wrong is said with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.errors import InvalidSettings
+from forewarn.service.settings import Settings, load, store_path
+
+
+def config(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "serve.toml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    """Each layer overrides the one below, setting by setting."""
+    file = config(tmp_path, 'clock = "1x"\nexecutor = "simulated"\norder_timeout = "5m"\n')
+    settings = load({"clock": "3x", "store": None}, {"FOREWARN_CLOCK": "2x", "FOREWARN_ORDER_TIMEOUT": "6m"}, file)
+    assert (settings.clock, settings.order_timeout_s, settings.executor) == ("3x", 360, "simulated")
+    assert settings.operator == Settings().operator
+
+
+def test_the_state_directory_follows_xdg() -> None:
+    """$XDG_STATE_HOME if set, else under the home folder."""
+    assert load({}, {"XDG_STATE_HOME": "/var/state"}).state_dir == Path("/var/state/forewarn")
+    assert load({}, {}).state_dir == Path("~/.local/state/forewarn").expanduser()
+
+
+def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
+    """A list, a table, a number, a path: as TOML and as text."""
+    text = 'command = ["/bin/true", "-x"]\ncommand_parallel = 4\nsimulated_failures = { "shop/web-0" = 2 }\nfleet = "f.toml"\n'
+    told = {
+        "FOREWARN_COMMAND": "/bin/true -x",
+        "FOREWARN_COMMAND_PARALLEL": "4",
+        "FOREWARN_SIMULATED_FAILURES": "shop/web-0=2",
+        "FOREWARN_FLEET": "f.toml",
+    }
+    assert load({}, {}, config(tmp_path, text)) == load({}, told)
+    assert load({}, told).command == ("/bin/true", "-x")
+    assert load({}, told).simulated_failures == {"shop/web-0": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("colour = 1", "serve.toml: colour: unknown setting; the settings are store, state_dir,"),
+        ("store = 1", "serve.toml: store: write a text"),
+        ("command = 1", "serve.toml: command: write a list of words"),
+        ('command = ["a", 1]', "serve.toml: command: write a list of words"),
+        ("command_parallel = true", "serve.toml: command_parallel: True is not a whole number from 1 to 1000"),
+        ("command_parallel = 0", "0 is not a whole number from 1 to 1000"),
+        ('allowed_hosts = ["*"]', "serve.toml: allowed_hosts: '*' names no host: write each name in full"),
+        ("order_timeout = 60", "serve.toml: order_timeout: 60 is not a duration"),
+        ("simulated_failures = 3", "serve.toml: simulated_failures: write a table"),
+        ('guest = "127.0.0.1:99999"', "is not HOST:PORT"),
+        ("colour = ", "serve.toml: this is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
+    """The file, the key, and what to write."""
+    with pytest.raises(InvalidSettings) as caught:
+        load({}, {}, config(tmp_path, text))
+    assert told in str(caught.value)
+
+
+def test_a_file_that_is_no_configuration_is_not_read(tmp_path: Path) -> None:
+    """Too large, or not text."""
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * (1024 * 1024 + 1))
+    with pytest.raises(InvalidSettings, match="no configuration file"):
+        load({}, {}, large)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidSettings, match="not TOML"):
+        load({}, {}, binary)
+
+
+def test_the_environments_other_variables_are_left_alone() -> None:
+    """FOREWARN_TOKEN and its like are no settings; they are no errors either."""
+    assert load({}, {"FOREWARN_TOKEN": "secret", "FOREWARN_SERVER": "http://x"}).store == ""
+
+
+def test_a_store_that_is_none_is_not_quoted() -> None:
+    """PostgreSQL's other way to say where may have the password in it."""
+    with pytest.raises(InvalidSettings, match="only as such a URL") as told:
+        store_path(load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {}))
+    assert "correct-horse" not in str(told.value)

@@ -1,0 +1,198 @@
+"""A real PostgreSQL for the tests: its own folder, its own port, gone at the end. It must not run as root."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import psycopg
+
+from forewarn.store.postgres.store import PostgresStore
+
+START_WITHIN_S = 30.0
+# For a store whose changes bear the times of a test instead of the database's.
+ANY_TIME_S = 1e9
+FAST = {
+    # Nothing here must survive a power cut; what survives kill -9 does so without it.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "16MB",
+    "autovacuum": "off",
+    "jit": "off",
+}
+
+
+def program(name: str) -> str:
+    """Debian keeps the server's programs out of the PATH."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
+    assert found, f"{name} is missing: run scripts/test_tools"
+    return found
+
+
+def as_postgres(*command: str) -> list[str]:
+    if os.geteuid() != 0:
+        return list(command)
+    # Whoever kills the tests kills the servers with them.
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL", *command]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """One PostgreSQL server in a folder of its own."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._settings = {**FAST, **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = count(1)
+
+    def make(self) -> "Server":
+        self._own_folder()
+        self._run("initdb", "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        return self
+
+    def copy(self, folder: Path) -> "Server":
+        """A replica that follows this server."""
+        other = Server(folder, **self._settings)
+        other._own_folder()
+        self._run(
+            "pg_basebackup", "-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-R",
+            "-c", "fast", "--no-sync",
+        )  # fmt: skip
+        return other
+
+    def _own_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+
+    def start(self) -> "Server":
+        options = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+            **self._settings,
+        }
+        arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                as_postgres(program("postgres"), "-D", str(self.folder / "data"), *arguments),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while True:
+            with suppress(psycopg.OperationalError), psycopg.connect(self.address("postgres"), connect_timeout=2):
+                return self
+            failed = time.monotonic() > deadline_s or self._process.poll() is not None
+            assert not failed, (self.folder / "log").read_text()
+            time.sleep(0.02)
+
+    def address(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        with psycopg.connect(self.address(database), autocommit=True, connect_timeout=5) as connection:
+            found = connection.execute(statement.encode())
+            return found.fetchall() if found.description else []
+
+    def database(self, template: str = "template0") -> str:
+        """A fresh one; its name."""
+        name = f"test_{next(self._names)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """The postmaster and everybody it started."""
+        if self._process is not None:
+            if how is signal.SIGKILL:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, how)
+            else:
+                self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+    def _run(self, name: str, *arguments: str) -> None:
+        done = subprocess.run(
+            as_postgres(program(name), *arguments), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def server(**settings: str) -> Iterator[Server]:
+    """One that runs, and its folder, for as long as it is needed."""
+    folder = Path(tempfile.mkdtemp(prefix="forewarn-postgres-"))
+    folder.chmod(0o755)
+    running = Server(folder / "one", **settings).make().start()
+    try:
+        yield running
+    finally:
+        running.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Shared:
+    """The server of a whole test session, started when first asked for; a template with the schema saves time."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._server: Server | None = None
+        self._reused = ""
+        self._broom: psycopg.Connection[tuple[object, ...]] | None = None
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = self._stack.enter_context(server())
+            self._server.execute("CREATE DATABASE forewarn_template TEMPLATE template0")
+            PostgresStore(self._server.address("forewarn_template")).close()
+        return self._server
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def fresh(self) -> str:
+        """The address of a database of one's own, with the schema."""
+        return self.server.address(self.server.database("forewarn_template"))
+
+    def emptied(self) -> str:
+        """The address of a database that nobody uses any more, with nothing in it: much faster than a fresh one."""
+        if self._broom is None:
+            self._reused = self.server.address(self.server.database("forewarn_template"))
+            self._broom = self._stack.enter_context(psycopg.connect(self._reused, autocommit=True))
+        self._broom.execute(_EMPTY.encode())
+        return self._reused
+
+
+# Machines before scopes and events before maintenances; what belongs to one thing alone goes with it.
+_EMPTY = "SET search_path = forewarn;" + "".join(
+    f"DELETE FROM {table};"
+    for table in (
+        "machines", "scopes", "events", "maintenances", "audit", "tokens", "receipts", "changes", "leases", "clock_hold",
+    )
+) + "".join(
+    f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")
+)  # fmt: skip
+
+SHARED = Shared()
