@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run screenshots test check format bench soak interop agent dist image lock clean
+.PHONY: setup run screenshots test quick flaky check format bench soak interop agent dist image lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -32,6 +32,13 @@ format: setup
 test: setup  ## every check and test, with the time each part took
 	scripts/test_tools
 	$(BIN)/python scripts/test_parts.py
+
+quick: setup  ## format, lint, types, core, stories, store on SQLite and memory, guest, endpoint: about a minute
+	$(BIN)/python scripts/test_parts.py --quick
+
+flaky: setup  ## run parts N times under load, report which tests failed how often: make flaky N=20 PART="guest nodes"
+	scripts/test_tools
+	$(BIN)/python scripts/flaky.py --runs $(or $(N),20) $(PART)
 
 soak: setup  ## the long-running tests with ten times the budget
 	scripts/test_tools

@@ -1,39 +1,35 @@
-"""Runs the parts of the tests, three at a time, and says how long each took. `make test` and `make soak` call it.
+"""Run the parts of the tests, three at a time, and print how long each took. `make test`, `quick` and `soak` call it.
 
-What a part said is shown when it ends. One that fails does not keep the others from running; the exit code tells.
+The output of a part is printed when the part ends and is kept in `test-logs/`. A part that fails does not stop the
+others. The last lines name every failed test, how to run one alone, and where the logs are.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+LOGS = ROOT / "test-logs"
 SOAK_FACTOR = 10
 
 PYTEST = [str(BIN / "pytest"), "-q", "-p", "no:cacheprovider"]
+COVERED = ["--cov=forewarn.core", "--cov-branch", "--cov-report=term:skip-covered", "--cov-fail-under=100"]
 # After the quick ones the longest first, so that none is left alone at the end.
 PARTS: dict[str, list[str]] = {
     "check": ["make", "--no-print-directory", "check"],
-    "core": [
-        *PYTEST,
-        "tests/core",
-        "--cov=forewarn.core",
-        "--cov-branch",
-        "--cov-report=term:skip-covered",
-        "--cov-fail-under=100",
-    ],
-    # Most of it is waiting for others' programs.
+    "core": [*PYTEST, "tests/core", *COVERED],
+    # Most of the next four is waiting: for other programs, for notices to run, for leases and time limits to end.
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
-    "test kit": [*PYTEST, "tests/testing"],
-    # Most of it is waiting for notices to run and leases to end.
+    "testing": [*PYTEST, "tests/testing"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
-    # Most of it is waiting for leases and time limits to end.
     "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "guest": [*PYTEST, "tests/guest"],
@@ -42,7 +38,7 @@ PARTS: dict[str, list[str]] = {
     "simulation": [*PYTEST, "tests/sim"],
     "properties": [*PYTEST, "tests/properties"],
     "service": [*PYTEST, "tests/executors", "tests/service", "tests/app"],
-    "bench, toy size": [str(BIN / "python"), "-m", "bench", "--toy"],
+    "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
     "operator": [*PYTEST, "tests/operator"],
     "crash": [*PYTEST, "tests/integration/crash"],
     "dist": [*PYTEST, "tests/dist"],
@@ -50,49 +46,95 @@ PARTS: dict[str, list[str]] = {
     "demo": [*PYTEST, "tests/demo"],
     "isolation": [*PYTEST, "tests/integration/isolation"],
     "stories": [*PYTEST, "tests/stories"],
-    "docs": [*PYTEST, "tests/docs"],
+    "docs": [*PYTEST, "tests/docs", "tests/scripts"],
 }
-LONG = ("properties", "endpoint", "guest", "handlers", "test kit", "crash", "simulation", "chaos")
+# What `make quick` runs: no other program than Python, no fuzzing, nothing that takes long.
+QUICK: dict[str, list[str]] = {
+    "check": PARTS["check"],
+    "core": [*PYTEST, "tests/core"],
+    "stories": [*PYTEST, "tests/stories", "-k", "not postgres"],
+    "store": [*PYTEST, "tests/store", "-k", "not postgres"],
+    "guest": [*PYTEST, "tests/guest", "-m", "not slow"],
+    "endpoint": [*PYTEST, "tests/endpoint", "-m", "not slow"],
+}
+LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos")
 # More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
 LANES = 3
+# As pytest's summary prints them: "FAILED tests/x.py::test_y[z] - reason".
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/[^\s:]+(?:::[^\s\[]+)*(?:\[.*?\](?= - |$))?)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    name: str
+    seconds: float
+    code: int
+    output: str
+
+    def failures(self) -> list[str]:
+        """Return the failed tests by their ids, or the part's own name where no test can be named."""
+        if self.code == 0:
+            return []
+        return list(dict.fromkeys(_FAILED.findall(self.output))) or [f"part {self.name}"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--soak", action="store_true", help="only the long-running parts, with ten times the budget")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these: {', '.join(PARTS)}")
-    asked = parser.parse_args()
-    if unknown := set(asked.parts) - set(PARTS):
+    parser.add_argument("--soak", action="store_true", help="run only the long parts, with ten times the budget")
+    parser.add_argument("--quick", action="store_true", help="run only what takes little time and no other program")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"run only these: {', '.join(PARTS)}")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    names = asked.parts or (LONG if asked.soak else tuple(PARTS))
-    environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if asked.soak else 1)}
-    begun = time.monotonic()
-    took: dict[str, tuple[float, int]] = {}
-    with ThreadPoolExecutor(LANES) as lanes:
-        running = {lanes.submit(run, name, environment): name for name in names}
-        for done in as_completed(running):
-            seconds, code, said = done.result()
-            took[running[done]] = (seconds, code)
-            print(f"== {running[done]} ({len(took)} of {len(names)}, {seconds:.0f} s)\n{said}", flush=True)
+    commands = QUICK if arguments.quick else PARTS
+    names = arguments.parts or (LONG if arguments.soak else tuple(commands))
+    environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if arguments.soak else 1)}
+    started_s = time.monotonic()
+    results = run_all({name: commands[name] for name in names}, environment)
     print("== time by part")
     for name in names:
-        seconds, code = took[name]
-        print(f"{name:<16} {seconds:6.1f} s  {'ok' if code == 0 else f'FAILED ({code})'}")
-    failed = sum(code != 0 for _, code in took.values())
-    print(f"{'all':<16} {time.monotonic() - begun:6.1f} s")
-    print(f"{len(took) - failed} passed, {failed} failed")
+        result = results[name]
+        print(f"{name:<16} {result.seconds:6.1f} s  {'ok' if result.code == 0 else f'FAILED ({result.code})'}")
+    print(f"{'all':<16} {time.monotonic() - started_s:6.1f} s")
+    failed = [result for result in results.values() if result.code != 0]
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    print_failures(failed)
     return 1 if failed else 0
 
 
-def run(name: str, environment: Mapping[str, str]) -> tuple[float, int, str]:
-    """How long it took, its exit code, and what it said."""
+def run_all(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, Result]:
+    """Run the parts in lanes and print what each printed when it ends."""
+    results: dict[str, Result] = {}
+    LOGS.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(LANES) as lanes:
+        for done in as_completed([lanes.submit(run, name, line, environment) for name, line in commands.items()]):
+            result = results[done.result().name] = done.result()
+            (LOGS / f"{result.name}.log").write_text(result.output, "utf-8")
+            heading = f"== {result.name} ({len(results)} of {len(commands)}, {result.seconds:.0f} s)"
+            print(f"{heading}\n{result.output}", flush=True)
+    return results
+
+
+def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
+    """Run one part to its end."""
     print(f"-- {name} begins", flush=True)
-    begun = time.monotonic()
+    started_s = time.monotonic()
     done = subprocess.run(
-        PARTS[name], cwd=ROOT, env=environment, check=False, text=True, errors="replace",
+        command, cwd=ROOT, env=environment, check=False, text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    return time.monotonic() - begun, done.returncode, done.stdout
+    return Result(name, time.monotonic() - started_s, done.returncode, done.stdout)
+
+
+def print_failures(failed: Sequence[Result]) -> None:
+    """Print three lines: which tests failed, how to run one alone, where the full output is."""
+    if not failed:
+        return
+    tests = [test for result in failed for test in result.failures()]
+    alone = next((f"{BIN.relative_to(ROOT)}/pytest '{test}'" for test in tests if test.startswith("tests/")), "")
+    print(f"failed: {'  '.join(tests)}")
+    print(f"run one alone: {alone or f'{BIN.relative_to(ROOT)}/python scripts/test_parts.py {failed[0].name}'}")
+    print(f"full output: {'  '.join(str((LOGS / f'{result.name}.log').relative_to(ROOT)) for result in failed)}")
 
 
 if __name__ == "__main__":

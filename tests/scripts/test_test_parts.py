@@ -1,0 +1,48 @@
+"""`scripts/test_parts.py` and `scripts/flaky.py`: what is run, and what is printed when something fails."""
+
+import pytest
+from scripts.flaky import PROCESSES, in_parallel
+from scripts.test_parts import BIN, PARTS, QUICK, Result, print_failures
+
+OUTPUT = """
+FAILED tests/guest/test_e2e.py::test_a[x - y] - AssertionError: no
+ERROR tests/store/test_sqlite.py::test_b - OSError: full
+ERROR tests/core/test_draft.py
+FAILED tests/guest/test_e2e.py::test_a[x - y] - AssertionError: no
+2 failed, 1 passed in 3.0s
+"""
+
+
+def test_failed_tests_are_named_once_each() -> None:
+    """Ids are read from pytest's summary, errors and files that cannot be imported included."""
+    assert Result("guest", 1.0, 1, OUTPUT).failures() == [
+        "tests/guest/test_e2e.py::test_a[x - y]",
+        "tests/store/test_sqlite.py::test_b",
+        "tests/core/test_draft.py",
+    ]
+    assert Result("guest", 1.0, 0, OUTPUT).failures() == []
+    assert Result("check", 1.0, 2, "ruff: bad").failures() == ["part check"]
+
+
+def test_the_end_of_a_red_run_has_three_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """They name what failed, how to run one test alone and where the output is; a green run prints none of them."""
+    print_failures([])
+    assert capsys.readouterr().out == ""
+    print_failures([Result("guest", 1.0, 1, OUTPUT), Result("check", 1.0, 2, "")])
+    failed, alone, logs = capsys.readouterr().out.splitlines()
+    assert failed.startswith("failed: tests/guest/test_e2e.py::test_a[x - y]  ")
+    assert failed.endswith("  part check")
+    assert alone == "run one alone: .venv/bin/pytest 'tests/guest/test_e2e.py::test_a[x - y]'"
+    assert logs == "full output: test-logs/guest.log  test-logs/check.log"
+
+
+def test_flaky_runs_use_twice_as_many_processes_as_cores() -> None:
+    """Parts that are not pytest, and parts that choose their own number of processes, stay as they are."""
+    assert in_parallel(PARTS["guest"])[-2:] == ["-n", str(PROCESSES)]
+    assert in_parallel(PARTS["chaos"]) == PARTS["chaos"]
+    assert in_parallel(PARTS["bench"])[0] == str(BIN / "python")
+
+
+def test_the_quick_parts_are_parts() -> None:
+    """`make quick` runs nothing that `make test` does not."""
+    assert set(QUICK) <= set(PARTS)
