@@ -12,7 +12,7 @@ from forewarn.core.model import (
     Role,
 )
 from forewarn.core.transitions import Verb
-from forewarn.operator.api import admin, bodies, inventory, work
+from forewarn.operator.api import admin, bodies, events, inventory, maintenances, orders
 from forewarn.operator.api.bodies import Said
 from forewarn.operator.api.context import Answer, Api, Ask, DryRun, Paged
 from forewarn.service.control import Control
@@ -116,45 +116,45 @@ CALLS: tuple[Call, ...] = (
         takes=bodies.Fleet, query=inventory.FleetQuery, creates=True, max_bytes=MAX_FLEET_BYTES,
     ),
     _post(
-        "/v1/maintenances", work.post_maintenance, bodies.MaintenanceOut, "Schedule a maintenance.",
+        "/v1/maintenances", maintenances.post_maintenance, bodies.MaintenanceOut, "Schedule a maintenance.",
         takes=bodies.MaintenanceIn, query=DryRun, status=(200, 201), creates=True,
     ),
     _get(
-        "/v1/maintenances", work.list_maintenances, bodies.Page[bodies.MaintenanceRow], "The maintenances, newest first.",
-        query=work.MaintenancesQuery,
+        "/v1/maintenances", maintenances.list_maintenances, bodies.Page[bodies.MaintenanceRow], "The maintenances, newest first.",
+        query=maintenances.MaintenancesQuery,
     ),
     _get(
-        "/v1/maintenances/{id}", work.get_maintenance, bodies.MaintenanceOut, "One maintenance, with its waves.",
-        query=work.PartQuery,
+        "/v1/maintenances/{id}", maintenances.get_maintenance, bodies.MaintenanceOut, "One maintenance, with its waves.",
+        query=maintenances.PartQuery,
     ),
     *(
-        _post(f"/v1/maintenances/{{id}}/{verb}", work.maintenance_verb(do), bodies.MaintenanceOut, summary)
+        _post(f"/v1/maintenances/{{id}}/{verb}", maintenances.maintenance_verb(do), bodies.MaintenanceOut, summary)
         for verb, do, summary in (
             ("cancel", Control.cancel_maintenance, "Cancel what has not started."),
             ("pause", Control.pause_maintenance, "Hold what has not started."),
             ("resume", Control.resume_maintenance, "Go on with what was paused."),
         )
     ),
-    _get("/v1/events", work.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=work.EventsQuery),
-    _get("/v1/events/{id}", work.get_event, bodies.EventOut, "One event: what it waits for, and what happened to it."),
-    _post("/v1/events/{id}/approve", work.approve_event, bodies.EventOut, "Say go for everybody.", roles=OWNERS),
-    _post("/v1/events/{id}/cancel", work.cancel_event, bodies.EventOut, "Cancel it, if it has not started.", roles=OWNERS),
+    _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
+    _get("/v1/events/{id}", events.get_event, bodies.EventOut, "One event: what it waits for, and what happened to it."),
+    _post("/v1/events/{id}/approve", events.approve_event, bodies.EventOut, "Say go for everybody.", roles=OWNERS),
+    _post("/v1/events/{id}/cancel", events.cancel_event, bodies.EventOut, "Cancel it, if it has not started.", roles=OWNERS),
     *(
-        _post(f"/v1/events/{{id}}/{verb}", work.settle(verb), bodies.EventOut, summary)
+        _post(f"/v1/events/{{id}}/{verb}", events.settle(verb), bodies.EventOut, summary)
         for verb, summary in (
             (Verb.RETRY, "Try its failed order again."),
             (Verb.FINISH, "Its work was done after all."),
             (Verb.ABANDON, "Give it up."),
         )
     ),
-    _get("/v1/orders", work.list_orders, bodies.Page[bodies.OrderOut], "The orders, newest first.", query=work.OrdersQuery),
-    _get("/v1/orders/{id}", work.get_order, bodies.OrderOut, "One order; it bears its event's id."),
-    _post("/v1/orders/{id}/start", work.start_order, bodies.OrderOut, "Take an order: the work begins."),
+    _get("/v1/orders", orders.list_orders, bodies.Page[bodies.OrderOut], "The orders, newest first.", query=orders.OrdersQuery),
+    _get("/v1/orders/{id}", orders.get_order, bodies.OrderOut, "One order; it bears its event's id."),
+    _post("/v1/orders/{id}/start", orders.start_order, bodies.OrderOut, "Take an order: the work begins."),
     _post(
-        "/v1/orders/{id}/finish", work.finish_order, bodies.OrderOut, "The work is done.", takes=bodies.FinishIn,
+        "/v1/orders/{id}/finish", orders.finish_order, bodies.OrderOut, "The work is done.", takes=bodies.FinishIn,
         takes_nothing_too=True,
     ),
-    _post("/v1/orders/{id}/fail", work.fail_order, bodies.OrderOut, "The work failed.", takes=bodies.FailIn),
+    _post("/v1/orders/{id}/fail", orders.fail_order, bodies.OrderOut, "The work failed.", takes=bodies.FailIn),
     _get("/v1/audit", admin.list_audit, bodies.Page[bodies.AuditOut], "Who did what, newest first.", query=admin.AuditsQuery),
     _get(
         "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut], "The tokens, newest first.", roles=OPERATORS,

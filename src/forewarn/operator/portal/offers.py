@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 from forewarn.core.waiting import approved
-from forewarn.operator.api.work import not_to_approve, not_to_cancel
+from forewarn.operator.api.events import not_to_approve, not_to_cancel
 from forewarn.operator.portal.api_client import Desk
 
 
