@@ -211,10 +211,12 @@ class MemoryStore:
     def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
         scopes = scopes_asked_for("", within)
         with self._lock:
-            known: Iterable[str] = {"event": self._events, "maintenance": self._maintenances, "order": self._orders}[
-                kind
-            ]
-            found = (i for i in known if i.startswith(prefix) and self._lies_within(kind, i, scopes))
+            known: dict[IdKind, Iterable[str]] = {
+                "event": self._events,
+                "maintenance": self._maintenances,
+                "order": self._orders,
+            }
+            found = (i for i in known[kind] if i.startswith(prefix) and self._lies_within(kind, i, scopes))
             return heapq.nsmallest(limit, found)
 
     def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:

@@ -24,7 +24,7 @@ class Watched(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.control = Control(self, ManualClock(START), new_id=str, order_timeout_s=0)
-        self.looks = snapshot_cache.Looks(self.control, self)
+        self.snapshots = snapshot_cache.SnapshotCache(self.control, self)
         self.stale: list[str] = []
 
     def apply(self, change: Change) -> None:
@@ -33,13 +33,13 @@ class Watched(MemoryStore):
         asked: list[dict[str, Any]] = [{"maintenances": [m.id]} for m in self.maintenances(MaintenanceQuery())]
         asked += [{"events": page}, *({"events": [event]} for event in page)]
         for each in asked:
-            kept, anew = self.looks.told(**each), self.control.told(**each)
+            kept, anew = self.snapshots.told(**each), self.control.told(**each)
             ends = [(kept.maintenances[i].status, anew.maintenances[i].status) for i in each.get("maintenances", ())]
             if _shown(kept) != _shown(anew) or any(old is not new for old, new in ends):
                 self.stale.append(str(each))
         for scope in self.inventory().scopes:
             focus = Focus(scopes=(scope,), inventory=True)
-            seen, seen_anew = self.looks.at(focus), self.snapshot(focus)
+            seen, seen_anew = self.snapshots.at(focus), self.snapshot(focus)
             facts = [(each.machines, each.hold, _shown(each)) for each in (seen, seen_anew)]
             if facts[0] != facts[1]:
                 self.stale.append(f"plan of {scope}")
@@ -130,7 +130,7 @@ def test_what_depends_on_the_time_is_not_kept(service: House) -> None:
 def test_looks_are_bounded(service: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many, and so many events in them; the oldest are forgotten."""
     monkeypatch.setattr(snapshot_cache, "MAX_LOOKS", 3)
-    kept = snapshot_cache.Looks(service.control, service.service.store)
+    kept = snapshot_cache.SnapshotCache(service.control, service.service.store)
     made = [service.schedule(f"shop/web-{n}")["id"] for n in (0, 1)] + [service.schedule("blog/db")["id"]]
     service.service.ticker.settle()
     for maintenance in made * 2:

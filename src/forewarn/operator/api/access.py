@@ -25,7 +25,7 @@ IN_THE_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this 
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class Identity:
     """Who asks: a token's owner. `within` are the scopes an owner is bound to, None for the whole fleet."""
 
     token_id: str
@@ -55,7 +55,7 @@ def secret_text(random_bytes: bytes) -> str:
     return SECRET_PREFIX + base64.urlsafe_b64encode(random_bytes).decode().rstrip("=")
 
 
-def sealed(asking: Asking, nonce: str, secret: bytes) -> bytes:
+def sealed(asking: Identity, nonce: str, secret: bytes) -> bytes:
     """A new token's 32 bytes under a pad that only the caller's own token can make; sealing it again opens it.
 
     So the answer to a repeated request can be kept for a day without the secret being readable in the store.
@@ -82,17 +82,17 @@ class Access:
         self._free = free
         self._latest: tuple[Token, ...] = ()
 
-    def still_known(self, asking: Asking) -> bool:
+    def still_known(self, asking: Identity) -> bool:
         """Whether whoever asked a while ago could ask again."""
         if self._free or asking.token_id.startswith("environment "):
             return True
         return any(token.id == asking.token_id for token in self._tokens())
 
-    def watcher(self, headers: Mapping[str, str], peer: str) -> Asking:
+    def watcher(self, headers: Mapping[str, str], peer: str) -> Identity:
         """As `identify`, for health and metrics: while the store is away whoever was known when it last answered may look."""
         return self._identified(headers, peer, self._known)
 
-    def identify(self, headers: Mapping[str, str], peer: str) -> Asking:
+    def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
         return self._identified(headers, peer, self._read)
 
     def learn(self) -> None:
@@ -109,10 +109,10 @@ class Access:
         self._latest = tuple(self._tokens())
         return self._latest
 
-    def _identified(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Asking:
+    def _identified(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Identity:
         if self._free:
             _refuse_foreign(headers)
-            return Asking("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
+            return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthorized(MISSING + self._where(tokens))
@@ -121,7 +121,7 @@ class Access:
         # Before the store is asked, which may be away: whoever brings it is known all the same.
         if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
             token_id = f"environment {wanted[:16]}"
-            return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
+            return Identity(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
         # Every token is compared, whichever matches: how long it takes tells nothing.
         for token in tokens():
             if hmac.compare_digest(token.digest, wanted):
@@ -129,7 +129,7 @@ class Access:
         if found is None:
             raise Unauthorized(WRONG)
         within = found.scopes if found.role is Role.OWNER else None
-        return Asking(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
+        return Identity(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
 
     def _where(self, tokens: Callable[[], Iterable[Token]]) -> str:
         """A service keeps a token in its folder; an emulator off loopback has the environment's alone."""

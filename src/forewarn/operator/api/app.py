@@ -27,7 +27,7 @@ from forewarn.core.errors import (
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Access
 from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.api.context import HEADERS, JSON, Api, Ask, request_digest
+from forewarn.operator.api.context import HEADERS, JSON, Api, CallContext, request_digest
 from forewarn.operator.api.dispatch import STREAM, Table, do, find, read_body, read_key, read_query, table_of
 from forewarn.operator.api.openapi import openapi
 from forewarn.operator.api.stream import Streams
@@ -100,8 +100,8 @@ async def _answer(request: Request, api: Api, access: Access, streams: Streams, 
     key = read_key(call, request.headers.get("idempotency-key"))
     body = await body_of(request, call.max_bytes)
     target = f"{request.url.path}?{request.url.query}"
-    ask = Ask(
-        who=who,
+    context = CallContext(
+        caller=who,
         path=path,
         query=query,
         body=await run_in_threadpool(read_body, call, body, request.headers.get("content-type", "")),
@@ -109,7 +109,7 @@ async def _answer(request: Request, api: Api, access: Access, streams: Streams, 
         digest=request_digest(request.method, target, body),
         accept=request.headers.get("accept", JSON),
     )
-    answer = await run_in_threadpool(do, api, call, ask)
+    answer = await run_in_threadpool(do, api, call, context)
     if request.method not in ("GET", "HEAD"):
         log.info("%s %s: %d, by %s from %s", request.method, request.url.path, answer.status, who.name, who.origin)
     return Response(

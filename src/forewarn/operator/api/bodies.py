@@ -42,18 +42,18 @@ Attempt = Annotated[
 T = TypeVar("T")
 
 
-class Said(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the caller says."""
 
 
-class Told(msgspec.Struct, kw_only=True):
+class ResponseBody(msgspec.Struct, kw_only=True):
     """What the caller is told."""
 
 
 # -- what callers say
 
 
-class ScopeIn(Said):
+class ScopeIn(RequestBody):
     """A scope's settings, as in the fleet file."""
 
     kind: ScopeKind
@@ -64,7 +64,7 @@ class ScopeIn(Said):
     minimum_notice_s: dict[EventType, Whole] = {}
 
 
-class MachineIn(Said):
+class MachineIn(RequestBody):
     """A machine's place and identity, as in the fleet file."""
 
     update_domain: Domain = 0
@@ -88,14 +88,14 @@ class FleetMachine(MachineIn, kw_only=True):
     scope: Name
 
 
-class Fleet(Said):
+class Fleet(RequestBody):
     """A whole fleet."""
 
     scopes: list[FleetScope]
     machines: list[FleetMachine]
 
 
-class TargetsIn(Said):
+class TargetsIn(RequestBody):
     """Exactly one of machines, a scope (with or without an update domain), hosts."""
 
     machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
@@ -104,7 +104,7 @@ class TargetsIn(Said):
     hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
 
 
-class MaintenanceIn(Said):
+class MaintenanceIn(RequestBody):
     """What an operator asks for."""
 
     type: EventType
@@ -118,7 +118,7 @@ class MaintenanceIn(Said):
     on_failure: OnFailure = OnFailure.HOLD
 
 
-class FinishIn(Said):
+class FinishIn(RequestBody):
     """What became of the machines of a finished order: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
 
     new_hosts: dict[MachineName, Name] = {}
@@ -126,7 +126,7 @@ class FinishIn(Said):
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
-class FailIn(Said):
+class FailIn(RequestBody):
     """Why an order failed."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
@@ -134,7 +134,7 @@ class FailIn(Said):
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
-class TokenIn(Said):
+class TokenIn(RequestBody):
     """A token for somebody: an owner names the scopes that are theirs."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
@@ -142,7 +142,7 @@ class TokenIn(Said):
     scopes: Annotated[list[Name], msgspec.Meta(max_length=32)] = []
 
 
-class AdvanceIn(Said):
+class AdvanceIn(RequestBody):
     """How far the clock is moved."""
 
     seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
@@ -151,27 +151,27 @@ class AdvanceIn(Said):
 # -- what callers are told
 
 
-class Page(Told, Generic[T]):
+class Page(ResponseBody, Generic[T]):
     """One page of a list; `next_cursor` asks for the next one, null at the end."""
 
     items: list[T]
     next_cursor: str | None = None
 
 
-class Problem(Told):
+class Problem(ResponseBody):
     """What was wrong: a stable code for programs, a sentence for people."""
 
     code: str
     message: str
 
 
-class Error(Told):
+class Error(ResponseBody):
     """The one shape of every error."""
 
     error: Problem
 
 
-class ScopeOut(Told):
+class ScopeOut(ResponseBody):
     """A scope: its settings, and where its document stands."""
 
     name: str
@@ -186,14 +186,14 @@ class ScopeOut(Told):
     incarnation: int
 
 
-class Document(Told, rename="pascal"):
+class Document(ResponseBody, rename="pascal"):
     """What guests see: the scheduled and started events, with the fields of the api-version asked for."""
 
     document_incarnation: int
     events: list[dict[str, str | int | list[str]]]
 
 
-class MachineOut(Told):
+class MachineOut(ResponseBody):
     """A machine of the inventory."""
 
     scope: str
@@ -207,7 +207,7 @@ class MachineOut(Told):
     last_seen: datetime | None = None
 
 
-class FleetChange(Told):
+class FleetChange(ResponseBody):
     """What applying a fleet changed, or with dry_run would change."""
 
     lines: list[str]
@@ -215,7 +215,7 @@ class FleetChange(Told):
     dry_run: bool
 
 
-class WaitingOut(Told, omit_defaults=True):
+class WaitingOut(ResponseBody, omit_defaults=True):
     """One reason why an event has not moved on."""
 
     code: str
@@ -225,12 +225,12 @@ class WaitingOut(Told, omit_defaults=True):
     events: list[str] = []
 
 
-class ApprovedBy(Told):
+class ApprovedBy(ResponseBody):
     who: str
     when: datetime
 
 
-class TimelineEntry(Told, omit_defaults=True):
+class TimelineEntry(ResponseBody, omit_defaults=True):
     """Something that happened to an event: published, seen, approved, started, order …, its end."""
 
     at: datetime
@@ -239,7 +239,7 @@ class TimelineEntry(Told, omit_defaults=True):
     detail: str = ""
 
 
-class EventOut(Told):
+class EventOut(ResponseBody):
     """What one scope is told, and what became of it. A dry run's has no ids and no times."""
 
     id: str | None
@@ -264,12 +264,12 @@ class EventOut(Told):
     timeline: list[TimelineEntry]
 
 
-class WaveOut(Told):
+class WaveOut(ResponseBody):
     number: int
     events: list[EventOut]
 
 
-class MaintenanceOut(Told):
+class MaintenanceOut(ResponseBody):
     """What an operator asked for, and how far it is."""
 
     id: str | None
@@ -289,7 +289,7 @@ class MaintenanceOut(Told):
     waves: list[WaveOut]
 
 
-class MaintenanceRow(Told):
+class MaintenanceRow(ResponseBody):
     """A maintenance in a list: everything but its waves."""
 
     id: str
@@ -307,7 +307,7 @@ class MaintenanceRow(Told):
     ended: datetime | None
 
 
-class OrderOut(Told):
+class OrderOut(ResponseBody):
     """The work of one started event; it bears the event's id."""
 
     id: str
@@ -326,7 +326,7 @@ class OrderOut(Told):
     output: str
 
 
-class AuditOut(Told):
+class AuditOut(ResponseBody):
     """Who did what, when and from where."""
 
     id: int
@@ -340,7 +340,7 @@ class AuditOut(Told):
     detail: str
 
 
-class TokenOut(Told):
+class TokenOut(ResponseBody):
     """A token, without its secret."""
 
     id: str
@@ -357,7 +357,7 @@ class NewToken(TokenOut):
     token: str
 
 
-class HeldOut(Told):
+class HeldOut(ResponseBody):
     """The clock jumped forward: what time alone would let start waits until it is confirmed."""
 
     trusted: datetime
@@ -365,7 +365,7 @@ class HeldOut(Told):
     jumped_s: int
 
 
-class CountsOut(Told):
+class CountsOut(ResponseBody):
     """How many there are: open events by status, those of them whose order failed, scopes and machines."""
 
     planned: int
@@ -376,7 +376,7 @@ class CountsOut(Told):
     machines: int
 
 
-class ClockOut(Told):
+class ClockOut(ResponseBody):
     """The service's time."""
 
     now: datetime

@@ -13,8 +13,8 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import admin, bodies, events, inventory, maintenances, orders
-from forewarn.operator.api.bodies import Said
-from forewarn.operator.api.context import Answer, Api, Ask, DryRun, Paged
+from forewarn.operator.api.bodies import RequestBody
+from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result
 from forewarn.service.control import Control
 
 EVERYBODY = frozenset(Role)
@@ -25,7 +25,7 @@ MAX_FLEET_BYTES = 256 * 1024 * 1024
 MAX_KEY_CHARS = 255
 
 
-class Nothing(Said):
+class Nothing(RequestBody):
     """No parameters."""
 
 
@@ -35,15 +35,15 @@ class Call:
 
     method: str
     path: str
-    do: Callable[[Api, Ask], Answer]
+    do: Callable[[Api, CallContext], Result]
     roles: Collection[Role]
     summary: str
     tells: Any = None
     status: Collection[int] = (200,)
     takes: Any = None
     takes_nothing_too: bool = False
-    repeat: Callable[[Ask, str], Answer] | None = None  # how a kept answer is told again, where not as it is
-    query: type[Said] = Nothing
+    repeat: Callable[[CallContext, str], Result] | None = None  # how a kept answer is told again, where not as it is
+    query: type[RequestBody] = Nothing
     creates: bool = False
     max_bytes: int = MAX_BODY_BYTES
 
@@ -63,19 +63,19 @@ class Call:
         return sorted(statuses | ({400, 404} if "{" in self.path else set()))
 
 
-def _get(path: str, do: Callable[[Api, Ask], Answer], tells: Any, summary: str, **more: Any) -> Call:
+def _get(path: str, do: Callable[[Api, CallContext], Result], tells: Any, summary: str, **more: Any) -> Call:
     return Call(
         method="GET", path=path, do=do, roles=more.pop("roles", EVERYBODY), summary=summary, tells=tells, **more
     )
 
 
-def _post(path: str, do: Callable[[Api, Ask], Answer], tells: Any, summary: str, **more: Any) -> Call:
+def _post(path: str, do: Callable[[Api, CallContext], Result], tells: Any, summary: str, **more: Any) -> Call:
     return Call(
         method="POST", path=path, do=do, roles=more.pop("roles", OPERATORS), summary=summary, tells=tells, **more
     )
 
 
-def _delete(path: str, do: Callable[[Api, Ask], Answer], summary: str) -> Call:
+def _delete(path: str, do: Callable[[Api, CallContext], Result], summary: str) -> Call:
     return Call(method="DELETE", path=path, do=do, roles=OPERATORS, summary=summary, status=(204,))
 
 

@@ -18,9 +18,9 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.operator.api import bodies, views
-from forewarn.operator.api.access import Asking
-from forewarn.operator.api.bodies import Said
-from forewarn.operator.api.snapshot_cache import Looks
+from forewarn.operator.api.access import Identity
+from forewarn.operator.api.bodies import RequestBody
+from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control, Once
 from forewarn.store import (
@@ -37,17 +37,17 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
     status: int
     body: bytes
     content_type: str = JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class CallContext:
     """One request, already known to be allowed to its caller's role, and read."""
 
-    who: Asking
+    caller: Identity
     path: dict[str, str]
     query: Any
     body: Any
@@ -57,7 +57,7 @@ class Ask:
 
     @property
     def once(self) -> Once | None:
-        return Once(self.who.token_id, self.key, self.digest) if self.key else None
+        return Once(self.caller.token_id, self.key, self.digest) if self.key else None
 
 
 class Api:
@@ -79,7 +79,7 @@ class Api:
         self.catch_up = catch_up
         self.control = control
         self.store = store
-        self.looks = Looks(control, store)
+        self.snapshots = SnapshotCache(control, store)
         self.clock = clock
         self.advance = advance
         self.new_id = new_id
@@ -87,21 +87,21 @@ class Api:
 
     # -- looking things up, as far as the caller may see them
 
-    def event(self, ask: Ask) -> Event:
-        event, _ = self.control.event(ask.path["id"])
-        if not ask.who.sees(event.scope):
-            raise NotFound(f"there is no event {ask.path['id']}")
+    def event(self, context: CallContext) -> Event:
+        event, _ = self.control.event(context.path["id"])
+        if not context.caller.sees(event.scope):
+            raise NotFound(f"there is no event {context.path['id']}")
         return event
 
-    def told_events(self, ask: Ask, events: Sequence[Event]) -> list[bodies.EventOut]:
-        snapshot = self.looks.told(events=events)
+    def event_bodies(self, context: CallContext, events: Sequence[Event]) -> list[bodies.EventOut]:
+        snapshot = self.snapshots.told(events=events)
         waiting = self.control.waiting(snapshot, [e.id for e in events if e.id in snapshot.events])
-        telling = views.Telling(snapshot, waiting, ask.who.within)
+        telling = views.EventBodies(snapshot, waiting, context.caller.within)
         return [telling.event(snapshot.events[e.id]) for e in events if e.id in snapshot.events]
 
-    def told_event(self, ask: Ask, event_id: str) -> bodies.EventOut:
+    def event_body(self, context: CallContext, event_id: str) -> bodies.EventOut:
         event, order = self.control.event(event_id)
-        snapshot = self.looks.told(events=[event])
+        snapshot = self.snapshots.told(events=[event])
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
@@ -110,25 +110,27 @@ class Api:
             entries += [entry for entry in reversed(first) if entry.id < entries[-1].id]
         timeline = views.long_timeline(entries, order, self.store.first_seen(event_id))
         waiting = self.control.waiting(snapshot, [event_id])
-        return views.Telling(snapshot, waiting, ask.who.within).event(snapshot.events[event_id], timeline)
+        return views.EventBodies(snapshot, waiting, context.caller.within).event(snapshot.events[event_id], timeline)
 
-    def told_maintenance(
-        self, ask: Ask, maintenance_id: str, snapshot: Snapshot | None = None, *, part: slice = WHOLE
+    def maintenance_body(
+        self, context: CallContext, maintenance_id: str, snapshot: Snapshot | None = None, *, part: slice = WHOLE
     ) -> bodies.MaintenanceOut:
         """`part` of its events, in their order."""
-        snapshot = snapshot or self.looks.told(maintenances=[maintenance_id])
+        snapshot = snapshot or self.snapshots.told(maintenances=[maintenance_id])
         maintenance = snapshot.maintenances.get(maintenance_id)
-        events = [e for e in snapshot.events.values() if e.maintenance_id == maintenance_id and ask.who.sees(e.scope)]
+        events = [
+            e for e in snapshot.events.values() if e.maintenance_id == maintenance_id and context.caller.sees(e.scope)
+        ]
         if maintenance is None or not events:
             raise NotFound(f"there is no maintenance {maintenance_id}")
         events.sort(key=lambda event: event.position)
         waiting = self.control.waiting(snapshot, [e.id for e in events[part]])
-        return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance, events, part)
+        return views.EventBodies(snapshot, waiting, context.caller.within).maintenance(maintenance, events, part)
 
-    def told_plan(self, ask: Ask, request: Request) -> bodies.MaintenanceOut:
+    def plan_body(self, context: CallContext, request: Request) -> bodies.MaintenanceOut:
         """What would be done, and what of others is in its way now; nothing is saved."""
-        maintenance_id, snapshot = self.control.plan(request, ask.who.actor, look=self.looks.at)
-        return views.as_plan(self.told_maintenance(ask, maintenance_id, snapshot))
+        maintenance_id, snapshot = self.control.plan(request, context.caller.actor, look=self.snapshots.at)
+        return views.as_plan(self.maintenance_body(context, maintenance_id, snapshot))
 
     def targets(self, said: bodies.TargetsIn) -> Targets:
         return Targets(
@@ -155,14 +157,14 @@ class Api:
 # -- pages
 
 
-class Paged(Said):
+class Paged(RequestBody):
     """One page of a list."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
     cursor: str = ""
 
 
-class DryRun(Said):
+class DryRun(RequestBody):
     """With dry_run nothing is saved."""
 
     dry_run: bool = False
@@ -172,15 +174,15 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def told_page(items: Iterable[Any], next_cursor: str | None) -> Answer:
-    return told_ok({"items": list(items), "next_cursor": next_cursor})
+def page_of(items: Iterable[Any], next_cursor: str | None) -> Result:
+    return ok({"items": list(items), "next_cursor": next_cursor})
 
 
 def cursor_of(*parts: object) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
 
 
-def said_cursor(cursor: str, shape: Any) -> Any:
+def read_cursor(cursor: str, shape: Any) -> Any:
     """What a cursor says; None for the first page."""
     if not cursor:
         return None
@@ -196,8 +198,8 @@ def split_page(found: list[Any], limit: int) -> tuple[list[Any], Any]:
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
-def told_ok(told: object, status: int = 200) -> Answer:
-    return Answer(status, msgspec.json.encode(told))
+def ok(told: object, status: int = 200) -> Result:
+    return Result(status, msgspec.json.encode(told))
 
 
 def in_utc(moment: datetime | None, key: str) -> datetime | None:

@@ -13,9 +13,9 @@ import msgspec
 from forewarn.core.errors import Forbidden, Invalid, MethodNotAllowed, NotFound, Unprocessable
 from forewarn.core.fleet import parse_fleet
 from forewarn.operator.api import bodies
-from forewarn.operator.api.access import Asking
+from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
-from forewarn.operator.api.context import TOML, Answer, Api, Ask
+from forewarn.operator.api.context import TOML, Api, CallContext, Result
 from forewarn.service.control import Answered
 
 STREAM = "/v1/stream"
@@ -37,7 +37,7 @@ def table_of(calls: Iterable[Call]) -> Table:
 TABLE = table_of(CALLS)
 
 
-def find(method: str, path: str, who: Asking, table: Table = TABLE) -> tuple[Call, dict[str, str]]:
+def find(method: str, path: str, who: Identity, table: Table = TABLE) -> tuple[Call, dict[str, str]]:
     """The call, if the caller's role may make it: 403 comes before 404 and 405 tell more."""
     found = [(call, match.groupdict()) for pattern, call in table if (match := pattern.fullmatch(path))]
     if path == STREAM and method != "GET":
@@ -127,14 +127,14 @@ def _choices(type_: Any) -> list[str]:
 # -- doing it
 
 
-def do(api: Api, call: Call, ask: Ask) -> Answer:
+def do(api: Api, call: Call, context: CallContext) -> Result:
     """Done, or told again what was answered before: that comes before anything that may have changed since."""
     try:
-        if not getattr(ask.query, "dry_run", False):
-            api.control.refuse_repetition(ask.once)
-        return call.do(api, ask)
+        if not getattr(context.query, "dry_run", False):
+            api.control.refuse_repetition(context.once)
+        return call.do(api, context)
     except Answered as before:
         # Another node may have done it: "a node that answered a write has applied it first".
         api.catch_up()
         receipt = before.receipt
-        return call.repeat(ask, receipt.body) if call.repeat else Answer(receipt.status, receipt.body.encode())
+        return call.repeat(context, receipt.body) if call.repeat else Result(receipt.status, receipt.body.encode())

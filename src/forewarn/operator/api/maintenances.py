@@ -7,19 +7,19 @@ import msgspec
 
 from forewarn.core.model import Actor, MaintenanceStatus, Request, Snapshot
 from forewarn.operator.api import bodies, views
-from forewarn.operator.api.bodies import Said
+from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
-    Answer,
     Api,
-    Ask,
+    CallContext,
     Moment,
     Paged,
+    Result,
     cursor_of,
     in_utc,
-    said_cursor,
+    ok,
+    page_of,
+    read_cursor,
     split_page,
-    told_ok,
-    told_page,
 )
 from forewarn.service.control import Control
 from forewarn.store import MaintenanceQuery
@@ -31,8 +31,8 @@ class MaintenancesQuery(Paged):
     status: tuple[MaintenanceStatus, ...] = ()
 
 
-def post_maintenance(api: Api, ask: Ask) -> Answer:
-    said: bodies.MaintenanceIn = ask.body
+def post_maintenance(api: Api, context: CallContext) -> Result:
+    said: bodies.MaintenanceIn = context.body
     request = Request(
         type=said.type,
         targets=api.targets(said.targets),
@@ -44,48 +44,48 @@ def post_maintenance(api: Api, ask: Ask) -> Answer:
         emergency=said.emergency,
         on_failure=said.on_failure,
     )
-    if ask.query.dry_run:
-        return told_ok(api.told_plan(ask, request))
+    if context.query.dry_run:
+        return ok(api.plan_body(context, request))
     told: list[bytes] = []
 
     def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
-        told.append(msgspec.json.encode(api.told_maintenance(ask, maintenance_id, snapshot)))
+        told.append(msgspec.json.encode(api.maintenance_body(context, maintenance_id, snapshot)))
         return 201, told[-1].decode()
 
-    api.control.submit(request, ask.who.actor, once=ask.once, answer=answer)
-    return Answer(201, told[-1])
+    api.control.submit(request, context.caller.actor, once=context.once, answer=answer)
+    return Result(201, told[-1])
 
 
-def list_maintenances(api: Api, ask: Ask) -> Answer:
-    query, limit = ask.query, ask.query.limit
+def list_maintenances(api: Api, context: CallContext) -> Result:
+    query, limit = context.query, context.query.limit
     found = api.store.maintenances(
         MaintenanceQuery(
             statuses=query.status or tuple(MaintenanceStatus),
-            within=ask.who.within,
-            before=said_cursor(query.cursor, tuple[Moment, str]),
+            within=context.caller.within,
+            before=read_cursor(query.cursor, tuple[Moment, str]),
             limit=limit + 1,
         )
     )
     page, last = split_page(found, limit)
-    return told_page(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
+    return page_of(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
 
 
-class PartQuery(Said):
+class PartQuery(RequestBody):
     """Of its events, `limit` after the first `skip`; by default all."""
 
     skip: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
 
 
-def get_maintenance(api: Api, ask: Ask) -> Answer:
-    skip, limit = ask.query.skip, ask.query.limit
+def get_maintenance(api: Api, context: CallContext) -> Result:
+    skip, limit = context.query.skip, context.query.limit
     part = slice(skip, None if limit is None else skip + limit)
-    return told_ok(api.told_maintenance(ask, ask.path["id"], part=part))
+    return ok(api.maintenance_body(context, context.path["id"], part=part))
 
 
-def maintenance_verb(do: Callable[[Control, str, Actor], None]) -> Callable[[Api, Ask], Answer]:
-    def call(api: Api, ask: Ask) -> Answer:
-        do(api.control, ask.path["id"], ask.who.actor)
-        return told_ok(api.told_maintenance(ask, ask.path["id"]))
+def maintenance_verb(do: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:
+    def call(api: Api, context: CallContext) -> Result:
+        do(api.control, context.path["id"], context.caller.actor)
+        return ok(api.maintenance_body(context, context.path["id"]))
 
     return call

@@ -13,7 +13,7 @@ from forewarn.core.model import Event, Snapshot, Status
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, Focus, Store
 
-MAX_LOOKS = 64
+MAX_SNAPSHOTS = 64
 MAX_EVENTS = 50_000  # in all looks together
 
 Key = tuple[tuple[str, ...], tuple[str, ...]] | Focus
@@ -28,7 +28,7 @@ def _told(snapshot: Snapshot) -> bool:
     )
 
 
-class Looks:
+class SnapshotCache:
     def __init__(self, control: Control, store: Store) -> None:
         self._control = control
         self._store = store
@@ -72,5 +72,5 @@ class Looks:
         return newest[0].id if newest else 0
 
     def _forget(self) -> None:
-        while len(self._kept) > MAX_LOOKS or sum(len(kept.events) for kept in self._kept.values()) > MAX_EVENTS:
+        while len(self._kept) > MAX_SNAPSHOTS or sum(len(kept.events) for kept in self._kept.values()) > MAX_EVENTS:
             self._kept.popitem(last=False)

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from forewarn.core.errors import Invalid, ServiceError, TooManyStreams
 from forewarn.operator.api import views
-from forewarn.operator.api.access import Asking
+from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import HEADERS
 from forewarn.store import AuditQuery, Store
 
@@ -43,7 +43,7 @@ class Streams:
         for bell in self._bells:
             bell.set()
 
-    async def answer(self, request: Request, who: Asking, still_known: Callable[[], bool]) -> Response:
+    async def answer(self, request: Request, who: Identity, still_known: Callable[[], bool]) -> Response:
         last = request.headers.get("last-event-id", "")
         if last and not (last.isascii() and last.isdecimal() and len(last) < 19):
             raise Invalid(f"Last-Event-ID: {last[:40]!r} is not the id of an entry: use the last one you were sent")
@@ -53,7 +53,7 @@ class Streams:
         return Timely(lines, give_up)
 
     async def open(
-        self, who: Asking, last: int | None, still_known: Callable[[], bool]
+        self, who: Identity, last: int | None, still_known: Callable[[], bool]
     ) -> tuple[AsyncIterator[bytes], Callable[[], None]]:
         """From after `last`, or from now on, for as long as whoever asked is still known; and how its place is given up."""
         if len(self._bells) >= MAX_STREAMS or list(self._bells.values()).count(who.token_id) >= MAX_OF_ONE_TOKEN:

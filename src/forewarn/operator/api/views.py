@@ -69,7 +69,7 @@ def change_out(diff: fleet.Difference, *, dry_run: bool) -> bodies.FleetChange:
     return bodies.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
 
 
-class Telling:
+class EventBodies:
     """Events and maintenances as one caller may see them; `within` are the scopes of an owner, None for everybody else."""
 
     def __init__(self, snapshot: Snapshot, waiting: Mapping[str, tuple[Waiting, ...]], within: Collection[str] | None):

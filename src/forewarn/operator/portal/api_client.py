@@ -7,14 +7,14 @@ from urllib.parse import urlencode
 import msgspec
 
 from forewarn.core.errors import Forbidden
-from forewarn.operator.api.access import Asking
+from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import Call
-from forewarn.operator.api.context import JSON, Answer, Api, Ask, request_digest
+from forewarn.operator.api.context import JSON, Api, CallContext, Result, request_digest
 from forewarn.operator.api.dispatch import do, find, read_body, read_key, read_query
 
 
 class Desk:
-    def __init__(self, api: Api, who: Asking) -> None:
+    def __init__(self, api: Api, who: Identity) -> None:
         self.api = api
         self.who = who
 
@@ -38,12 +38,12 @@ class Desk:
 
     def _done(
         self, method: str, path: str, said: object, key: str | None, query: dict[str, Any]
-    ) -> tuple[Call, Answer]:
+    ) -> tuple[Call, Result]:
         call, names = find(method, path, self.who)
         items = list(_items(query))
         body = msgspec.json.encode(said) if said is not None else b""
-        ask = Ask(
-            who=self.who,
+        ask = CallContext(
+            caller=self.who,
             path=names,
             query=read_query(call, items),
             body=read_body(call, body, JSON),
