@@ -24,7 +24,7 @@ from forewarn.operator import http_limits
 from forewarn.operator.api import app as api
 from forewarn.service.settings import load
 from tests.app.test_serve import run, serving
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 STANDING = ["--store", "memory:", "--guest", "127.0.0.1:0"]
 
@@ -39,7 +39,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
-def place(home: House) -> tuple[str, int]:
+def place(home: RunningService) -> tuple[str, int]:
     host, _, port = home.url.partition("://")[2].rpartition(":")
     return host, int(port)
 
@@ -115,9 +115,9 @@ def test_a_key_with_a_password_is_not_asked_for(tmp_path: Path, pair: tuple[Path
 # -- who is asking
 
 
-def origin(home: House) -> str:
+def origin(home: RunningService) -> str:
     """Where the audit says that the last change came from, for a caller who says 203.0.113.9."""
-    home.ask(
+    home.request(
         "POST", "/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}},
         headers={"X-Forwarded-For": "203.0.113.9"},
     )  # fmt: skip
@@ -127,16 +127,16 @@ def origin(home: House) -> str:
 def test_whoever_says_they_were_forwarded_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on loopback, and not because a variable of uvicorn's says so."""
     monkeypatch.setitem(os.environ, "FORWARDED_ALLOW_IPS", "*")
-    with house() as home:
+    with running_service() as home:
         assert origin(home).startswith("127.0.0.1 by token")
 
 
 def test_a_proxy_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is one, on this machine or as the setting names it, and no other."""
     monkeypatch.setitem(os.environ, "FORWARDED_ALLOW_IPS", "*")
-    with house(behind_tls_proxy="true") as home:
+    with running_service(behind_tls_proxy="true") as home:
         assert origin(home).startswith("203.0.113.9 by token")
-    with house(behind_tls_proxy="true", operator_proxies="10.0.0.7") as home:
+    with running_service(behind_tls_proxy="true", operator_proxies="10.0.0.7") as home:
         assert origin(home).startswith("127.0.0.1 by token")
 
 
@@ -150,7 +150,7 @@ ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 def test_who_does_not_finish_a_head_is_closed(monkeypatch: pytest.MonkeyPatch, said: list[bytes]) -> None:
     """Silent from the beginning, in the middle, or after a first request."""
     monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.3)
-    with house() as home, socket.create_connection(place(home), timeout=3) as slow:
+    with running_service() as home, socket.create_connection(place(home), timeout=3) as slow:
         for piece in said:
             slow.sendall(piece)
             if piece == ASKED:
@@ -176,7 +176,7 @@ def _send_on(connection: socket.socket, piece: bytes, *, every_s: float = 0, tim
 def test_who_drips_a_head_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for the whole head: a byte now and then does not move it."""
     monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.5)
-    with house() as home, socket.create_connection(place(home), timeout=8) as slow:
+    with running_service() as home, socket.create_connection(place(home), timeout=8) as slow:
         slow.sendall(ASKED[:-4])
         with pytest.raises(OSError):
             _send_on(slow, b"x", every_s=0.05, times=100)
@@ -186,7 +186,7 @@ def test_who_drips_a_head_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline ends with the head: a stream lives on, and so does a slow body."""
     monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.3)
-    with house() as home, socket.create_connection(place(home), timeout=8) as slow:
+    with running_service() as home, socket.create_connection(place(home), timeout=8) as slow:
         body = json.dumps({"name": "slow", "role": "viewer"}).encode()
         head = f"POST /v1/tokens HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {home.token}\r\n"
         slow.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:5])
@@ -197,20 +197,20 @@ def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.MonkeyPatch
 
 def test_a_head_without_end_is_refused_and_a_large_body_is_not() -> None:
     """Heads are small; bodies have limits of their own."""
-    with house() as home:
+    with running_service() as home:
         with socket.create_connection(place(home), timeout=8) as large:
             large.sendall(b"GET /healthz HTTP/1.1\r\n")
             with pytest.raises(OSError):
                 _send_on(large, b"X-Filler: " + b"x" * 1_000 + b"\r\n", times=10_000)
         comment = "# " + "x" * 300_000 + "\n"
-        reply = home.ask("POST", "/v1/fleet?dry_run=true", comment, headers={"Content-Type": "application/toml"})
+        reply = home.request("POST", "/v1/fleet?dry_run=true", comment, headers={"Content-Type": "application/toml"})
         assert reply.status == 200, reply.raw
 
 
 def test_strangers_leave_guests_their_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many connections and no more; once they are gone, operators are answered again."""
     monkeypatch.setattr(http_limits, "MAX_CONNECTIONS", 10)
-    with house() as home:
+    with running_service() as home:
         before = _descriptors()
         with ExitStack() as many:
             ours = [many.enter_context(socket.create_connection(place(home), timeout=8)) for _ in range(50)]
@@ -224,11 +224,11 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def _until_healthy(home: House) -> None:
+def _until_healthy(home: RunningService) -> None:
     deadline_s = time.monotonic() + 5
     while time.monotonic() < deadline_s:
         try:
-            assert home.ask("GET", "/healthz").status == 200
+            assert home.request("GET", "/healthz").status == 200
         except (OSError, http.client.HTTPException):
             time.sleep(0.05)
         else:
@@ -249,14 +249,14 @@ def test_health_answers_while_every_thread_is_busy(monkeypatch: pytest.MonkeyPat
         return await run_in_threadpool(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(api, "run_in_threadpool", hang)
-    with house() as home:
-        askers = [threading.Thread(target=home.ask, args=("GET", "/v1/scopes")) for _ in range(40)]
+    with running_service() as home:
+        askers = [threading.Thread(target=home.request, args=("GET", "/v1/scopes")) for _ in range(40)]
         try:
             for asker in askers:
                 asker.start()
             for _ in askers:
                 assert inside.acquire(timeout=10)
-            assert home.ask("GET", "/healthz").status == 200
+            assert home.request("GET", "/healthz").status == 200
         finally:
             go.set()
             for asker in askers:
@@ -394,7 +394,7 @@ def test_stopping_takes_away_its_own_address_only(tmp_path: Path) -> None:
     """Somebody else who was started with the same folder stays findable."""
     path = tmp_path / "operator.url"
     for others, left in ((False, False), (True, True)):
-        with house(state_dir=str(tmp_path)) as home:
+        with running_service(state_dir=str(tmp_path)) as home:
             assert path.read_text().strip() == home.url
             if others:
                 path.write_text("http://127.0.0.1:1")

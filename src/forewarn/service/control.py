@@ -218,10 +218,10 @@ class Control:
         return ids[-1]
 
     def plan(
-        self, request: Request, actor: Actor, *, look: Callable[[Focus], Snapshot] | None = None
+        self, request: Request, actor: Actor, *, read: Callable[[Focus], Snapshot] | None = None
     ) -> tuple[str, Snapshot]:
-        """What `submit` would do now, and where the fleet would stand then; nothing is saved. `look` reads for the store."""
-        snapshot = (look or self._store.snapshot)(_focus_of(request.targets))
+        """Return the id and the snapshot that `submit` would lead to, without saving; `read` may replace `Store.snapshot`."""
+        snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
         maintenance_id, change = self._submitted(snapshot, request, self._clock.now(), actor)
         return maintenance_id, _applied(snapshot, change)
 
@@ -406,8 +406,8 @@ class Control:
         snapshot = self._store.snapshot(Focus(maintenances=(event.maintenance_id,)))
         return waiting_for(snapshot, event_id, self._clock.now())
 
-    def told(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
-        """What is known of these and of what they may wait for: one consistent look."""
+    def snapshot_around(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
+        """Return one consistent snapshot of these events and maintenances and of everything they may wait for."""
         ids = {event.maintenance_id for event in events if event.status in OPEN} | set(maintenances)
         return self._store.snapshot(Focus(maintenances=tuple(sorted(ids)), events=tuple(event.id for event in events)))
 

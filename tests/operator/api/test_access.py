@@ -17,14 +17,14 @@ from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.http_limits import GateSocket
 from forewarn.service.settings import load
 from tests.endpoint.serving import START
-from tests.operator.api.house import FLEET, House, folder_of, house
+from tests.support.running_service import FLEET, RunningService, running_service
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[House]:
-    with house() as running:
+def home() -> Iterator[RunningService]:
+    with running_service() as running:
         yield running
 
 
@@ -34,36 +34,36 @@ def place(call: Call, **names: str) -> str:
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
 @pytest.mark.parametrize("token", ["", "fw_wrong", "x" * 5_000])
-def test_without_a_known_token_there_is_nothing_but_401(home: House, call: Call, token: str) -> None:
+def test_without_a_known_token_there_is_nothing_but_401(home: RunningService, call: Call, token: str) -> None:
     """Before the path, the method, the parameters or the body are looked at."""
-    reply = home.ask(call.method, place(call) + "?nonsense=1", b"{" * 100, token=token)
+    reply = home.request(call.method, place(call) + "?nonsense=1", b"{" * 100, token=token)
     assert (reply.status, reply.code) == (401, "unauthorized")
     assert reply.headers["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize("path", ["/v1/none", "/v1/", "/v1/events/x/y/z", "/v1/stream"])
-def test_nor_anywhere_else_under_v1(home: House, path: str) -> None:
+def test_nor_anywhere_else_under_v1(home: RunningService, path: str) -> None:
     """What does not exist is no more told to strangers than what does."""
-    assert home.ask("GET", path, token="").status == 401
+    assert home.request("GET", path, token="").status == 401
 
 
 @pytest.fixture(scope="module")
-def tokens(home: House) -> dict[Role, str]:
+def tokens(home: RunningService) -> dict[Role, str]:
     return {role: home.token_of(role, *(["shop"] if role is Role.OWNER else []), name=role) for role in Role}
 
 
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
-def test_every_route_and_role(home: House, call: Call, role: Role, tokens: dict[Role, str]) -> None:
+def test_every_route_and_role(home: RunningService, call: Call, role: Role, tokens: dict[Role, str]) -> None:
     """403 for whom the table does not name, before anything else; whoever it names is asked what they want."""
-    reply = home.ask(call.method, place(call) + "?nonsense=1", b"{" * 100, token=tokens[role])
+    reply = home.request(call.method, place(call) + "?nonsense=1", b"{" * 100, token=tokens[role])
     if role in call.roles:
         assert reply.status in (400, 404, 422), reply.raw
     else:
         assert (reply.status, reply.code) == (403, "forbidden")
 
 
-def test_pages_answer_in_the_same_shape(home: House) -> None:
+def test_pages_answer_in_the_same_shape(home: RunningService) -> None:
     """Another method on a page, a slash too many, a path of nobody's."""
     for method, path, status in (
         ("POST", "/healthz", 405),
@@ -71,11 +71,11 @@ def test_pages_answer_in_the_same_shape(home: House) -> None:
         ("GET", "/v1/docs/", 404),
         ("GET", "/nothing", 404),
     ):
-        reply = home.ask(method, path)
+        reply = home.request(method, path)
         assert (reply.status, bool(reply.message)) == (status, True), path
-    page = home.ask("GET", "/v1/docs", token="")
+    page = home.request("GET", "/v1/docs", token="")
     assert (page.status, b"<title>forewarn: the API</title>" in page.raw) == (200, True)
-    assert home.ask("HEAD", "/v1/scopes").status == 200
+    assert home.request("HEAD", "/v1/scopes").status == 200
 
 
 def test_every_call_has_a_name_of_its_own() -> None:
@@ -86,10 +86,12 @@ def test_every_call_has_a_name_of_its_own() -> None:
 
 def test_an_owner_does_not_approve_what_operators_alone_may() -> None:
     """Where the scope says approval = operator, bringing it forward is not the tenant's."""
-    with house(FLEET.replace('kind = "availability-set"', 'kind = "availability-set"\napproval = "operator"')) as home:
+    with running_service(
+        FLEET.replace('kind = "availability-set"', 'kind = "availability-set"\napproval = "operator"')
+    ) as home:
         home.enable("blog")
         event = home.schedule("blog/db")["waves"][0]["events"][0]["id"]
-        refused = home.ask("POST", f"/v1/events/{event}/approve", token=home.token_of("owner", "blog"))
+        refused = home.request("POST", f"/v1/events/{event}/approve", token=home.token_of("owner", "blog"))
         assert (refused.status, "operators alone" in refused.message) == (403, True)
 
 
@@ -105,7 +107,7 @@ def test_the_table_gives_no_role_too_much() -> None:
 
 def test_an_owner_sees_and_touches_its_own_scopes_only() -> None:
     """Lists leave others out, single things of others do not exist, their scopes are refused."""
-    with house() as home:
+    with running_service() as home:
         home.enable("shop", "blog")
         owner = home.token_of("owner", "blog")
         everything = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
@@ -121,31 +123,31 @@ def test_an_owner_sees_and_touches_its_own_scopes_only() -> None:
         told = home.get(f"/v1/maintenances/{everything['id']}", token=owner)
         assert [e["scope"] for wave in told["waves"] for e in wave["events"]] == ["blog"]
         assert {m["scope"] for m in home.get("/v1/fleet", token=owner)["machines"]} == {"blog"}
-        assert home.ask("GET", f"/v1/maintenances/{foreign['id']}", token=owner).status == 404
-        assert home.ask("GET", f"/v1/events/{events['shop']}", token=owner).status == 404
-        assert home.ask("POST", f"/v1/events/{events['shop']}/approve", token=owner).status == 404
-        assert home.ask("GET", "/v1/scopes/shop", token=owner).status == 403
-        assert home.ask("POST", "/v1/scopes/shop/machines/web-0/restart", token=owner).status == 403
-        assert home.ask("GET", "/v1/scopes/none", token=owner).status == 403
-        assert "shop" not in home.ask("GET", "/v1/events", token=owner).raw.decode()
+        assert home.request("GET", f"/v1/maintenances/{foreign['id']}", token=owner).status == 404
+        assert home.request("GET", f"/v1/events/{events['shop']}", token=owner).status == 404
+        assert home.request("POST", f"/v1/events/{events['shop']}/approve", token=owner).status == 404
+        assert home.request("GET", "/v1/scopes/shop", token=owner).status == 403
+        assert home.request("POST", "/v1/scopes/shop/machines/web-0/restart", token=owner).status == 403
+        assert home.request("GET", "/v1/scopes/none", token=owner).status == 403
+        assert "shop" not in home.request("GET", "/v1/events", token=owner).raw.decode()
 
 
 def test_an_owner_cancels_user_events_but_not_the_platforms() -> None:
     """Its own restart, yes; a platform maintenance of its scope, no."""
-    with house() as home:
+    with running_service() as home:
         home.enable("blog")
         owner = home.token_of("owner", "blog")
         mine = home.post("/v1/scopes/blog/machines/db/restart", status=202, token=owner)
         theirs = home.schedule("blog/db")["waves"][0]["events"][0]
         assert home.post(f"/v1/events/{mine['id']}/cancel", token=owner)["status"] == "Cancelled"
-        refused = home.ask("POST", f"/v1/events/{theirs['id']}/cancel", token=owner)
+        refused = home.request("POST", f"/v1/events/{theirs['id']}/cancel", token=owner)
         assert (refused.status, refused.code) == (403, "forbidden")
-        assert home.post(f"/v1/events/{theirs['id']}/approve", token=owner)["approved_by"][0]["who"] == "somebody"
+        assert home.post(f"/v1/events/{theirs['id']}/approve", token=owner)["approved_by"][0]["who"] == "tester"
 
 
 def test_what_an_owner_waits_for_elsewhere_is_not_told() -> None:
     """That something is in the way, and of which kind; not what."""
-    with house() as home:
+    with running_service() as home:
         home.enable("shop", "blog")
         owner = home.token_of("owner", "blog")
         made = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
@@ -155,44 +157,44 @@ def test_what_an_owner_waits_for_elsewhere_is_not_told() -> None:
         assert reasons["wave"] == {"code": "wave", "message": "it waits for something outside your scopes"}
 
 
-def test_the_operators_token_is_the_users_alone(home: House) -> None:
+def test_the_operators_token_is_the_users_alone(home: RunningService) -> None:
     """Mode 0600, and neither it nor any other secret is in the database."""
-    path = folder_of(home) / "operator.token"
+    path = home.state_dir / "operator.token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     secret = home.token_of("viewer")
-    for file in folder_of(home).glob("forewarn.db*"):
+    for file in home.state_dir.glob("forewarn.db*"):
         assert secret.encode() not in file.read_bytes()
         assert home.token.encode() not in file.read_bytes()
 
 
 def test_a_revoked_operator_token_is_replaced_at_the_next_start() -> None:
     """What was revoked does not come back; the file has a new one."""
-    with house() as home:
+    with running_service() as home:
         other = home.token_of("operator", name="second")
         first = next(t for t in home.get("/v1/tokens", token=other)["items"] if t["name"] == "operator")
-        assert home.ask("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
-        _keep_operator_token(home.service, folder_of(home) / "operator.token")
-        fresh = (folder_of(home) / "operator.token").read_text().strip()
+        assert home.request("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
+        _keep_operator_token(home.service, home.state_dir / "operator.token")
+        fresh = (home.state_dir / "operator.token").read_text().strip()
         assert fresh != home.token
-        assert home.ask("GET", "/v1/scopes", token=fresh).status == 200
-        assert home.ask("GET", "/v1/scopes").status == 401
+        assert home.request("GET", "/v1/scopes", token=fresh).status == 200
+        assert home.request("GET", "/v1/scopes").status == 401
 
 
 def test_the_environments_token_is_an_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """`FOREWARN_TOKEN` where the service was started."""
     monkeypatch.setitem(os.environ, "FOREWARN_TOKEN", "a secret of my own")
-    with house() as home:
-        assert home.ask("GET", "/v1/tokens", token="a secret of my own").status == 200
+    with running_service() as home:
+        assert home.request("GET", "/v1/tokens", token="a secret of my own").status == 200
 
 
 def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is asked, in whatever way it fails."""
-    with caplog.at_level(logging.DEBUG), house() as home:
+    with caplog.at_level(logging.DEBUG), running_service() as home:
         secret = home.token_of("viewer")
         for token in (secret, home.token, "fw_wrong-but-somebodys"):
             for path in ("/v1/scopes", f"/v1/none?token={token}", "/v1/events?status=x"):
-                home.ask("GET", path, token=token)
-            home.ask("POST", "/v1/tokens", {"name": token, "role": "viewer"}, token=token)
+                home.request("GET", path, token=token)
+            home.request("POST", "/v1/tokens", {"name": token, "role": "viewer"}, token=token)
         logged = caplog.text
     for token in (secret, home.token, "fw_wrong-but-somebodys"):
         assert token not in logged
@@ -217,11 +219,11 @@ def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: int) -> None:
     """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
-    with house(token_free="true") as home:
-        assert not (folder_of(home) / "operator.token").exists()
+    with running_service(token_free="true") as home:
+        assert not (home.state_dir / "operator.token").exists()
         for path in ("/v1/scopes", "/readyz", "/metrics"):
-            assert home.ask("GET", path, headers=headers).status == status
-        assert home.ask("GET", "/healthz", headers=headers).status == 200  # says nothing of the fleet
+            assert home.request("GET", path, headers=headers).status == status
+        assert home.request("GET", "/healthz", headers=headers).status == 200  # says nothing of the fleet
 
 
 def test_the_environments_token_is_known_without_asking_the_store() -> None:
@@ -300,7 +302,7 @@ def test_off_loopback_needs_tls() -> None:
     assert load({"operator": "10.0.0.1:8170", "behind_tls_proxy": "true"}, {}).behind_tls_proxy
 
 
-def test_answers_leave_at_once(home: House) -> None:
+def test_answers_leave_at_once(home: RunningService) -> None:
     """On a connection that stays, no answer waits for an acknowledgement: what is accepted has TCP_NODELAY."""
     opened = [each for each in gc.get_objects() if isinstance(each, GateSocket) and each.fileno() >= 0]
     assert opened

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from forewarn.operator.api import stream
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 REBOOT = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
 
 
 @pytest.fixture
-def home() -> Iterator[House]:
-    with house() as running:
+def home() -> Iterator[RunningService]:
+    with running_service() as running:
         yield running
 
 
@@ -68,18 +68,18 @@ def home() -> Iterator[House]:
     ],
 )
 def test_bad_input_is_told_what_to_change(
-    home: House, method: str, path: str, body: object, status: int, says: str
+    home: RunningService, method: str, path: str, body: object, status: int, says: str
 ) -> None:
     """The status, the place and the sentence; and nothing was done."""
     before = home.get("/v1/audit")
-    reply = home.ask(method, path, body)
+    reply = home.request(method, path, body)
     assert (reply.status, says.lower() in reply.message.lower()) == (status, True), reply.raw
     assert home.get("/v1/audit") == before
 
 
-def test_a_body_has_a_limit(home: House) -> None:
+def test_a_body_has_a_limit(home: RunningService) -> None:
     """413, whether it says its size or not."""
-    assert home.ask("POST", "/v1/maintenances", b" " * 1_100_000).status == 413
+    assert home.request("POST", "/v1/maintenances", b" " * 1_100_000).status == 413
     place = urlsplit(home.url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=10)
     headers = {"Authorization": f"Bearer {home.token}", "Transfer-Encoding": "chunked"}
@@ -94,10 +94,10 @@ def test_a_body_has_a_limit(home: House) -> None:
     assert home.get("/v1/maintenances")["items"] == []
 
 
-def test_an_error_of_ours_says_nothing_of_its_inside(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_says_nothing_of_its_inside(home: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """500, with a word about where to look; the inside is in the log."""
     monkeypatch.setattr(home.service.store, "scopes_page", lambda _: 1 / 0)
-    broken = home.ask("GET", "/v1/scopes")
+    broken = home.request("GET", "/v1/scopes")
     assert (broken.status, broken.code) == (500, "internal")
     assert "division" not in broken.message
 
@@ -105,7 +105,7 @@ def test_an_error_of_ours_says_nothing_of_its_inside(home: House, monkeypatch: p
 # -- once
 
 
-def test_the_same_key_happens_once(home: House) -> None:
+def test_the_same_key_happens_once(home: RunningService) -> None:
     """The same status and body, for every call that creates; nothing is done a second time."""
     home.enable("shop", "blog")
     for path, body, status in (
@@ -115,81 +115,81 @@ def test_the_same_key_happens_once(home: House) -> None:
         ("/v1/tokens", {"name": "ci", "role": "viewer"}, 201),
     ):
         headers = {"Idempotency-Key": f"key-of-{path}"}
-        first = home.ask("POST", path, body, headers=headers)
+        first = home.request("POST", path, body, headers=headers)
         audit = home.get("/v1/audit")
-        second = home.ask("POST", path, body, headers=headers)
+        second = home.request("POST", path, body, headers=headers)
         assert first.status == status, first.raw
         assert (second.status, second.raw) == (first.status, first.raw), path
         assert home.get("/v1/audit") == audit
 
 
-def test_a_token_made_under_a_key_is_kept_sealed_for_a_day(home: House) -> None:
+def test_a_token_made_under_a_key_is_kept_sealed_for_a_day(home: RunningService) -> None:
     """Its secret works and is not in the database; after a day the key makes another one, and a revoked one stays revoked."""
     headers = {"Idempotency-Key": "k"}
     asked = {"name": "ci", "role": "viewer"}
-    made = home.ask("POST", "/v1/tokens", asked, headers=headers).json
-    assert home.ask("GET", "/v1/scopes", token=made["token"]).status == 200
-    home.ask("DELETE", f"/v1/tokens/{made['id']}")
+    made = home.request("POST", "/v1/tokens", asked, headers=headers).json
+    assert home.request("GET", "/v1/scopes", token=made["token"]).status == 200
+    home.request("DELETE", f"/v1/tokens/{made['id']}")
     home.post("/v1/clock/advance", {"seconds": 26 * 3600})
-    other = home.ask("POST", "/v1/tokens", asked, headers=headers)
+    other = home.request("POST", "/v1/tokens", asked, headers=headers)
     assert other.status == 201
     assert other.json["token"] != made["token"]
-    assert home.ask("GET", "/v1/scopes", token=made["token"]).status == 401
+    assert home.request("GET", "/v1/scopes", token=made["token"]).status == 401
     for file in home.service.settings.state_dir.glob("forewarn.db*"):
         assert made["token"].encode() not in file.read_bytes()
 
 
-def test_the_same_key_with_something_else_is_refused(home: House) -> None:
+def test_the_same_key_with_something_else_is_refused(home: RunningService) -> None:
     """409; another caller's key is another key."""
     headers = {"Idempotency-Key": "k"}
-    home.ask("POST", "/v1/maintenances", REBOOT, headers=headers)
-    refused = home.ask("POST", "/v1/maintenances", {**REBOOT, "description": "x"}, headers=headers)
+    home.request("POST", "/v1/maintenances", REBOOT, headers=headers)
+    refused = home.request("POST", "/v1/maintenances", {**REBOOT, "description": "x"}, headers=headers)
     assert (refused.status, refused.code) == (409, "idempotency_key_reused")
     other = home.token_of("operator")
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers, token=other).status == 201
+    assert home.request("POST", "/v1/maintenances", REBOOT, headers=headers, token=other).status == 201
 
 
-def test_what_was_answered_is_answered_whatever_has_changed_since(home: House) -> None:
+def test_what_was_answered_is_answered_whatever_has_changed_since(home: RunningService) -> None:
     """A name that was clear then need not be now."""
     headers = {"Idempotency-Key": "k"}
     asked = {"type": "Reboot", "targets": {"machines": ["db"]}}
-    first = home.ask("POST", "/v1/maintenances", asked, headers=headers)
-    home.ask("PUT", "/v1/scopes/shop/machines/db", {})
-    again = home.ask("POST", "/v1/maintenances", asked, headers=headers)
+    first = home.request("POST", "/v1/maintenances", asked, headers=headers)
+    home.request("PUT", "/v1/scopes/shop/machines/db", {})
+    again = home.request("POST", "/v1/maintenances", asked, headers=headers)
     assert (again.status, again.raw) == (201, first.raw)
 
 
-def test_a_dry_run_ignores_the_key(home: House) -> None:
+def test_a_dry_run_ignores_the_key(home: RunningService) -> None:
     """It neither uses it up nor answers from it."""
     headers = {"Idempotency-Key": "k"}
-    assert home.ask("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).status == 200
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).status == 201
-    assert home.ask("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).json["id"] is None
+    assert home.request("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).status == 200
+    assert home.request("POST", "/v1/maintenances", REBOOT, headers=headers).status == 201
+    assert home.request("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).json["id"] is None
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "a b"])
-def test_a_key_is_printable_and_short(home: House, key: str) -> None:
+def test_a_key_is_printable_and_short(home: RunningService, key: str) -> None:
     """400 otherwise."""
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers={"Idempotency-Key": key}).status == 400
+    assert home.request("POST", "/v1/maintenances", REBOOT, headers={"Idempotency-Key": key}).status == 400
 
 
-def test_a_key_that_races_itself_happens_once(home: House) -> None:
+def test_a_key_that_races_itself_happens_once(home: RunningService) -> None:
     """Twenty at once: one maintenance, twenty times the same answer."""
     headers = {"Idempotency-Key": "race"}
     with ThreadPoolExecutor(20) as pool:
-        replies = list(pool.map(lambda _: home.ask("POST", "/v1/maintenances", REBOOT, headers=headers), range(20)))
+        replies = list(pool.map(lambda _: home.request("POST", "/v1/maintenances", REBOOT, headers=headers), range(20)))
     assert {(reply.status, reply.raw) for reply in replies} == {(201, replies[0].raw)}
     assert len(home.get("/v1/maintenances")["items"]) == 1
 
 
-def test_a_key_is_forgotten_after_a_day(home: House) -> None:
+def test_a_key_is_forgotten_after_a_day(home: RunningService) -> None:
     """Kept for 24 hours; then it is a new one."""
     headers = {"Idempotency-Key": "old"}
-    first = home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"]
+    first = home.request("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"]
     home.post("/v1/clock/advance", {"seconds": 23 * 3600})
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] == first
+    assert home.request("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] == first
     home.post("/v1/clock/advance", {"seconds": 3 * 3600})
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] != first
+    assert home.request("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] != first
 
 
 # -- crowds
@@ -214,7 +214,7 @@ def test_five_hundred_approvals_at_once_are_one_start() -> None:
         for n, address in enumerate(addresses)
     )
     fleet = f'[[scopes]]\nname = "big"\nkind = "availability-set"\napproval = "all"\n{machines}\n'
-    with house(fleet) as home:
+    with running_service(fleet) as home:
         home.enable("big")
         made = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "big"}}, 201)
         event = made["waves"][0]["events"][0]["id"]
@@ -237,7 +237,7 @@ def test_five_hundred_approvals_at_once_are_one_start() -> None:
 class Listener:
     """Reads the stream in a thread; `entries` are what came, as (id, entry)."""
 
-    def __init__(self, home: House, last: int | None = None, token: str | None = None) -> None:
+    def __init__(self, home: RunningService, last: int | None = None, token: str | None = None) -> None:
         place = urlsplit(home.url)
         self._connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=10)
         headers = {"Authorization": f"Bearer {token or home.token}"}
@@ -268,7 +268,7 @@ class Listener:
         self._connection.close()
 
 
-def test_the_stream_tells_every_change(home: House) -> None:
+def test_the_stream_tells_every_change(home: RunningService) -> None:
     """As it happens, with the audit's entries, and from where one left off."""
     listener = Listener(home)
     home.schedule("shop/web-0")
@@ -282,7 +282,7 @@ def test_the_stream_tells_every_change(home: House) -> None:
     again.close()
 
 
-def test_an_owners_stream_is_of_its_scopes(home: House) -> None:
+def test_an_owners_stream_is_of_its_scopes(home: RunningService) -> None:
     """What happens elsewhere is not told."""
     home.enable("shop", "blog")
     listener = Listener(home, last=0, token=home.token_of("owner", "blog"))
@@ -292,11 +292,11 @@ def test_an_owners_stream_is_of_its_scopes(home: House) -> None:
     listener.close()
 
 
-def test_a_revoked_tokens_stream_ends(home: House) -> None:
+def test_a_revoked_tokens_stream_ends(home: RunningService) -> None:
     """Nothing that happens after its end is told."""
     made = home.post("/v1/tokens", {"name": "ci", "role": "viewer"}, 201)
     listener = Listener(home, token=made["token"])
-    home.ask("DELETE", f"/v1/tokens/{made['id']}")
+    home.request("DELETE", f"/v1/tokens/{made['id']}")
     assert listener.to_the_end() == []
     listener.close()
 
@@ -304,9 +304,9 @@ def test_a_revoked_tokens_stream_ends(home: House) -> None:
 def test_a_wave_of_a_thousand_is_told_in_little() -> None:
     """What its events wait for is looked at once and named in part: it grows with the wave, not with its square."""
     machines = "\n".join(f'[[machines]]\nscope = "big"\nname = "vm-{n}"' for n in range(1_000))
-    with house(f'[[scopes]]\nname = "big"\nkind = "availability-set"\n{machines}\n') as home:
+    with running_service(f'[[scopes]]\nname = "big"\nkind = "availability-set"\n{machines}\n') as home:
         home.enable("big")
-        reply = home.ask("POST", "/v1/maintenances", {"type": "Preempt", "targets": {"scope": "big"}})
+        reply = home.request("POST", "/v1/maintenances", {"type": "Preempt", "targets": {"scope": "big"}})
         assert reply.status == 201
         assert len(reply.raw) < 2_000_000
         events = reply.json["waves"][0]["events"]
@@ -316,12 +316,12 @@ def test_a_wave_of_a_thousand_is_told_in_little() -> None:
         assert len(wave["events"]) == 10
 
 
-def test_streams_have_a_limit(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_have_a_limit(home: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is told to come later, and a bad place to begin is refused."""
     monkeypatch.setattr(stream, "MAX_STREAMS", 1)
     listener = Listener(home)
-    refused = home.ask("GET", "/v1/stream")
+    refused = home.request("GET", "/v1/stream")
     assert (refused.status, refused.code) == (503, "too_many_streams")
     listener.close()
     for last in ("x", "\xb2"):
-        assert home.ask("GET", "/v1/stream", headers={"Last-Event-ID": last}).status == 400
+        assert home.request("GET", "/v1/stream", headers={"Last-Event-ID": last}).status == 400

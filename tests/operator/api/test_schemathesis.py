@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from forewarn.operator.api.calls import CALLS
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 SEED = os.environ.get("TEST_SEED", "1")
 EXAMPLES = 12
 
 
-def known(home: House) -> dict[str, str]:
+def known(home: RunningService) -> dict[str, str]:
     """Things that exist, for half of the run: random ids never reach far."""
     home.enable("shop", "blog")
     made = home.schedule("shop/web-0", "shop/web-1")
@@ -31,7 +31,7 @@ def known(home: House) -> dict[str, str]:
     }
 
 
-def explore(home: House, folder: Path, ids: dict[str, str]) -> None:
+def explore(home: RunningService, folder: Path, ids: dict[str, str]) -> None:
     config = [f"seed = {SEED}"]
     for noun, value in ids.items():
         config += [
@@ -62,6 +62,6 @@ def explore(home: House, folder: Path, ids: dict[str, str]) -> None:
 @pytest.mark.parametrize("with_ids", [False, True], ids=["strangers' ids", "known ids"])
 def test_every_answer_is_as_described(tmp_path: Path, with_ids: bool) -> None:
     """Made-up requests, right and wrong, for every call."""
-    with house() as home:
+    with running_service() as home:
         explore(home, tmp_path, known(home) if with_ids else {})
-        assert home.ask("GET", "/healthz").status == 200
+        assert home.request("GET", "/healthz").status == 200

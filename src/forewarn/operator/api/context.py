@@ -94,14 +94,14 @@ class Api:
         return event
 
     def event_bodies(self, context: CallContext, events: Sequence[Event]) -> list[bodies.EventOut]:
-        snapshot = self.snapshots.told(events=events)
+        snapshot = self.snapshots.around(events=events)
         waiting = self.control.waiting(snapshot, [e.id for e in events if e.id in snapshot.events])
         telling = views.EventBodies(snapshot, waiting, context.caller.within)
         return [telling.event(snapshot.events[e.id]) for e in events if e.id in snapshot.events]
 
     def event_body(self, context: CallContext, event_id: str) -> bodies.EventOut:
         event, order = self.control.event(event_id)
-        snapshot = self.snapshots.told(events=[event])
+        snapshot = self.snapshots.around(events=[event])
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
@@ -116,7 +116,7 @@ class Api:
         self, context: CallContext, maintenance_id: str, snapshot: Snapshot | None = None, *, part: slice = WHOLE
     ) -> bodies.MaintenanceOut:
         """`part` of its events, in their order."""
-        snapshot = snapshot or self.snapshots.told(maintenances=[maintenance_id])
+        snapshot = snapshot or self.snapshots.around(maintenances=[maintenance_id])
         maintenance = snapshot.maintenances.get(maintenance_id)
         events = [
             e for e in snapshot.events.values() if e.maintenance_id == maintenance_id and context.caller.sees(e.scope)
@@ -129,7 +129,7 @@ class Api:
 
     def plan_body(self, context: CallContext, request: Request) -> bodies.MaintenanceOut:
         """What would be done, and what of others is in its way now; nothing is saved."""
-        maintenance_id, snapshot = self.control.plan(request, context.caller.actor, look=self.snapshots.at)
+        maintenance_id, snapshot = self.control.plan(request, context.caller.actor, read=self.snapshots.of)
         return views.as_plan(self.maintenance_body(context, maintenance_id, snapshot))
 
     def targets(self, said: bodies.TargetsIn) -> Targets:

@@ -46,7 +46,7 @@ def list_orders(api: Api, context: CallContext) -> Result:
 
 def _orders_of(api: Api, context: CallContext) -> Result:
     """At most as many as a maintenance has events, in their order: one page."""
-    snapshot = api.control.told(maintenances=[context.query.maintenance])
+    snapshot = api.control.snapshot_around(maintenances=[context.query.maintenance])
     wanted = context.query.state or tuple(OrderState)
     told = [
         views.order_out(order, event)
