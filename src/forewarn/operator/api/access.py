@@ -42,6 +42,10 @@ class Identity:
     def sees(self, scope: str) -> bool:
         return self.within is None or scope in self.within
 
+    @property
+    def sees_tokens(self) -> bool:
+        return self.role is Role.OPERATOR
+
     def require_scope(self, scope: str) -> None:
         if not self.sees(scope):
             raise Forbidden(f"scope {scope} is not among yours: {', '.join(self.within or ())}")

@@ -1,13 +1,16 @@
 """The audit, the tokens and the clock."""
 
+from typing import Annotated
+
 import msgspec
 
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.model import (
     Token,
 )
-from forewarn.operator.api import bodies, views
+from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
+from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
     Api,
     CallContext,
@@ -25,6 +28,22 @@ from forewarn.store import (
     AuditQuery,
     Focus,
 )
+
+# -- finding things
+
+
+class ResolveQuery(RequestBody):
+    """The text, and which kinds of things it may mean: all kinds unless some are named."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=resolver.MAX_TEXT_CHARS)]
+    kind: tuple[resolver.Kind, ...] = ()
+
+
+def resolve(api: Api, context: CallContext) -> Result:
+    query = context.query
+    matches, more = resolver.resolve(api.store, context.caller, query.text, query.kind or tuple(resolver.Kind))
+    return ok(bodies.MatchesOut(matches=[bodies.MatchOut(kind=m.kind, id=m.id) for m in matches], more=more))
+
 
 # -- audit, tokens, clock
 

@@ -19,6 +19,7 @@ from forewarn.core.model import (
     Source,
     Status,
 )
+from forewarn.operator.api.resolver import Kind
 
 MAX_LIST = 10_000
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -363,6 +364,20 @@ class HeldOut(ResponseBody):
     trusted: datetime
     noticed: datetime
     jumped_s: int
+
+
+class MatchOut(ResponseBody):
+    """Something that was found; a machine's id is `scope/name`."""
+
+    kind: Kind
+    id: str
+
+
+class MatchesOut(ResponseBody):
+    """What a text may mean, exact matches first; `more` where there are more than are listed."""
+
+    matches: list[MatchOut]
+    more: bool
 
 
 class CountsOut(ResponseBody):

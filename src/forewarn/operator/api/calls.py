@@ -165,6 +165,11 @@ CALLS: tuple[Call, ...] = (
         takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token,
     ),
     _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
+    _get(
+        "/v1/resolve", admin.resolve, bodies.MatchesOut,
+        "What a text may mean: a machine's or scope's name, or the first 8 characters of an id or more.",
+        query=admin.ResolveQuery,
+    ),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "How many open events, scopes and machines there are."),
     _get("/v1/clock", admin.get_clock, bodies.ClockOut, "The service's time."),
     _post("/v1/clock/confirm", admin.confirm_clock, bodies.ClockOut, "A clock that jumped forward is right: go on by it."),

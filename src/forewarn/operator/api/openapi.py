@@ -87,10 +87,11 @@ def _path_parameters(call: Call) -> list[dict[str, Any]]:
 
 
 def _query_parameters(call: Call, components: dict[str, Any]) -> list[dict[str, Any]]:
-    properties = components[call.query.__name__]["properties"]
+    described = components[call.query.__name__]
+    required = described.get("required", ())
     return [
-        {"name": name, "in": "query", "required": False, "schema": schema, "style": "form", "explode": True}
-        for name, schema in properties.items()
+        {"name": name, "in": "query", "required": name in required, "schema": schema, "style": "form", "explode": True}
+        for name, schema in described["properties"].items()
     ]
 
 
