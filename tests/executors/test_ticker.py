@@ -657,13 +657,17 @@ def test_one_machine_is_changed_without_reading_the_whole_fleet() -> None:
 
 def test_a_scaled_clock_runs_fast_and_jumps_forward_only() -> None:
     """An hour at 3600x passes in a second; moving to the past is no step back."""
-    clock = ScaledClock(START, 3_600)
-    wait_s = clock.seconds_until(START + timedelta(hours=1))
-    assert wait_s is not None
-    assert 0.5 < wait_s <= 1.0
+    now_s = 1_000.0
+    clock = ScaledClock(START, 3_600, monotonic=lambda: now_s)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 1.0
+    now_s += 0.25
+    assert clock.now() == START + timedelta(minutes=15)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 0.75
     clock.move_to(START + timedelta(days=1))
     clock.move_to(START)
-    assert clock.now() >= START + timedelta(days=1)
+    assert clock.now() == START + timedelta(days=1)
+    now_s += 1.0
+    assert clock.now() == START + timedelta(days=1, hours=1)
 
 
 def test_a_manual_clock_stands_still() -> None:
