@@ -40,7 +40,7 @@ def database_server(folder: Path) -> Iterator[Server]:
     try:
         yield server
     finally:
-        server.kill()
+        server.close()
 
 
 class Node:

@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.folders import folder_for_every_user
 from tests.integration.handlers.loopback import clean
 from tests.support.waiting import until
 
@@ -157,8 +157,7 @@ class Cluster:
 @contextmanager
 def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1, synchronous: bool = False) -> Iterator[Cluster]:
     """Running, its first member leading and streaming to the others, one of which confirms every commit if `synchronous`."""
-    folder = Path(tempfile.mkdtemp(prefix="patroni-"))
-    folder.chmod(0o711)
+    folder = folder_for_every_user("patroni-")
     etcd = _etcd(folder)
     members = [Member(folder, n, ttl_s=ttl_s, loop_s=loop_s, synchronous=synchronous) for n in range(count)]
     cluster = Cluster(folder, members)

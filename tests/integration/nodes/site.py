@@ -14,7 +14,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from tests.folders import folder_for_every_user
 from tests.integration.handlers.loopback import alone, clean
 from tests.integration.handlers.patronis import AS_POSTGRES
 from tests.support.waiting import until
@@ -181,8 +181,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 @contextmanager
 def a_site() -> Iterator[Site]:
     """A network and a folder; nothing runs yet."""
-    folder = Path(tempfile.mkdtemp(prefix="site-"))
-    folder.chmod(0o755)
+    folder = folder_for_every_user("site-")
     try:
         with alone(), ExitStack() as stack:
             for address in (*DATABASES, *OPERATORS, *GUESTS, *MACHINES, *MORE, BALANCER, ENDPOINT, STRANGER):
