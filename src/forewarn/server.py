@@ -34,7 +34,7 @@ from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.follower import Follower
 from forewarn.health import Health
-from forewarn.node import GuestParts, Node, follow, try_to_write
+from forewarn.node import REAL, GuestParts, Node, Times, follow, try_to_write
 from forewarn.place import Place
 from forewarn.private import check_tls, make_folder, read_private, write_private
 from forewarn.settings import Settings, is_postgres, on_loopback, store_path
@@ -158,6 +158,7 @@ class Service(Node):
         store: Store | None = None,
         new_id: Callable[[], str] = new_id,
         node: str = "",
+        times: Times = REAL,
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
@@ -168,7 +169,7 @@ class Service(Node):
         try:
             store.hold()
             if shared is not None:
-                follower, clock = follow(shared)
+                follower, clock = follow(shared, times)
             elif clock is None:
                 lived = [s.changed for s in store.scopes().values() if s.changed is not None]
                 clock = _clock_of(settings, floor=max(lived, default=None))
@@ -192,6 +193,7 @@ class Service(Node):
             may_tick=settings.role != "guest",
             alone=self.place.alone if self.place is not None else lambda: nullcontext(False),
             pause=_pause,
+            times=times,
         )
         self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if isinstance(executor, CommandExecutor):
@@ -226,7 +228,7 @@ class GuestSide(GuestParts):
         super().__init__(
             service,
             ThreadPoolExecutor(1, thread_name_prefix="writer"),
-            Loop(),
+            Loop(service.times.monotonic),
             limits=limits_of(settings),
             trust=trust_of(settings),
             max_stale_s=settings.max_stale_s,
