@@ -11,6 +11,7 @@ import pytest
 
 from forewarn.core.model import Actor, Status
 from forewarn.web.loop import Loop
+from tests.patience import PATIENCE_S
 from tests.web.fuzzing import Judged, Verdict, corpus, judge, make_input, read_answers
 from tests.web.serving import OPERATOR, WEB_0, serving
 from tests.web.wire import Wire, World, settle
@@ -20,7 +21,6 @@ INPUTS = 20_000
 SOCKET_INPUTS = 400
 # The same inputs every day, others in every soak; a failure names the seed that repeats it.
 SEED = int(os.environ.get("TEST_SEED", "0")) or (1 if BUDGET == 1 else random.SystemRandom().randrange(2, 2**32))
-ANSWER_WITHIN_S = 5.0
 
 
 def check(received: bytes, verdicts: list[Judged], *, finished: bool, waiting: bool) -> Counter[str]:
@@ -122,7 +122,7 @@ def exchange(port: int, pieces: list[bytes]) -> bytes:
     """Send, close our half, and read to the end."""
     with socket.socket() as client:
         client.bind((WEB_0, 0))
-        client.settimeout(ANSWER_WITHIN_S)
+        client.settimeout(PATIENCE_S)
         client.connect(("127.0.0.1", port))
         received = b""
         try:
