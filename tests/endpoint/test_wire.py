@@ -11,8 +11,10 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from forewarn.endpoint import sockets as wires
-from forewarn.endpoint.loop import IN, OUT, Loop
+from forewarn.endpoint.loop import IN, OUT
 from forewarn.endpoint.sockets import Listener, Transport, Wire
+from tests.endpoint.wire import HandClock
+from tests.support.waiting import PATIENCE_S
 
 MUCH = b"x" * 20_000_000
 
@@ -59,7 +61,8 @@ class Pair:
     """A listener on a loop that turns when asked, and clients of it."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.clock = HandClock()
+        self.loop = self.clock.loop
         self.open = ExitStack()
         self.guest = Recorder()
         listening = socket.create_server(("127.0.0.1", 0))
@@ -74,10 +77,10 @@ class Pair:
         return client
 
     def call(self) -> socket.socket:
-        return self.open.enter_context(socket.create_connection(self.address, timeout=5))
+        return self.open.enter_context(socket.create_connection(self.address, timeout=PATIENCE_S))
 
     def turn_until(self, true: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + PATIENCE_S
         while not true():
             assert time.monotonic() < deadline_s, self.guest.told
             self.loop.turn(0.01)
@@ -100,7 +103,7 @@ def read_all(pair: Pair, client: socket.socket) -> int:
     """How much the client gets to read until the end, the loop turning meanwhile."""
     client.setblocking(False)
     got = 0
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         pair.loop.turn()
         try:
@@ -328,13 +331,16 @@ def test_out_of_descriptors(
     real = pair.listener._socket
     client = pair.call()
     with caplog.at_level(logging.WARNING):
-        pair.listener._socket = Failing(real, number)  # type: ignore[assignment]
+        failing = Failing(real, number)
+        pair.listener._socket = failing  # type: ignore[assignment]
+        pair.turn_until(lambda: failing.tried == 1)
         pair.turn_a_while()
-        assert len(caplog.records) == 1
+        assert failing.tried == len(caplog.records) == 1
         assert f"{os.strerror(number)}; trying again in 1 s" in caplog.text
     pair.listener._socket = real
     pair.guest.on_data = lambda _: pair.guest.transport.write(b"at last")
     client.sendall(b"x")
+    pair.clock.now_s += 1.0
     pair.turn_until(lambda: pair.guest.data == b"x")
     assert client.recv(10) == b"at last"
     pair.guest.transport.abort()
@@ -353,6 +359,5 @@ def test_one_that_left_at_the_door_keeps_nobody_waiting(
         pair.turn_until(lambda: failing.tried == 1)
     assert [record.getMessage() for record in caplog.records] == [f"a guest could not be let in: {os.strerror(number)}"]
     pair.listener._socket = real
-    pair.loop.turn(1.0)
-    assert pair.guest.told == ["made"]
+    pair.turn_until(lambda: pair.guest.told == ["made"])
     pair.guest.transport.abort()

@@ -25,7 +25,7 @@ from pathlib import Path
 import uvicorn
 
 from forewarn.app.health import Health, guest_counts
-from forewarn.app.node import GuestParts, Node, follow, try_to_write
+from forewarn.app.node import REAL, GuestParts, Node, Times, follow, try_to_write
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
 from forewarn.core.model import Actor, Role, Token
@@ -38,17 +38,6 @@ from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
-from forewarn.operator.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
-from forewarn.operator.api.app import api_routes
-from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.api.context import Api
-from forewarn.operator.api.stream import Streams
-from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
-from forewarn.operator.monitoring import operator_app
-from forewarn.operator.portal.app import Portal
-from forewarn.operator.portal.sessions import Sessions
-from forewarn.operator.portal.visit import House
-from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import check_tls, make_folder, read_private, write_private
 from forewarn.service.settings import Settings, is_postgres, on_loopback, store_path
@@ -158,6 +147,7 @@ class Service(Node):
         store: Store | None = None,
         new_id: Callable[[], str] = new_id,
         node: str = "",
+        times: Times = REAL,
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
@@ -168,7 +158,7 @@ class Service(Node):
         try:
             store.hold()
             if shared is not None:
-                follower, clock = follow(shared)
+                follower, clock = follow(shared, times)
             elif clock is None:
                 lived = [s.changed for s in store.scopes().values() if s.changed is not None]
                 clock = _clock_of(settings, floor=max(lived, default=None))
@@ -192,6 +182,7 @@ class Service(Node):
             may_tick=settings.role != "guest",
             alone=self.place.alone if self.place is not None else lambda: nullcontext(False),
             pause=_pause,
+            times=times,
         )
         self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if isinstance(executor, CommandExecutor):
@@ -226,7 +217,7 @@ class GuestSide(GuestParts):
         super().__init__(
             service,
             ThreadPoolExecutor(1, thread_name_prefix="writer"),
-            Loop(),
+            Loop(service.times.monotonic),
             limits=limits_of(settings),
             trust=trust_of(settings),
             max_stale_s=settings.max_stale_s,
