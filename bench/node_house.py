@@ -34,8 +34,7 @@ DURABLE = {
 @contextmanager
 def database_server(folder: Path) -> Iterator[Server]:
     """In the bench's own folder, which is on a disk."""
-    for each in (folder, folder.parent):
-        each.chmod(0o755)  # the server is another user's where this one is root
+    folder.chmod(0o755)  # the server is another user's where this one is root
     server = Server(folder / "postgres", **DURABLE).make().start()
     try:
         yield server
