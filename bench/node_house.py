@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.store.servers import Server
 
 from bench.measure import resident_bytes, spent_cpu_s
-from bench.subjects import LIMITS, free_port
+from bench.subjects import LIMITS
 
 TOKEN = "an-operator-of-these-benches"
 STOP_WITHIN_S = 30.0
@@ -90,7 +90,7 @@ def _port(url: str) -> int:
 
 def serve_command(store: str, state: Path) -> list[str]:
     flags = ["--store", store, "--state-dir", str(state), "--operator", "127.0.0.1:0", "--log-level", "error"]
-    return [sys.executable, "-m", "forewarn", "serve", *flags, "--guest", f"127.0.0.1:{free_port()}"]
+    return [sys.executable, "-m", "forewarn", "serve", *flags, "--guest", "127.0.0.1:0"]
 
 
 @contextmanager
