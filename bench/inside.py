@@ -97,6 +97,10 @@ class House:
         return {"asked_s": asked_s, "rung_s": self._rung_s, "returned_s": time.monotonic()}
 
     def batches(self) -> dict[str, object]:
+        """How long each batch took. The last guest may have its answer before the loop has noted the last batch."""
+        noted = threading.Event()
+        self.guest_side.listener._loop.call_from_thread(noted.set)
+        noted.wait()
         return {"batches_s": self._batches_s, "most_begun": self._most_begun}
 
     def _look_for_a_poll(self) -> None:
