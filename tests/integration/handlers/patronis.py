@@ -127,7 +127,15 @@ class Cluster:
 
     @property
     def leader(self) -> Member:
-        return next(each for each in self.members if each.role in ("master", "primary"))
+        """The member that leads, once there is one that answers."""
+        leading: list[Member] = []
+
+        def found() -> bool:
+            leading.extend(each for each in self.members if each.role in ("master", "primary"))
+            return bool(leading)
+
+        until(found, WITHIN_S)
+        return leading[0]
 
     @property
     def ready(self) -> bool:
