@@ -18,6 +18,7 @@ from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, Change, EventType, Request, Scope, Snapshot, Targets
 from forewarn.endpoint.loop import Loop
+from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import Focus, Seen, Sighting
 from forewarn.store.memory import MemoryStore

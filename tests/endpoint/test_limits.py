@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from forewarn.endpoint import connection
+from forewarn.endpoint import connection as connections
 from forewarn.endpoint.loop import IN
 from forewarn.endpoint.sockets import Wire
 from tests.endpoint.serving import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status
@@ -18,14 +18,14 @@ def much_to_say(served: Serving) -> None:
         served.reboot("shop", "web-0", description="x" * 1_000)
 
 
-def only_connection(served: Serving) -> connection.Connection:
+def only_connection(served: Serving) -> connections.Connection:
     until(lambda: len(served.guests.connections) == 1)
     (connection,) = served.guests.connections
-    assert isinstance(connection, connection.Connection)
+    assert isinstance(connection, connections.Connection)
     return connection
 
 
-def not_read(connection: connection.Connection) -> Callable[[], bool]:
+def not_read(connection: connections.Connection) -> Callable[[], bool]:
     """Whether the listener reads nothing of this connection now."""
     wire = connection.transport
     assert isinstance(wire, Wire)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from forewarn.app.server import Service, limits_of, trust_of
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, Request, Targets
 from forewarn.endpoint.connection import Connection

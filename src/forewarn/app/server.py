@@ -38,6 +38,17 @@ from forewarn.executors import Executor
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.operator.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
+from forewarn.operator.api.app import api_routes
+from forewarn.operator.api.calls import CALLS, Call
+from forewarn.operator.api.context import Api
+from forewarn.operator.api.stream import Streams
+from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
+from forewarn.operator.monitoring import operator_app
+from forewarn.operator.portal.app import Portal
+from forewarn.operator.portal.sessions import Sessions
+from forewarn.operator.portal.visit import House
+from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import check_tls, make_folder, read_private, write_private
 from forewarn.service.settings import Settings, is_postgres, on_loopback, store_path
