@@ -28,7 +28,7 @@ from the code by `scripts/reference.py`.
 CLI_HEAD = """# The command line
 
 What `--help` says of every command. This page is made from the code by `scripts/reference.py`;
-[operating](../operating.md#the-command-line) shows the commands at work.
+[operating](../guide/operating.md#the-command-line) shows the commands at work.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server is not reachable.
 """

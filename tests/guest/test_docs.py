@@ -68,5 +68,5 @@ def test_the_sdks_example_runs() -> None:
 def test_both_pages_are_found_from_the_first() -> None:
     """In the README's table."""
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert "](docs/agent.md)" in readme
-    assert "](docs/sdk.md)" in readme
+    assert "](docs/guide/agent.md)" in readme
+    assert "](docs/guide/sdk.md)" in readme

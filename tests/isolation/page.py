@@ -1,10 +1,10 @@
-"""What docs/networking.md prints, for the tests to run: a block is found by its heading and its first line, a comment."""
+"""What docs/guide/networking.md prints, for the tests to run: a block is found by its heading and its first line, a comment."""
 
 import re
 import shlex
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "networking.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "networking.md"
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

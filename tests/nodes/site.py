@@ -1,4 +1,4 @@
-"""The deployment of docs/nodes.md on one machine: every file and command as printed, but for where files lie.
+"""The deployment of docs/guide/nodes.md on one machine: every file and command as printed, but for where files lie.
 
 Its addresses are those of a loopback in a network of its own. What the page leaves to others (etcd, certificates) is here.
 """
@@ -26,7 +26,7 @@ from tests.handlers.loopback import alone, clean
 from tests.handlers.patronis import AS_POSTGRES
 from tests.patience import until
 
-PAGE = Path(__file__).parents[2] / "docs" / "nodes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "nodes.md"
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATABASES, OPERATORS, GUESTS = (
     ("10.20.0.11", "10.20.0.12", "10.20.0.13"),

@@ -1,4 +1,4 @@
-"""docs/nodes.md is true: its deployment runs as printed, and its tables say what the code does."""
+"""docs/guide/nodes.md is true: its deployment runs as printed, and its tables say what the code does."""
 
 import json
 import re
