@@ -61,12 +61,12 @@ def test_the_sdks_example_runs() -> None:
     code = example.replace("from forewarn.guest import Client\n", "")
     made = Client("10.0.0.1", transport=endpoint.transport, time=clock)
     with contextlib.suppress(Enough):
-        exec(compile(code, "docs/sdk.md", "exec"), {"Client": lambda: made})
+        exec(compile(code, "docs/guide/sdk.md", "exec"), {"Client": lambda: made})
     assert len(endpoint.approved) == 1
 
 
 def test_both_pages_are_found_from_the_first() -> None:
-    """In the README's table."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert "](docs/agent.md)" in readme
-    assert "](docs/sdk.md)" in readme
+    """The README or the index of the documentation links to them."""
+    first = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
+    for page in ("agent", "sdk"):
+        assert re.search(rf"\]\((docs/)?guide/{page}\.md\)", first), page

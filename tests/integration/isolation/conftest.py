@@ -1,4 +1,4 @@
-"""The two sites of docs/networking.md, built with its own commands, once for each file of tests."""
+"""The two sites of docs/guide/networking.md, built with its own commands, once for each file of tests."""
 
 import subprocess
 from collections.abc import Iterator
