@@ -15,7 +15,7 @@ import pytest
 from scripts.build_dist import build
 
 ROOT = Path(__file__).parent.parent.parent
-TUTORIAL = ROOT / "docs" / "testing-your-app.md"
+TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITHIN_S = 100
 

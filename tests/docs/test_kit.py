@@ -9,8 +9,8 @@ from forewarn.testing.scenarios import SETTINGS, parse_scenario, scenario, scena
 from forewarn.testing.scenarios.playing import play_alone
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = (ROOT / "docs/scenarios.md").read_text("utf-8")
-CONFORM = (ROOT / "docs/conform.md").read_text("utf-8")
+SCENARIOS = (ROOT / "docs/guide/scenarios.md").read_text("utf-8")
+CONFORM = (ROOT / "docs/guide/conformance.md").read_text("utf-8")
 
 
 def test_every_scenario_stands_on_its_page() -> None:

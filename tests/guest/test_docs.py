@@ -15,8 +15,8 @@ from forewarn.guest.steps import Run
 from tests.guest.talking import Endpoint, MovedTime
 
 ROOT = Path(__file__).parents[2]
-AGENT = (ROOT / "docs/agent.md").read_text("utf-8")
-SDK = (ROOT / "docs/sdk.md").read_text("utf-8")
+AGENT = (ROOT / "docs/guide/agent.md").read_text("utf-8")
+SDK = (ROOT / "docs/guide/sdk.md").read_text("utf-8")
 
 
 def test_the_whole_agent_toml_is_read() -> None:
@@ -61,12 +61,12 @@ def test_the_sdks_example_runs() -> None:
     code = example.replace("from forewarn.guest import Client\n", "")
     made = Client("10.0.0.1", transport=endpoint.transport, time=clock)
     with contextlib.suppress(Enough):
-        exec(compile(code, "docs/sdk.md", "exec"), {"Client": lambda: made})
+        exec(compile(code, "docs/guide/sdk.md", "exec"), {"Client": lambda: made})
     assert len(endpoint.approved) == 1
 
 
 def test_both_pages_are_found_from_the_first() -> None:
     """In the README's table."""
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert "](docs/agent.md)" in readme
-    assert "](docs/sdk.md)" in readme
+    assert "](docs/guide/agent.md)" in readme
+    assert "](docs/guide/sdk.md)" in readme

@@ -19,7 +19,7 @@ from tests.handlers.patronis import AS_POSTGRES, BINARIES
 from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/handlers/recipes.md").read_text("utf-8")
+PAGE = (ROOT / "docs/guide/handlers/recipes.md").read_text("utf-8")
 RECIPES: dict[str, str] = dict(re.findall(r"^## ([^\n]*)\n\n```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
 # Every stand-in writes down how it was called, and fails when the call has in it what `fails` says.
 STAND_IN = """#!/bin/sh

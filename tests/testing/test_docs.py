@@ -12,7 +12,7 @@ from forewarn.testing.control_api import emulator_calls
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "emulator.md").read_text("utf-8")
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "guide" / "emulator.md").read_text("utf-8")
 
 
 def block(language: str, containing: str) -> str:
