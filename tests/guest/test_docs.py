@@ -15,13 +15,15 @@ from forewarn.guest.steps import Run
 from tests.guest.talking import Endpoint, MovedTime
 
 ROOT = Path(__file__).parents[2]
-AGENT = (ROOT / "docs/guide/agent.md").read_text("utf-8")
-SDK = (ROOT / "docs/guide/sdk.md").read_text("utf-8")
+GUIDE = ROOT / "docs/guide"
+CONFIGURATION = (GUIDE / "agent-configuration.md").read_text("utf-8")
+AGENT = "".join(page.read_text("utf-8") for page in [*GUIDE.glob("agent*.md"), GUIDE / "handlers/README.md"])
+SDK = (GUIDE / "sdk.md").read_text("utf-8")
 
 
 def test_the_whole_agent_toml_is_read() -> None:
     """Every key of the page is known, every known key is on the page, and every handler has its example."""
-    (block,) = re.findall(r"```toml\n(.*?)```", AGENT, re.DOTALL)
+    (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     table = tomllib.loads(block)
     config = parse(table, {})
     assert set(table) == set(TOP)
@@ -66,7 +68,7 @@ def test_the_sdks_example_runs() -> None:
 
 
 def test_both_pages_are_found_from_the_first() -> None:
-    """In the README's table."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert "](docs/guide/agent.md)" in readme
-    assert "](docs/guide/sdk.md)" in readme
+    """The README or the index of the documentation links to them."""
+    first = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
+    for page in ("agent", "sdk"):
+        assert re.search(rf"\]\((docs/)?guide/{page}\.md\)", first), page
