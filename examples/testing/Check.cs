@@ -34,6 +34,6 @@ static class Check
         Post("/v1/clock/advance", "{\"seconds\": 120}");
         Expect("{\"what\": \"approval\", \"event\": \"" + id + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
         Post("/v1/orders/" + id + "/finish", "{}");
-        Console.WriteLine("vm-0 saw the Redeploy, prepared and said go, once");
+        Console.WriteLine("vm-0 saw the Redeploy, prepared, and approved it once");
     }
 }

@@ -37,6 +37,6 @@ public class Check {
         post("/v1/clock/advance", "{\"seconds\": 120}");
         expect("{\"what\": \"approval\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
         post("/v1/orders/" + event + "/finish", "{}");
-        System.out.println("vm-0 saw the Redeploy, prepared and said go, once");
+        System.out.println("vm-0 saw the Redeploy, prepared, and approved it once");
     }
 }

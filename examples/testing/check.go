@@ -72,5 +72,5 @@ func main() {
 	post("/v1/clock/advance", map[string]any{"seconds": 120}, &ignored)
 	expect(map[string]any{"what": "approval", "event": event, "machine": "vm-0", "times": 1, "within_s": 10})
 	post("/v1/orders/"+event+"/finish", map[string]any{}, &ignored)
-	fmt.Println("vm-0 saw the Redeploy, prepared and said go, once")
+	fmt.Println("vm-0 saw the Redeploy, prepared, and approved it once")
 }

@@ -16,4 +16,4 @@ expect "{\"what\": \"seen\", \"event\": \"$event\", \"machine\": \"vm-0\", \"wit
 post /v1/clock/advance '{"seconds": 120}' >/dev/null
 expect "{\"what\": \"approval\", \"event\": \"$event\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}"
 post "/v1/orders/$event/finish" '{}' >/dev/null
-echo "vm-0 saw the Redeploy, prepared and said go, once"
+echo "vm-0 saw the Redeploy, prepared, and approved it once"

@@ -98,7 +98,7 @@ def test_the_tutorial_works_as_written(user: Path, tmp_path: Path) -> None:
     assert '"EventStatus":"Started","EventType":"Reboot"' in started
     assert "vm-0 has not seen event" in done.stdout  # before the app listens
     assert done.stdout.count("1 passed") == 1
-    assert "vm-0 saw the Redeploy, prepared and said go, once" in done.stdout
+    assert "vm-0 saw the Redeploy, prepared, and approved it once" in done.stdout
 
 
 def free_pair() -> int:
