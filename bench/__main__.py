@@ -16,8 +16,9 @@ from bench.fleet import MACHINES_PER_SCOPE
 from bench.report import Verdict
 from bench.size import FULL, TOY, Size
 
-# Here and not in the system's folder for temporary files, which may be memory: a commit there waits for no disk.
-OUT = Path(__file__).parent / "out"
+# Not /tmp, which may be memory: a commit there waits for no disk. Not the checkout, which may lie in somebody's private folder:
+# the database server runs as another user.
+OUT = Path("/var/tmp")
 BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
     "transitions": transitions.run,
     "scale": scale.run,
@@ -34,10 +35,9 @@ BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
 def main() -> int:
     names, size = _arguments()
     logging.disable(logging.WARNING)
-    OUT.mkdir(exist_ok=True)
     verdicts: list[Verdict] = []
     for name in names:
-        with tempfile.TemporaryDirectory(dir=OUT) as folder:
+        with tempfile.TemporaryDirectory(prefix="forewarn-bench-", dir=OUT) as folder:
             verdicts += BENCHES[name](Path(folder), size)
     for verdict in verdicts:
         if size.judged or verdict.broken:

@@ -5,14 +5,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.clients import load
 from bench.load import Task
-from bench.subjects import LOAD_CORE, STOP_WITHIN_S, Subject, free_port, pinned, serving
+from bench.subjects import LOAD_CORE, STOP_WITHIN_S, Subject, pinned, reserved_port, serving
 
 SETTLE_S = 0.5
 WAITING_WITHIN_S = 30.0
@@ -42,11 +42,12 @@ class Storm:
 class Inside:
     """The process that takes orders."""
 
-    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
-        self.port = port
-        if process.stdout is None or not process.stdout.readline().startswith("ready"):
-            raise RuntimeError("the service inside the bench did not become ready")
+        line = process.stdout.readline() if process.stdout else ""
+        if not line.startswith("ready "):
+            raise RuntimeError(f"the service inside the bench printed {line!r} instead of ready")
+        self.port = int(line.split()[1])
 
     def order(self, what: str) -> dict[str, Any]:
         if self._process.stdin is None or self._process.stdout is None:
@@ -59,11 +60,10 @@ class Inside:
 
 @contextmanager
 def inside(what: str, number: int = 0) -> Iterator[Inside]:
-    port = free_port()
-    command = pinned([sys.executable, "-m", "bench.inside", what, str(port), str(number)])
+    command = pinned([sys.executable, "-m", "bench.inside", what, str(number)])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Inside(process, port)
+            yield Inside(process)
         finally:
             process.terminate()
             process.wait(STOP_WITHIN_S)
@@ -122,18 +122,13 @@ def fan_out(server: Inside, waiters: int, *, probed: bool) -> FanOut:
 
 def storm(database: Path, connections: int) -> Storm:
     """Restart the service under its guests, who all come back at once."""
-    port = free_port()
-    with serving(database, port) as first:
-        client = load(crowd("storm", first.port, connections))
-        coming = client.__enter__()
-        coming.begin()
-        time.sleep(0.1)
-        stopped_s = time.monotonic()
-    try:
+    with reserved_port() as port, ExitStack() as guests:
+        with serving(database, port):
+            coming = guests.enter_context(load(crowd("storm", port, connections)))
+            coming.begin()
+            stopped_s = time.monotonic()
         with serving(database, port):
             seen = coming.result()
-    finally:
-        client.__exit__(None, None, None)
     answered_s = sorted(seen["answered_s"])
     if len(answered_s) < connections:
         raise RuntimeError(f"{connections - len(answered_s)} guests were never answered again")

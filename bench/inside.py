@@ -1,6 +1,6 @@
 """A service and its guest side in one process that takes orders, for what cannot be measured from outside.
 
-Run as a program with a database and a port: it prints `ready` and then answers each line of its input with one of JSON:
+Run as a program with a database: it prints `ready` and its port, and then answers each line of its input with one of JSON:
 `waiting` (how many long polls wait), `change` (one scope, timed), `change all` (every scope at once, with the longest stall
 of the event loop meanwhile), `fresh N` (N changes, each followed by a poll). `bare` instead of a database is the peer of
 `change`: a loop on uvloop that writes the same bytes to every connection it has.
@@ -37,19 +37,19 @@ FRESH_PAUSE_S = 0.01
 class House:
     """A service as `serve` wires it, with its ticker, and ears on what happens inside."""
 
-    def __init__(self, database: Path, port: int) -> None:
+    def __init__(self, database: Path) -> None:
         limit = int(NO_LIMIT)
         settings = Settings(
             store=f"sqlite:{database}",
             state_dir=database.parent,
-            guest=(f"127.0.0.1:{port}",),
+            guest=("127.0.0.1:0",),
             rate_limit=limit,
             guest_connections=limit,
             guest_waiting=limit,
         )
-        self.port = port
         self.service = Service(settings)
         self.guest_side = GuestSide(self.service)
+        self.port = int(self.guest_side.listener.urls[0].rpartition(":")[2])
         self.guests = self.guest_side.guests
         self._published: str | None = None
         self._rung_s = 0.0
@@ -97,6 +97,10 @@ class House:
         return {"asked_s": asked_s, "rung_s": self._rung_s, "returned_s": time.monotonic()}
 
     def batches(self) -> dict[str, object]:
+        """How long each batch took. The last guest may have its answer before the loop has noted the last batch."""
+        noted = threading.Event()
+        self.guest_side.listener._loop.call_from_thread(noted.set)
+        noted.wait()
         return {"batches_s": self._batches_s, "most_begun": self._most_begun}
 
     def _look_for_a_poll(self) -> None:
@@ -184,7 +188,8 @@ class Bare(asyncio.Protocol):
         self._transport.write(self.answer)  # type: ignore[attr-defined]
 
 
-def bare(port: int, length: int) -> dict[str, Callable[[], dict[str, object]]]:
+def bare(length: int) -> tuple[int, dict[str, Callable[[], dict[str, object]]]]:
+    """The port it listens on, and the orders it takes."""
     Bare.waiting = {}
     head = b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Length: '
     # As long on the wire as the house's own answer.
@@ -201,18 +206,20 @@ def bare(port: int, length: int) -> dict[str, Callable[[], dict[str, object]]]:
         loop.call_soon_threadsafe(write_all)
         return {"asked_s": asked_s, "rung_s": asked_s, "returned_s": asked_s}
 
-    loop.run_until_complete(loop.create_server(Bare, "127.0.0.1", port, backlog=4096))
+    server = loop.run_until_complete(loop.create_server(Bare, "127.0.0.1", 0, backlog=4096))
+    port: int = server.sockets[0].getsockname()[1]
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    return {"waiting": lambda: {"waiting": len(Bare.waiting)}, "change": change}
+    return port, {"waiting": lambda: {"waiting": len(Bare.waiting)}, "change": change}
 
 
 def main() -> None:
-    what, port, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    what, number = sys.argv[1], int(sys.argv[2])
     if what == "bare":
-        orders = bare(port, number)
+        port, orders = bare(number)
         house = None
     else:
-        house = House(Path(what), port)
+        house = House(Path(what))
+        port = house.port
         orders = {
             "waiting": house.waiting,
             "change": house.change,
@@ -220,7 +227,7 @@ def main() -> None:
             "change all": house.change_all,
             "fresh": lambda: house.fresh(number),
         }
-    print("ready", flush=True)
+    print(f"ready {port}", flush=True)
     for line in sys.stdin:
         if not line.strip():
             break

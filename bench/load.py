@@ -103,7 +103,7 @@ class Crowd:
 
 
 def keep_alive(task: Task) -> Callable[[], dict[str, object]]:
-    """Each connection asks again as soon as it is answered."""
+    """Each connection asks again as soon as it is answered, until the time is over and there was an answer."""
     crowd = Crowd(task)
 
     def go() -> dict[str, object]:
@@ -111,7 +111,7 @@ def keep_alive(task: Task) -> Callable[[], dict[str, object]]:
         end_s = time.monotonic() + task.seconds
         for connection in crowd.by_fd.values():
             connection.send(POLL)
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s or not answered:
             for fd in crowd.read(1.0):
                 crowd.by_fd[fd].send(POLL)
                 answered += 1
@@ -166,14 +166,14 @@ def idle(task: Task) -> Callable[[], dict[str, object]]:
 
 
 def paced(task: Task) -> Callable[[], dict[str, object]]:
-    """Every connection polls once a second, evenly spread over it."""
+    """Every connection polls once a second, evenly spread over it, until the time is over and there was an answer."""
     crowd = Crowd(task)
     turn = list(crowd.by_fd.values())
 
     def go() -> dict[str, object]:
         sent = answered = 0
         began_s = time.monotonic()
-        while (passed_s := time.monotonic() - began_s) < task.seconds:
+        while (passed_s := time.monotonic() - began_s) < task.seconds or not answered:
             due = int(passed_s * len(turn))
             while sent < due:
                 turn[sent % len(turn)].send(POLL)

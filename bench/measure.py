@@ -4,6 +4,7 @@ The machine is shared: what is compared runs in turns, and a ratio is the median
 busy moment strikes both sides of it.
 """
 
+import math
 import os
 import statistics
 import time
@@ -42,8 +43,8 @@ def median(costs: Sequence[Cost]) -> Cost:
 
 
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the rounds' ratios."""
-    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+    """The median of the rounds' ratios; a round too short for the kernel to count CPU time makes NaN."""
+    return statistics.median(a / b if b else math.nan for a, b in zip(over, under, strict=True))
 
 
 def quantile(values: Sequence[float], part: float) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.postgres_servers import Server
 
 from bench.measure import resident_bytes, spent_cpu_s
-from bench.subjects import LIMITS, free_port
+from bench.subjects import LIMITS
 
 TOKEN = "an-operator-of-these-benches"
 STOP_WITHIN_S = 30.0
@@ -34,13 +34,12 @@ DURABLE = {
 @contextmanager
 def database_server(folder: Path) -> Iterator[Server]:
     """In the bench's own folder, which is on a disk."""
-    for each in (folder, folder.parent):
-        each.chmod(0o755)  # the server is another user's where this one is root
+    folder.chmod(0o755)  # the server is another user's where this one is root
     server = Server(folder / "postgres", **DURABLE).make().start()
     try:
         yield server
     finally:
-        server.kill()
+        server.close()
 
 
 class Node:
@@ -91,7 +90,7 @@ def _port(url: str) -> int:
 
 def serve_command(store: str, state: Path) -> list[str]:
     flags = ["--store", store, "--state-dir", str(state), "--operator", "127.0.0.1:0", "--log-level", "error"]
-    return [sys.executable, "-m", "forewarn", "serve", *flags, "--guest", f"127.0.0.1:{free_port()}"]
+    return [sys.executable, "-m", "forewarn", "serve", *flags, "--guest", "127.0.0.1:0"]
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from bench.measure import resident_bytes, spent_cpu_s
 
 SERVER_CORE = 0
 LOAD_CORE = min(1, (os.cpu_count() or 1) - 1)
-PORTS = range(8_200, 9_900)  # below those the system gives to clients
 START_WITHIN_S = 30.0
 STOP_WITHIN_S = 15.0
 # Checked and counted, but never reached: the load comes from fewer machines than there are connections.
@@ -70,16 +69,17 @@ def missing_tools() -> list[str]:
     return [f"{name} is missing: apt-get install -y {TOOLS[name]}, or run scripts/bench_tools" for name in missing]
 
 
-def free_port() -> int:
-    for port in PORTS:
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"no port from {PORTS.start} to {PORTS.stop} is free")
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that the system gives to no other process until the end of the block.
+
+    The reserving socket is bound and does not listen, so a server that sets SO_REUSEADDR can listen on the same port, and again
+    after a restart.
+    """
+    with socket.socket() as reserving:
+        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserving.bind(("127.0.0.1", 0))
+        yield reserving.getsockname()[1]
 
 
 def pinned(command: Sequence[str]) -> list[str]:
@@ -94,30 +94,37 @@ def serving(database: Path, port: int = 0) -> Iterator[Subject]:
 
 @contextmanager
 def serving_at(name: str, store: str, state: Path, port: int = 0) -> Iterator[Subject]:
-    """`forewarn serve`, ready. The system clock; every check, counter and limit on."""
-    port = port or free_port()
+    """`forewarn serve`, ready. The system clock; every check, counter and limit on. Without a `port` the system chooses one."""
     command = [
         *(sys.executable, "-m", "forewarn", "serve", "--store", store, "--log-level", "error"),
         *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(state)),
     ]
     with _running(pinned(command)) as process:
-        if process.stdout is None or not process.stdout.readline().startswith("ready "):
-            raise RuntimeError("forewarn serve did not become ready")
-        yield Subject(name, process.pid, port)
+        line = process.stdout.readline() if process.stdout else ""
+        if not line.startswith("ready "):
+            raise RuntimeError(f"forewarn serve printed {line!r} instead of ready")
+        yield Subject(name, process.pid, guest_port(line))
+
+
+def guest_port(ready: str) -> int:
+    """The guest listener's port, from the line `forewarn serve` prints when it is ready."""
+    urls = dict(pair.split("=", 1) for pair in ready.split()[1:])
+    return int(urls["guest"].rpartition(":")[2])
 
 
 @contextmanager
 def nginx(folder: Path, body: bytes) -> Iterator[Subject]:
     """One worker that returns the body from its configuration after looking at the header and the query."""
-    port = free_port()
     path, _, query = PATH.partition("?")
     folder.mkdir()
     configuration = folder / "nginx.conf"
-    configuration.write_text(NGINX.format(folder=folder, port=port, path=path, query=query, body=body.decode()))
-    with _running(pinned(["nginx", "-c", str(configuration), "-g", "daemon off;"])) as process:
-        _until_listening(port)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
-        yield Subject("nginx", int(children[0]), port)
+    command = pinned(["nginx", "-c", str(configuration), "-g", "daemon off;"])
+    with reserved_port() as port:
+        configuration.write_text(NGINX.format(folder=folder, port=port, path=path, query=query, body=body.decode()))
+        with _running(command) as process:
+            _until_listening(port)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+            yield Subject("nginx", int(children[0]), port)
 
 
 @contextmanager

@@ -1,11 +1,12 @@
-"""Writes docs/reference from the code: settings.md from the Settings, cli.md from what each command says of itself.
+"""Generate docs/reference/settings.md and docs/reference/cli.md from the code.
 
-A test compares the files with what this would write.
+The settings come from `Settings`, the commands from their help texts. A test compares the files with the code.
 """
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
+from textwrap import fill
 
 import typer
 from typer.core import TyperGroup
@@ -18,19 +19,29 @@ FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 TARGET = FOLDER / "settings.md"
 CLI_TARGET = FOLDER / "cli.md"
 
+# The longest line of a page, as tests/docs checks it.
+COLUMNS = 120
+
 HEAD = """# Settings
 
-Flags win over `FOREWARN_*` variables, these over the file given with `--config`, that over the defaults. An unknown
-setting is an error. Durations are a number and a unit in quotes: `"90s"`, `"15m"`, `"24h"`, `"30d"`. This page is made
-from the code by `scripts/reference.py`.
+For operators who configure `forewarn serve`.
+This page lists every setting; `scripts/reference.py` generates it from the code.
+
+A setting can come from several places.
+A command line flag wins over a `FOREWARN_*` environment variable.
+The variable wins over the file given with `--config`, and the file wins over the default.
+
+An unknown setting is an error.
+A duration is a number and a unit in quotes: `"90s"`, `"15m"`, `"24h"`, `"30d"`.
 """
 
 CLI_HEAD = """# The command line
 
-What `--help` says of every command. This page is made from the code by `scripts/reference.py`;
-[operating](../operating.md#the-command-line) shows the commands at work.
+For operators and testers who look up a command or an option.
+This page shows the `--help` of every command; `scripts/reference.py` generates it from the code.
+[Schedule and follow maintenance](../guide/operating.md#the-command-line) shows how to use the commands.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server is not reachable.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached.
 """
 
 
@@ -67,10 +78,10 @@ def reference() -> str:
             shown = str(default).lower()
         if each.name == "state_dir":
             shown = "$XDG_STATE_HOME/forewarn, else ~/.local/state/forewarn"
-        told = f"default `{shown}`" if default not in ("", (), {}, None) else "not set by default"
-        variable = f"FOREWARN_{name.upper()}"
+        shown = f"`{shown}`" if default not in ("", (), {}, None) else "not set"
         text = each.metadata["help"]
-        parts.append(f"\n## {name}\n\n{text[0].upper()}{text[1:]}. In the environment `{variable}`; {told}.\n")
+        sentence = fill(f"{text[0].upper()}{text[1:]}.", COLUMNS, break_long_words=False, break_on_hyphens=False)
+        parts.append(f"\n## {name}\n\n{sentence}\n\n- Environment: `FOREWARN_{name.upper()}`\n- Default: {shown}\n")
     return "".join(parts)
 
 

@@ -4,12 +4,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 StoreFactory = Callable[[Path], Store]
 

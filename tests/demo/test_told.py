@@ -37,7 +37,7 @@ def test_the_guided_page_has_the_same_question() -> None:
 def test_the_quickstart_and_the_guided_page_name_machines_that_are_there() -> None:
     """Every machine and scope they speak of is in the demo's fleet."""
     fleet = parse_fleet(FLEET.read_text("utf-8"), "the demo's")
-    quickstart = (ROOT / "docs/quickstart.md").read_text("utf-8").partition("## An event of your own")[0]
+    quickstart = (ROOT / "docs/guide/quickstart.md").read_text("utf-8").partition("## An event of your own")[0]
     guide = (PORTAL / "templates/guide.html").read_text("utf-8")
     named = re.findall(r"\b(shop|db|workers|legacy)/(\w+-\d)", quickstart + guide)
     assert len(named) > 6

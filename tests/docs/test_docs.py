@@ -52,7 +52,7 @@ def test_the_readme_commands_exist() -> None:
 
 def test_the_quickstart_fleet_is_a_fleet() -> None:
     """The example parses as it stands."""
-    (example,) = blocks("docs/quickstart.md", "toml")
+    (example,) = blocks("docs/guide/quickstart.md", "toml")
     assert [str(machine) for machine in parse_fleet(example, "example").machines.values()] == [
         "shop/web-0",
         "shop/web-1",
@@ -61,13 +61,13 @@ def test_the_quickstart_fleet_is_a_fleet() -> None:
 
 def test_the_story_in_the_docs_is_true() -> None:
     """It is played like any other."""
-    (story,) = [text for text in blocks("docs/stories.md", "") if "schedule" in text]
+    (story,) = [text for text in blocks("docs/contributing/stories.md", "") if "schedule" in text]
     assert play(story, MemoryStore()) == story
 
 
 def test_every_story_command_is_described() -> None:
     """A command nobody knows of is a command nobody uses."""
-    page = (ROOT / "docs/stories.md").read_text("utf-8")
+    page = (ROOT / "docs/contributing/stories.md").read_text("utf-8")
     for name in vars(Player):
         if name.startswith("_do_"):
             assert f"`{name.removeprefix('_do_')}" in page, f"{name.removeprefix('_do_')} is not described"
@@ -75,7 +75,7 @@ def test_every_story_command_is_described() -> None:
 
 def test_every_reason_is_described() -> None:
     """Each code of `waiting_for` stands in the operators' table."""
-    page = (ROOT / "docs/operating.md").read_text("utf-8")
+    page = (ROOT / "docs/guide/operating.md").read_text("utf-8")
     source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
     codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert len(codes) == 13

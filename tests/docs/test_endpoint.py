@@ -9,7 +9,7 @@ from forewarn.endpoint.protocol import Answer
 from forewarn.service.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
-PROTOCOL = (ROOT / "docs/protocol.md").read_text("utf-8")
+PROTOCOL = (ROOT / "docs/reference/protocol.md").read_text("utf-8")
 LIMITS = ("rate_limit", "guest_connections", "guest_waiting", "guest_all_connections", "guest_header_bytes")
 MORE_LIMITS = ("guest_headers", "guest_body_bytes", "guest_request_timeout_s", "guest_idle_timeout_s")
 

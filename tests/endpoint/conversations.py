@@ -12,18 +12,15 @@
     <!                   the connection is closed
 
 What is sent up to the next `<` goes out in one piece. Dates are the service clock's, which stands still at
-2030-01-01 00:00:00 until it is moved; ids are counted. The time of a wait is real.
+2030-01-01 00:00:00 until it is moved; ids are counted. The time of a wait is real unless `watch` stops it.
 """
 
 import re
 import socket
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import pytest
-
+from forewarn.app.node import Times
 from forewarn.app.server import GuestSide, Service
 from forewarn.core.durations import parse_duration
 from forewarn.core.fleet import Fleet
@@ -32,13 +29,11 @@ from forewarn.service.settings import load
 from forewarn.store import AuditQuery
 from forewarn.testing.stories import Player
 from forewarn.testing.story_text import scope_of
-from tests.endpoint.serving import Client, WatchedStore
-from tests.endpoint.wire import follow
-from tests.support.waiting import until
+from tests.endpoint.serving import Client, SteeredClock, WatchedStore, turn
+from tests.support.waiting import PATIENCE_S, until
 
 QUIET_S = 0.06
 REWRITE_QUIET_S = 0.25
-PATIENCE_S = 5.0
 FIRST_S = 1.4
 _NEXT_ANSWER = re.compile(rb"(?<=.)(?=HTTP/1\.[01] [0-9]{3} )")
 
@@ -102,15 +97,13 @@ class Talk(Player):
         self._clients: dict[str, Client] = {}
         self._addresses: dict[str, str] = {}
         self._who = ""
-        self._watch_s: float | None = None
-        self._patch = pytest.MonkeyPatch()
+        self._monotonic = SteeredClock()
 
     def __enter__(self) -> "Talk":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.store.away = False
-        self._patch.undo()
         self._stop()
 
     @property
@@ -118,7 +111,12 @@ class Talk(Player):
         if self._service is None:
             flags = {"store": "memory:", "guest": "127.0.0.1:0", **self._flags}
             self._service = Service(
-                load(flags, {}), clock=self._clock, store=self.store, new_id=self._new_id, node="here"
+                load(flags, {}),
+                clock=self._clock,
+                store=self.store,
+                new_id=self._new_id,
+                node="here",
+                times=Times(monotonic=self._monotonic),
             )
             self._side = GuestSide(self._service)
             self._side.listener.start()
@@ -138,7 +136,7 @@ class Talk(Player):
         if turn.sent:
             client.send(b"".join(_sent(line) for line in turn.sent))
         if turn.seen == ["<..."]:
-            self._heard()
+            self._heard(client)
             return ["<..."] if client.quiet(QUIET_S) else _shown(client.unread, closed=False)
         if rewrite:
             data, closed = _all_that_comes(client)
@@ -165,13 +163,13 @@ class Talk(Player):
                 lines += [f"@ {who}", *_shown(more, closed=not more)]
         return lines
 
-    def _heard(self) -> None:
-        """What was sent is with the listener, however busy the machine: sockets come first in each turn of its loop."""
+    def _heard(self, client: Client) -> None:
+        """Wait until the listener has read what was sent, and has written what it writes because of that."""
         assert self._side is not None
-        for _ in range(2):
-            turned = threading.Event()
-            self._side.guests.loop.call_from_thread(turned.set)
-            assert turned.wait(PATIENCE_S)
+        client.arrived()
+        turn(self._side.guests.loop)
+        self._side._writer.submit(lambda: None).result(PATIENCE_S)
+        turn(self._side.guests.loop)
 
     def _client(self) -> Client:
         client = self._clients.get(self._who)
@@ -188,6 +186,7 @@ class Talk(Player):
             client.socket.close()
         self._clients.clear()
         if self._side is not None and self._service is not None:
+            self._monotonic.run()
             self._side.stop()
             self._service.close()
         self._side = self._service = None
@@ -226,12 +225,13 @@ class Talk(Player):
         self.store.away = state == "away"
 
     def _do_watch(self, state: str) -> None:
-        """What rates are measured with: `stopped`, then moved by hand, like `+200ms`."""
-        begun_s = self._watch_s or time.monotonic()
-        moved_s = 0.0 if state == "stopped" else float(state[1:-2]) / 1000 if state.endswith("ms") else None
-        self._watch_s = now_s = begun_s + (parse_duration(state[1:]) if moved_s is None else moved_s)
+        """What rates and waits are measured with: `stopped`, then moved by hand, like `+200ms`."""
+        if state == "stopped":
+            self._monotonic.stop()
+            return
         assert self._side is not None
-        follow(lambda: now_s, self._patch, self._side.guests)
+        moved_s = float(state[1:-2]) / 1000 if state.endswith("ms") else parse_duration(state[1:])
+        self._monotonic.move(moved_s, self._side.guests.loop)
 
     def _do_hang_up(self) -> None:
         """Close the connection; goes on when that was noticed."""

@@ -1,26 +1,31 @@
 """A guest side that really runs: a service on a store in memory, a clock that is moved, and clients on plain sockets."""
 
+import fcntl
+import select
 import socket
+import struct
+import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from forewarn.app.node import Times
 from forewarn.app.server import GuestSide, Service
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, Change, EventType, Request, Scope, Snapshot, Targets
+from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import Focus, Seen, Sighting
 from forewarn.store.memory import MemoryStore
-from tests.support import waiting
+from tests.support.waiting import PATIENCE_S, until
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
-PATIENCE_S = 5.0
 URL = "/metadata/scheduledevents?api-version=2020-07-01"
 
 # Three machines of one scope and one alone, each with an address of its own.
@@ -50,6 +55,40 @@ addresses = ["127.0.0.20"]
 WEB_0, WEB_1, VM, STRANGER = "127.0.0.10", "127.0.0.11", "127.0.0.20", "127.0.0.99"
 
 
+class SteeredClock:
+    """The monotonic clock of a listener: real time until a test stops it, then moved by the test alone."""
+
+    def __init__(self) -> None:
+        self._stopped_at_s: float | None = None
+        self._ahead_s = 0.0
+
+    def __call__(self) -> float:
+        stopped_at_s = self._stopped_at_s
+        return time.monotonic() + self._ahead_s if stopped_at_s is None else stopped_at_s
+
+    def stop(self) -> None:
+        self._stopped_at_s = self()
+
+    def move(self, seconds: float, loop: Loop) -> None:
+        """Move the stopped clock; returns when `loop` has made every call that is due by then."""
+        assert self._stopped_at_s is not None
+        self._stopped_at_s += seconds
+        turn(loop)
+
+    def run(self) -> None:
+        """Go on from here in real time."""
+        self._ahead_s = self() - time.monotonic()
+        self._stopped_at_s = None
+
+
+def turn(loop: Loop) -> None:
+    """Wait until a loop in another thread has made a whole turn."""
+    for _ in range(2):
+        turned = threading.Event()
+        loop.call_from_thread(turned.set)
+        assert turned.wait(PATIENCE_S)
+
+
 class WatchedStore(MemoryStore):
     """A store in memory that can be away, can be slow, and counts what is written to it."""
 
@@ -68,7 +107,7 @@ class WatchedStore(MemoryStore):
 
     def apply(self, change: Change) -> None:
         self._reach()
-        assert self.go.wait(waiting.PATIENCE_S)
+        assert self.go.wait(PATIENCE_S)
         super().apply(change)
         self.applied.append(change)
 
@@ -108,16 +147,30 @@ class Client:
         self.socket.sendall(data)
         return self
 
-    def flood(self, data: bytes, times: int, every_s: float = 0.0) -> int:
-        """Send it again and again, reading nothing, until it is no longer taken; how often it was."""
-        for number in range(times):
-            try:
-                self.socket.sendall(data)
-            except (TimeoutError, ConnectionError):
-                return number
-            if every_s:
-                time.sleep(every_s)
-        return times
+    def flood(self, data: bytes, times: int, stuck: Callable[[], bool]) -> int:
+        """Send it again and again, reading nothing, until the kernel takes no more and `stuck`; how often it was sent."""
+        self.socket.setblocking(False)
+        try:
+            for number in range(times):
+                rest = data
+                while rest:
+                    try:
+                        rest = rest[self.socket.send(rest) :]
+                    except BlockingIOError:
+                        if stuck():
+                            return number
+                        until(lambda: stuck() or self._takes_more())
+            return times
+        finally:
+            self.socket.settimeout(PATIENCE_S)
+
+    def _takes_more(self) -> bool:
+        return bool(select.select([], [self.socket], [], 0)[1])
+
+    def arrived(self) -> "Client":
+        """Wait until the other side's kernel has everything that was sent."""
+        until(lambda: not struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))[0])
+        return self
 
     def ask(self, data: bytes) -> bytes:
         return self.send(data).answer()
@@ -168,9 +221,11 @@ class Client:
 class Serving:
     """The running service as a test meets it."""
 
-    def __init__(self, service: Service, side: GuestSide, store: WatchedStore, clock: ManualClock) -> None:
+    def __init__(
+        self, service: Service, side: GuestSide, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
+    ) -> None:
         self.service, self.side, self.store, self.clock = service, side, store, clock
-        self.guests = side.guests
+        self.guests, self.monotonic = side.guests, monotonic
         self.port = int(side.listener.urls[0].rpartition(":")[2])
         self._clients: list[Client] = []
 
@@ -185,6 +240,18 @@ class Serving:
         maintenance_id = self.service.control.submit(request, OPERATOR)
         return self.service.control.maintenance(maintenance_id)[1][0].id
 
+    def move(self, seconds: float) -> None:
+        """Move the monotonic clock, which was stopped; returns when the listener has done what is due by then."""
+        self.monotonic.move(seconds, self.guests.loop)
+
+    def heard(self, *clients: Client) -> None:
+        """Wait until the listener has read what these have sent, and has written what it writes because of that."""
+        for client in clients:
+            client.arrived()
+        turn(self.guests.loop)
+        self.side._writer.submit(lambda: None).result(PATIENCE_S)
+        turn(self.guests.loop)
+
     def advance(self, **duration: float) -> None:
         self.service.ticker.advance(timedelta(**duration).total_seconds())
 
@@ -196,27 +263,35 @@ class Serving:
 
 
 @contextmanager
-def serving(fleet: str = FLEET, **settings: object) -> Iterator[Serving]:
-    """A listener on a free port of 127.0.0.1, for as long as the test lasts."""
+def serving(fleet: str = FLEET, *, stopped: bool = False, **settings: object) -> Iterator[Serving]:
+    """A listener on a free port of 127.0.0.1, for as long as the test lasts; `stopped` is its monotonic clock."""
     flags = {"store": "memory:", "guest": "127.0.0.1:0", "rate_limit": 0, **settings}
     exact = {key: flags.pop(key) for key in [k for k in flags if k.endswith("_s")]}
     loaded = load(flags, {})
     for key, value in exact.items():
         object.__setattr__(loaded, key, value)  # parts of a second, which no operator needs
-    ids, clock, store = count(1), ManualClock(START), WatchedStore()
+    ids, clock, store, monotonic = count(1), ManualClock(START), WatchedStore(), SteeredClock()
+    if stopped:
+        monotonic.stop()
     service = Service(
-        loaded, clock=clock, store=store, new_id=lambda: f"{next(ids):08X}-0000-4000-8000-000000000000", node="here"
+        loaded,
+        clock=clock,
+        store=store,
+        new_id=lambda: f"{next(ids):08X}-0000-4000-8000-000000000000",
+        node="here",
+        times=Times(monotonic=monotonic),
     )
     service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
     side = GuestSide(service)
     side.listener.start()
-    running = Serving(service, side, store, clock)
+    running = Serving(service, side, store, clock, monotonic)
     try:
         yield running
     finally:
         running.close()
         store.away = False
         store.go.set()
+        monotonic.run()
         side.stop()
         service.close()
 

@@ -10,12 +10,18 @@ from forewarn.core.model import Actor
 from forewarn.service.control import Control
 from forewarn.store import Seen, Sighting
 from tests.endpoint.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
+
+
+@pytest.fixture(autouse=True)
+def _all_is_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long the last writes may take when the service stops is not what these tests are about."""
+    monkeypatch.setattr(server, "LAST_WRITES_S", PATIENCE_S)
 
 
 def test_polls_write_nothing() -> None:
     """A hundred polls of three machines: two scopes enabled, and one batch with the three when it is time."""
-    with serving() as served:
+    with serving(stopped=True) as served:
         clients = [served.client(address) for address in (WEB_0, WEB_1, VM)]
         for _ in range(100):
             assert {status(client.ask(get())) for client in clients} == {200}
@@ -35,7 +41,7 @@ def test_polls_write_nothing() -> None:
 
 def test_the_last_time_counts() -> None:
     """What is written is when a machine was last seen, on the service clock; also in the lane of remembered requests."""
-    with serving() as served:
+    with serving(stopped=True) as served:
         client = served.client()
         for _ in range(4):
             served.advance(minutes=1)

@@ -2,10 +2,8 @@
 
 import socket
 
-import pytest
-
 from forewarn.core.fleet import parse_fleet
-from tests.endpoint.serving import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status
+from tests.endpoint.serving import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status, turn
 from tests.support.waiting import until
 
 
@@ -18,6 +16,8 @@ def test_who_closes_his_half_is_answered_to_the_end() -> None:
         served.store.go.clear()
         client.send(post(event_id) + get("/metadata/versions") + post(event_id) + get("/nowhere"))
         client.socket.shutdown(socket.SHUT_WR)
+        (connection,) = served.guests.connections
+        until(lambda: getattr(connection, "_half_closed", False))
         assert client.quiet()
         served.store.go.set()
         answers = [client.answer() for _ in range(4)]
@@ -34,7 +34,8 @@ def test_100_continue_waits_its_turn() -> None:
         event_id = served.reboot("shop", "web-0")
         served.store.go.clear()
         head, _, body = post(event_id, headers=("Expect: 100-continue",)).partition(b"\r\n\r\n")
-        client.send(post(event_id) + head + b"\r\n\r\n")
+        client.send(post(event_id) + head + b"\r\n\r\n").arrived()
+        turn(served.guests.loop)
         assert client.quiet()
         served.store.go.set()
         assert status(client.answer()) == 200
@@ -47,18 +48,19 @@ def test_a_guest_of_http_1_0_is_never_told_to_continue() -> None:
     with serving() as served:
         client = served.client()
         old = post("x", headers=("Expect: 100-continue",)).replace(b"HTTP/1.1", b"HTTP/1.0")
-        client.send(old[:-5])
+        served.heard(client.send(old[:-5]))
         assert client.quiet()
         assert status(client.ask(old[-5:])) == 400
 
 
-def test_a_partial_request_behind_a_long_wait_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_request_behind_a_long_wait_keeps_its_time() -> None:
     """The deadline of a request sent ahead does not run while the one before it is being answered."""
-    monkeypatch.setattr("forewarn.endpoint.listener.SWEEP_EVERY_S", 0.05)
-    with serving(guest_request_timeout_s=0.3) as served:
+    with serving(guest_request_timeout_s=10, stopped=True) as served:
         client = served.client()
         assert status(client.ask(get())) == 200
-        client.send(get(URL, "Prefer: wait=1", 'If-None-Match: "1"') + get()[:-2])
+        served.heard(client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"') + get()[:-2]))
+        for _ in range(30):
+            served.move(1)
         assert status(client.answer()) == 304
         assert status(client.ask(b"\r\n")) == 200
 
@@ -78,7 +80,7 @@ def test_a_machine_known_by_one_more_address_keeps_its_connections() -> None:
     with serving() as served:
         client = served.client()
         assert status(client.ask(get())) == 200
-        client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"'))
+        served.heard(client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"')))
         assert client.quiet()
         more = FLEET.replace('["127.0.0.10"]', '["127.0.0.10", "127.0.0.12"]')
         served.service.control.apply_fleet(parse_fleet(more, "the test"), OPERATOR)

@@ -14,13 +14,13 @@ from forewarn.endpoint.loop import Loop
 from tests.endpoint.fuzzing import Judged, Verdict, corpus, judge, make_input, read_answers
 from tests.endpoint.serving import OPERATOR, WEB_0, serving
 from tests.endpoint.wire import Wire, World, settle
+from tests.support.waiting import PATIENCE_S
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 INPUTS = 20_000
 SOCKET_INPUTS = 400
 # The same inputs every day, others in every soak; a failure names the seed that repeats it.
 SEED = int(os.environ.get("TEST_SEED", "0")) or (1 if BUDGET == 1 else random.SystemRandom().randrange(2, 2**32))
-ANSWER_WITHIN_S = 5.0
 
 
 def check(received: bytes, verdicts: list[Judged], *, finished: bool, waiting: bool) -> Counter[str]:
@@ -122,7 +122,7 @@ def exchange(port: int, pieces: list[bytes]) -> bytes:
     """Send, close our half, and read to the end."""
     with socket.socket() as client:
         client.bind((WEB_0, 0))
-        client.settimeout(ANSWER_WITHIN_S)
+        client.settimeout(PATIENCE_S)
         client.connect(("127.0.0.1", port))
         received = b""
         try:

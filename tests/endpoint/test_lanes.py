@@ -236,7 +236,15 @@ def _compare(story: list[Send | Happen], hand: HandClock) -> None:
 
 
 @pytest.mark.timeout(1_200)
-@settings(max_examples=EXAMPLES * BUDGET, deadline=None, suppress_health_check=list(HealthCheck))
+# The same stories every day, others in every soak; a failure prints the story, and in a soak how to repeat it.
+@settings(
+    max_examples=EXAMPLES * BUDGET,
+    deadline=None,
+    derandomize=BUDGET == 1,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.lists(steps, min_size=5, max_size=16))
 def test_both_lanes_answer_the_same_bytes(story: list[Send | Happen]) -> None:
     """Whatever was sent, how often, and whatever happened between: nobody can tell which lane answered."""

@@ -10,6 +10,7 @@ import pytest
 from forewarn.endpoint import loop as loops
 from forewarn.endpoint.loop import Loop
 from tests.endpoint.wire import HandClock, hand_clock
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -142,9 +143,9 @@ def test_a_sleeping_loop_is_woken_from_another_thread() -> None:
     thread = threading.Thread(target=loop.run)
     thread.start()
     loop.call_from_thread(called.set)
-    assert called.wait(5)
+    assert called.wait(PATIENCE_S)
     loop.call_from_thread(loop.stop)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     loop.close()
 

@@ -1,15 +1,17 @@
 """Long polls and first calls: who is woken, in which order, and what is left when somebody leaves."""
 
-import threading
-import time
-from collections.abc import Callable
+import select
+from collections import deque
 
 import pytest
 
 from forewarn.endpoint import endpoint
+from forewarn.endpoint.connection import Connection
+from forewarn.endpoint.documents import Waiter
 from forewarn.endpoint.exchange import Exchange
-from tests.endpoint.serving import URL, VM, WEB_0, WEB_1, get, serving, status
-from tests.support.waiting import until
+from forewarn.endpoint.sockets import Wire
+from tests.endpoint.serving import URL, VM, WEB_0, WEB_1, get, serving, status, turn
+from tests.support.waiting import PATIENCE_S, until
 
 WAIT = get(URL, "Prefer: wait=30", 'If-None-Match: "1"')
 
@@ -35,21 +37,12 @@ def test_a_guest_that_closes_its_half_is_answered_at_once() -> None:
     with serving() as served:
         client = served.client()
         assert status(client.ask(get())) == 200
-        client.send(WAIT)
+        served.heard(client.send(WAIT))
         assert client.quiet()
         client.socket.shutdown(1)
         whole = client.rest()
         assert status(whole) == 304
         assert b"Connection: close\r\n" in whole
-
-
-def slowly(end_wait: Callable[[Exchange], None], order: list[str]) -> Callable[[Exchange], None]:
-    def told(waiter: Exchange) -> None:
-        order.append("waiter")
-        time.sleep(0.002)
-        end_wait(waiter)
-
-    return told
 
 
 def test_waking_very_many_lets_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,63 +52,85 @@ def test_waking_very_many_lets_others_in_between(monkeypatch: pytest.MonkeyPatch
     with serving(guest_connections=200, guest_waiting=200) as served:
         other = served.client(VM)
         assert [status(client.ask(get())) for client in (served.client(), other)] == [200, 200]
+        (others,) = (c for c in served.guests.connections if isinstance(c, Connection) and c.address == VM)
+        assert isinstance(others.transport, Wire)
+        socket = others.transport._socket
         view = served.side.documents.views["shop"]
         clients = [served.client().send(WAIT) for _ in range(60)]
         until(lambda: len(view.waiters) == 60)
-        monkeypatch.setattr(Exchange, "end_wait", slowly(Exchange.end_wait, order))
-        wake = served.guests._wake_batch
+        wake, end_wait, received = served.guests._wake_batch, Exchange.end_wait, Connection.data_received
 
-        def waking(waiters: object) -> None:
+        def waking(waiters: deque[Waiter]) -> None:
             if len(order) == 5:
                 other.send(get())
-            wake(waiters)  # type: ignore[arg-type]
+                assert select.select([socket], [], [], PATIENCE_S)[0]
+            wake(waiters)
+
+        def ending(waiter: Exchange) -> None:
+            order.append("waiter")
+            end_wait(waiter)
+
+        def receiving(connection: Connection, data: bytes) -> None:
+            order.append("other")
+            received(connection, data)
 
         monkeypatch.setattr(served.guests, "_wake_batch", waking)
-        answered = threading.Thread(target=lambda: order.append(f"other {status(other.answer())}"))
-        answered.start()
+        monkeypatch.setattr(Exchange, "end_wait", ending)
+        monkeypatch.setattr(Connection, "data_received", receiving)
         served.reboot("shop", "web-0")
-        answered.join(5)
-        assert "other 200" in order
+        assert status(other.answer()) == 200
         assert all(status(client.answer()) == 200 for client in clients)
-        assert 5 <= order.index("other 200") < 60
+        # It came during the second batch, and was answered before the third.
+        assert order == ["waiter"] * 10 + ["other"] + ["waiter"] * 50
 
 
 def test_a_change_while_the_first_answer_is_held_is_in_it() -> None:
     """What is held back is the answer, not the document: it is the one of the moment it is sent."""
-    with serving(first_call_delay_s=0.3) as served:
-        client, begun_s = served.client(), time.monotonic()
-        client.send(get())
-        until(lambda: served.side.documents.views["shop"].state.enabled)
+    with serving(first_call_delay_s=30, stopped=True) as served:
+        client = served.client()
+        served.heard(client.send(get()))
+        assert served.side.documents.views["shop"].state.enabled
         served.reboot("shop", "web-0")
-        answer = client.answer()
-        assert b'"DocumentIncarnation":2' in answer
-        assert time.monotonic() - begun_s >= 0.3
+        served.move(29)
+        assert client.quiet()
+        served.move(1)
+        assert b'"DocumentIncarnation":2' in client.answer()
 
 
 def test_whoever_is_second_is_held_as_well() -> None:
     """While the scope is being enabled others of it must not slip through, on either lane."""
-    with serving(first_call_delay_s=0.3) as served:
+    with serving(first_call_delay_s=30, stopped=True) as served:
         warm = served.client(VM)
-        for _ in range(3):
+        served.heard(warm.send(get()))
+        served.move(30)
+        assert status(warm.answer()) == 200
+        for _ in range(2):
             assert status(warm.ask(get())) == 200
         assert served.guests.counters.remembered == 1
         served.store.go.clear()
         first, second = served.client(WEB_0), served.client(WEB_1)
-        first.send(get())
-        second.send(get())
+        for client in (first, second):
+            client.send(get()).arrived()
+        turn(served.guests.loop)
         assert first.quiet()
         served.store.go.set()
-        begun_s = time.monotonic()
+        served.heard()
+        served.move(29)
+        assert first.quiet()
+        assert second.quiet()
+        served.move(1)
         assert status(second.answer()) == status(first.answer()) == 200
-        assert time.monotonic() - begun_s >= 0.2
         assert [change.audit[0].action for change in served.store.applied].count("scope enabled") == 2
 
 
 def test_a_store_that_fails_while_enabling_holds_nobody() -> None:
     """503 at once; the next request tries again."""
-    with serving(first_call_delay_s=0.3) as served:
+    with serving(first_call_delay_s=30, stopped=True) as served:
         served.store.away = True
         assert status(served.client().ask(get())) == 503
         assert served.side.documents.views["shop"].held_until_s == 0
         served.store.away = False
-        assert status(served.client().ask(get())) == 200
+        again = served.client()
+        served.heard(again.send(get()))
+        served.move(30)
+        assert status(again.answer()) == 200

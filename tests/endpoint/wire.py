@@ -6,12 +6,9 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-import pytest
-
 from forewarn.app.server import Service, limits_of, trust_of
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, Request, Targets
-from forewarn.endpoint import connection
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import Guests
@@ -35,20 +32,11 @@ class HandClock:
         return self.now_s
 
 
-def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch, *all_guests: Guests) -> None:
-    """Connections read this clock instead of the machine's."""
-    patch.setattr(connection, "monotonic", clock)
-    for guests in all_guests:
-        patch.setattr(guests, "monotonic", clock)
-
-
 @contextmanager
 def hand_clock() -> Iterator[HandClock]:
     """Rates and holds become exact."""
     clock = HandClock()
-    with pytest.MonkeyPatch.context() as patch:
-        follow(clock, patch)
-        yield clock
+    yield clock
     clock.loop.close()
 
 

@@ -15,13 +15,15 @@ from forewarn.guest.steps import Run
 from tests.guest.talking import Endpoint, MovedTime
 
 ROOT = Path(__file__).parents[2]
-AGENT = (ROOT / "docs/agent.md").read_text("utf-8")
-SDK = (ROOT / "docs/sdk.md").read_text("utf-8")
+GUIDE = ROOT / "docs/guide"
+CONFIGURATION = (GUIDE / "agent-configuration.md").read_text("utf-8")
+AGENT = "".join(page.read_text("utf-8") for page in [*GUIDE.glob("agent*.md"), GUIDE / "handlers/README.md"])
+SDK = (GUIDE / "sdk.md").read_text("utf-8")
 
 
 def test_the_whole_agent_toml_is_read() -> None:
     """Every key of the page is known, every known key is on the page, and every handler has its example."""
-    (block,) = re.findall(r"```toml\n(.*?)```", AGENT, re.DOTALL)
+    (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     table = tomllib.loads(block)
     config = parse(table, {})
     assert set(table) == set(TOP)
@@ -61,12 +63,12 @@ def test_the_sdks_example_runs() -> None:
     code = example.replace("from forewarn.guest import Client\n", "")
     made = Client("10.0.0.1", transport=endpoint.transport, time=clock)
     with contextlib.suppress(Enough):
-        exec(compile(code, "docs/sdk.md", "exec"), {"Client": lambda: made})
+        exec(compile(code, "docs/guide/sdk.md", "exec"), {"Client": lambda: made})
     assert len(endpoint.approved) == 1
 
 
 def test_both_pages_are_found_from_the_first() -> None:
-    """In the README's table."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert "](docs/agent.md)" in readme
-    assert "](docs/sdk.md)" in readme
+    """The README or the index of the documentation links to them."""
+    first = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
+    for page in ("agent", "sdk"):
+        assert re.search(rf"\]\((docs/)?guide/{page}\.md\)", first), page

@@ -118,7 +118,7 @@ def test_metrics_count_what_guests_did() -> None:
         assert status(client.ask(get(URL, "X-Instance-ID: i-web-1"))) == 400
         assert status(served.client(STRANGER).ask(get())) == 404
         second = served.client().send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"'))
-        assert second.quiet()
+        until(lambda: metrics(served)["waiting"] == 1)
         assert served.client(WEB_0).closed()
         seen = metrics(served)
         assert seen['requests_total{status="200"}'] == 4

@@ -2,8 +2,6 @@
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,10 +31,11 @@ from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import ManualClock, ScaledClock, SystemClock, clock_for
 from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
 from forewarn.service.settings import Settings
-from forewarn.service.ticker import BATCH, PRUNE_BATCH, Ticker
+from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S, PRUNE_BATCH, Ticker
 from forewarn.store import EventQuery, Focus, Inventory, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
+from tests.support.waiting import until
 
 OPERATOR = Actor("operator")
 
@@ -271,10 +270,12 @@ class AwayStore(MemoryStore):
     """A store that can be away, or stumble over one maintenance."""
 
     away = False
+    refused = 0
     stumble = ""
 
     def due(self, now: datetime, limit: int) -> list[str]:
         if self.away:
+            self.refused += 1
             raise StoreUnavailable("the disk is gone")
         return super().due(now, limit)
 
@@ -359,8 +360,8 @@ def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
     assert executor.asked == ["begin 1 running on h"]
 
 
-def test_trouble_does_not_make_the_loop_spin() -> None:
-    """While nothing can be written, or one maintenance is sick, the loop tries a few times a second, not thousands."""
+def test_trouble_does_not_make_the_loop_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing can be written the loop waits after every try, longer each time, and no change ends the wait."""
     store = BrittleStore()
     service = make_service(store, enabled=False)
     reboot(service)
@@ -368,15 +369,44 @@ def test_trouble_does_not_make_the_loop_spin() -> None:
     reboot(service)
     service.clock.move_to(START + timedelta(minutes=15))
     store.full = True
-    thread = threading.Thread(target=service.ticker.run, daemon=True)
-    thread.start()
-    time.sleep(0.7)
-    service.ticker.stop()
-    thread.join(timeout=10)
-    assert 1 <= store.attempts <= 6
+    waits: list[tuple[float, int]] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append((seconds, store.attempts))
+        service.ticker.nudge()
+        if len(waits) == 7:
+            service.ticker.stop()
+        return service.ticker._stopping.is_set()
+
+    monkeypatch.setattr(service.ticker._stopping, "wait", wait)
+    service.ticker.run()
+    assert [seconds for seconds, _ in waits] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert [tried for _, tried in waits] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_whoever_loses_often_does_not_wait_longer_each_time() -> None:
+def test_a_sick_maintenance_does_not_make_the_loop_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is due and cannot be ticked: the loop waits all the same before it looks again."""
+    store = AwayStore()
+    service = make_service(store)
+    event_id = reboot(service)
+    service.ticker.settle()
+    store.stumble = service.control.event(event_id)[0].maintenance_id
+    service.clock.move_to(START + timedelta(minutes=15))
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 3:
+            service.ticker.stop()
+        return False
+
+    monkeypatch.setattr(service.ticker._nudged, "wait", wait)
+    service.ticker.run()
+    assert len(waits) == 3
+    assert min(waits) >= BACKOFF_S[0]
+
+
+def test_whoever_loses_often_does_not_wait_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds may approve while a tick is decided: when the last of them is through, its event starts soon."""
 
     class BusyStore(BrittleStore):
@@ -387,6 +417,8 @@ def test_whoever_loses_often_does_not_wait_longer_each_time() -> None:
                 self.conflicts -= 1
                 raise Conflict("somebody else was first")
             MemoryStore.apply(self, change)
+            if self.full:
+                service.ticker.stop()
 
     store = BusyStore()
     service = make_service(store)
@@ -394,12 +426,11 @@ def test_whoever_loses_often_does_not_wait_longer_each_time() -> None:
     service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     store.full = True
-    thread = threading.Thread(target=service.ticker.run, daemon=True)
-    thread.start()
-    eventually(lambda: service.control.event(event_id)[0].status is Status.STARTED)
-    service.ticker.stop()
-    thread.join(timeout=10)
-    assert store.conflicts == 0
+    waits: list[float] = []
+    monkeypatch.setattr(service.ticker._stopping, "wait", waits.append)
+    service.ticker.run()
+    assert waits == [CONFLICT_WAIT_S] * 12
+    assert service.control.event(event_id)[0].status is Status.STARTED
 
 
 def test_an_error_nobody_foresaw_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -419,17 +450,10 @@ def test_an_error_nobody_foresaw_does_not_end_the_loop(caplog: pytest.LogCapture
     thread = threading.Thread(target=ticker.run, daemon=True)
     with caplog.at_level(logging.INFO, "forewarn.service.ticker"):
         thread.start()
-        eventually(lambda: "the ticker works again" in caplog.text)
+        until(lambda: "the ticker works again" in caplog.text)
     ticker.stop()
     thread.join(timeout=5)
     assert caplog.text.count("RuntimeError: nobody foresaw this") == 1
-
-
-def eventually(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def test_the_loop_survives_a_store_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
@@ -440,14 +464,11 @@ def test_the_loop_survives_a_store_that_is_away(caplog: pytest.LogCaptureFixture
     store.away = True
     with caplog.at_level(logging.INFO, "forewarn.service.ticker"):
         thread.start()
-        eventually(lambda: "the disk is gone" in caplog.text)
-        for _ in range(3):
-            service.ticker.nudge()
-            time.sleep(0.02)
+        until(lambda: store.refused >= 3)
         assert caplog.text.count("the disk is gone") == 1
         store.away = False
         service.ticker.nudge()
-        eventually(lambda: "the ticker works again" in caplog.text)
+        until(lambda: "the ticker works again" in caplog.text)
     service.ticker.stop()
     thread.join(timeout=5)
     assert not thread.is_alive()
@@ -465,12 +486,12 @@ def test_the_loop_survives_not_knowing_when_to_wake() -> None:
     service = make_service(BlindStore())
     thread = threading.Thread(target=service.ticker.run, daemon=True)
     thread.start()
-    eventually(lambda: service.ticker.cycled_at_s is not None)
+    until(lambda: service.ticker.cycled_at_s is not None)
     event_id = reboot(service)
     service.ticker.settle()
     service.clock.move_to(START + timedelta(minutes=15))
     service.ticker.nudge()
-    eventually(lambda: service.control.event(event_id)[0].status is Status.STARTED)
+    until(lambda: service.control.event(event_id)[0].status is Status.STARTED)
     service.ticker.stop()
     thread.join(timeout=5)
 
@@ -487,9 +508,9 @@ def test_one_sick_maintenance_does_not_hold_up_the_rest(caplog: pytest.LogCaptur
         service.ticker.cycle()
     thread = threading.Thread(target=service.ticker.run, daemon=True)
     thread.start()
-    eventually(lambda: all(service.control.event(events[i])[0].status is Status.STARTED for i in (0, 2)))
+    until(lambda: all(service.control.event(events[i])[0].status is Status.STARTED for i in (0, 2)))
     # Ids are random: the sick one may be looked at last.
-    eventually(lambda: "cannot be ticked" in caplog.text)
+    until(lambda: "cannot be ticked" in caplog.text)
     assert service.control.event(events[1])[0].status is Status.SCHEDULED
     service.ticker.stop()
     thread.join(timeout=5)
@@ -636,13 +657,17 @@ def test_one_machine_is_changed_without_reading_the_whole_fleet() -> None:
 
 def test_a_scaled_clock_runs_fast_and_jumps_forward_only() -> None:
     """An hour at 3600x passes in a second; moving to the past is no step back."""
-    clock = ScaledClock(START, 3_600)
-    wait_s = clock.seconds_until(START + timedelta(hours=1))
-    assert wait_s is not None
-    assert 0.5 < wait_s <= 1.0
+    now_s = 1_000.0
+    clock = ScaledClock(START, 3_600, monotonic=lambda: now_s)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 1.0
+    now_s += 0.25
+    assert clock.now() == START + timedelta(minutes=15)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 0.75
     clock.move_to(START + timedelta(days=1))
     clock.move_to(START)
-    assert clock.now() >= START + timedelta(days=1)
+    assert clock.now() == START + timedelta(days=1)
+    now_s += 1.0
+    assert clock.now() == START + timedelta(days=1, hours=1)
 
 
 def test_a_manual_clock_stands_still() -> None:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from forewarn.store.postgres.store import PostgresStore
+from tests.folders import folder_for_every_user
 
 START_WITHIN_S = 30.0
 # For a store whose changes bear the times of a test instead of the database's.
@@ -46,11 +46,16 @@ def as_postgres(*command: str) -> list[str]:
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL", *command]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def reserved_port() -> socket.socket:
+    """Return a socket that keeps a free port of 127.0.0.1 for a server of ours.
+
+    The socket is bound and does not listen: nobody else is given the port, and PostgreSQL, which sets SO_REUSEADDR too, can
+    listen on it, also when it is started again.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept
 
 
 class Server:
@@ -58,7 +63,8 @@ class Server:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
-        self.port = free_port()
+        self._reserved = reserved_port()
+        self.port: int = self._reserved.getsockname()[1]
         self._settings = {**FAST, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._names = count(1)
@@ -88,7 +94,7 @@ class Server:
         options = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": str(self.folder),
+            "unix_socket_directories": "",
             **self._settings,
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
@@ -98,6 +104,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                cwd=self.folder,
             )
         deadline_s = time.monotonic() + START_WITHIN_S
         while True:
@@ -132,9 +139,15 @@ class Server:
             self._process.wait(30)
             self._process = None
 
+    def close(self) -> None:
+        """Kill it and give its port back."""
+        self.kill()
+        self._reserved.close()
+
     def _run(self, name: str, *arguments: str) -> None:
+        # The user postgres may have no right to be in the folder that the tests were started in.
         done = subprocess.run(
-            as_postgres(program(name), *arguments), capture_output=True, text=True, timeout=60, check=False
+            as_postgres(program(name), *arguments), capture_output=True, text=True, timeout=60, check=False, cwd="/"
         )
         assert done.returncode == 0, done.stderr
 
@@ -142,13 +155,12 @@ class Server:
 @contextmanager
 def server(**settings: str) -> Iterator[Server]:
     """One that runs, and its folder, for as long as it is needed."""
-    folder = Path(tempfile.mkdtemp(prefix="forewarn-postgres-"))
-    folder.chmod(0o755)
-    running = Server(folder / "one", **settings).make().start()
+    folder = folder_for_every_user("forewarn-postgres-")
+    running = Server(folder / "one", **settings)
     try:
-        yield running
+        yield running.make().start()
     finally:
-        running.kill()
+        running.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import uvicorn
 
 from forewarn.app.health import Health, guest_counts
-from forewarn.app.node import GuestParts, Node, follow, try_to_write
+from forewarn.app.node import REAL, GuestParts, Node, Times, follow, try_to_write
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
 from forewarn.core.model import Actor, Role, Token
@@ -158,6 +158,7 @@ class Service(Node):
         store: Store | None = None,
         new_id: Callable[[], str] = new_id,
         node: str = "",
+        times: Times = REAL,
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
@@ -168,7 +169,7 @@ class Service(Node):
         try:
             store.hold()
             if shared is not None:
-                follower, clock = follow(shared)
+                follower, clock = follow(shared, times)
             elif clock is None:
                 lived = [s.changed for s in store.scopes().values() if s.changed is not None]
                 clock = _clock_of(settings, floor=max(lived, default=None))
@@ -192,6 +193,7 @@ class Service(Node):
             may_tick=settings.role != "guest",
             alone=self.place.alone if self.place is not None else lambda: nullcontext(False),
             pause=_pause,
+            times=times,
         )
         self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if isinstance(executor, CommandExecutor):
@@ -226,7 +228,7 @@ class GuestSide(GuestParts):
         super().__init__(
             service,
             ThreadPoolExecutor(1, thread_name_prefix="writer"),
-            Loop(),
+            Loop(service.times.monotonic),
             limits=limits_of(settings),
             trust=trust_of(settings),
             max_stale_s=settings.max_stale_s,

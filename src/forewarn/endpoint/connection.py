@@ -7,7 +7,6 @@ connection's and is checked in both lanes. Everything else goes through the pars
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
 
 from forewarn.endpoint import protocol
 from forewarn.endpoint.documents import CLOSE, NOT_MODIFIED, Caller
@@ -54,7 +53,7 @@ class Connection:
         self.interface = interface
         self.caller: Caller | None = None
         self._reader: Reader | None = None
-        self._since_s = monotonic()
+        self._since_s = guests.monotonic()
         self._active_s = 0.0  # when it was last answered: never yet
         self.gone = False  # or going: nothing more will be answered
 
@@ -159,7 +158,7 @@ class Connection:
             self._parse(data)
             return
         view = caller.view
-        now_s = monotonic()
+        now_s = guests.monotonic()
         # As `within_rate` has it, without the call.
         spent_s = caller.spent_until_s
         spent_s = (spent_s if spent_s > now_s else now_s) + guests.request_share_s
@@ -208,7 +207,7 @@ class Connection:
             )
         fresh = not reader.partial
         if fresh and self._active_s:
-            self._since_s = monotonic()
+            self._since_s = self.guests.monotonic()
         reader.feed(data)
         requests, reader.requests = reader.requests, []
         todo: deque[Request | Answer] = deque(requests)
@@ -305,7 +304,7 @@ class Connection:
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         self.guests.counters.outcomes[status] += 1
-        self._active_s = monotonic()
+        self._active_s = self.guests.monotonic()
         self.transport.write(data)
         if not keep and self._reader is not None and self._reader.problem is not None:
             self._linger()

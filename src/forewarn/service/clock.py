@@ -237,7 +237,7 @@ class ScaledClock(_Trusted):
 
     steady = False
 
-    def __init__(self, start: datetime, rate: float) -> None:
+    def __init__(self, start: datetime, rate: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         if not 0 < rate <= MAX_RATE:
             raise Invalid(
                 f"a clock rate of {rate:g} makes no sense: use a number above 0 and up to {MAX_RATE:g}, like 60x"
@@ -245,7 +245,8 @@ class ScaledClock(_Trusted):
         self.name = f"{rate:g}x"
         self._lock = threading.Lock()
         self._rate = rate
-        self._start, self._origin = start, time.monotonic()
+        self._monotonic = monotonic
+        self._start, self._origin = start, monotonic()
 
     def now(self) -> datetime:
         with self._lock:
@@ -259,10 +260,10 @@ class ScaledClock(_Trusted):
     def move_to(self, moment: datetime) -> None:
         with self._lock:
             # Time went on while the caller was busy: a moment just passed is no step back.
-            self._start, self._origin = max(self._read(), moment), time.monotonic()
+            self._start, self._origin = max(self._read(), moment), self._monotonic()
 
     def _read(self) -> datetime:
-        return self._start + timedelta(seconds=(time.monotonic() - self._origin) * self._rate)
+        return self._start + timedelta(seconds=(self._monotonic() - self._origin) * self._rate)
 
 
 def _forward(now: datetime, moment: datetime) -> datetime:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forewarn.guest.clock import Time
 from forewarn.guest.journal import read
+from forewarn.guest.state import folded
 from forewarn.guest.steps import Run
 from tests.guest.talking import event
 from tests.support.waiting import until
@@ -69,4 +70,9 @@ class Agent:
         until(true, told=lambda: self.log)
 
     def until_back(self) -> None:
-        self.until(lambda: self.kinds[-1:] == ["in-service"])
+        """In service since it was last out of it, whatever else was written down after that."""
+        self.until(self._is_back)
+
+    def _is_back(self) -> bool:
+        records = self.records
+        return any(record["kind"] == "in-service" for record in records) and not folded(records).out_of_service

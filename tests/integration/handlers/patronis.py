@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.folders import folder_for_every_user
 from tests.integration.handlers.loopback import clean
 from tests.support.waiting import until
 
@@ -127,7 +127,15 @@ class Cluster:
 
     @property
     def leader(self) -> Member:
-        return next(each for each in self.members if each.role in ("master", "primary"))
+        """The member that leads, once there is one that answers."""
+        leading: list[Member] = []
+
+        def found() -> bool:
+            leading.extend(each for each in self.members if each.role in ("master", "primary"))
+            return bool(leading)
+
+        until(found, WITHIN_S)
+        return leading[0]
 
     @property
     def ready(self) -> bool:
@@ -157,8 +165,7 @@ class Cluster:
 @contextmanager
 def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1, synchronous: bool = False) -> Iterator[Cluster]:
     """Running, its first member leading and streaming to the others, one of which confirms every commit if `synchronous`."""
-    folder = Path(tempfile.mkdtemp(prefix="patroni-"))
-    folder.chmod(0o711)
+    folder = folder_for_every_user("patroni-")
     etcd = _etcd(folder)
     members = [Member(folder, n, ttl_s=ttl_s, loop_s=loop_s, synchronous=synchronous) for n in range(count)]
     cluster = Cluster(folder, members)

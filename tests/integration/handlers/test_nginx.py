@@ -1,24 +1,30 @@
 """`nginx` against a real nginx: its include file, its generations of workers, its answers; and when it misbehaves."""
 
+import contextlib
 import errno
 import logging
 import os
 import re
 import signal
 import stat
+import subprocess
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from forewarn.guest.clock import Time
 from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import nginx
 from forewarn.guest.handlers.nginx import Spec
 from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
+from forewarn.guest.handlers.process import command_line
+from forewarn.guest.steps import Run
+from tests.guest.talking import event
 from tests.integration.handlers.agents import run_of
 from tests.integration.handlers.living import living
 from tests.integration.handlers.pools import Held, Pool, get, pool
@@ -265,6 +271,127 @@ def test_what_the_configuration_may_not_say(table: dict[str, object], told: str)
         nginx.parse(table, "here")
 
 
+# -- a made-up nginx, whose processes get their titles when the test says so
+
+MASTER = "nginx: master process nginx -c nginx.conf"
+
+
+class MadeUp:
+    """A master, which is this process, and its children. A child bears the master's title until it is given its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._children = folder, list[subprocess.Popen[bytes]]()
+        (folder / "pid").write_text(f"{os.getpid()}\n")
+        (folder / "web.conf").write_text("server a;\nserver b;\n")
+
+    @property
+    def spec(self) -> Spec:
+        ours = {"file": str(self._folder / "web.conf"), "servers": ["a"], "pid_file": str(self._folder / "pid")}
+        return nginx.parse({**ours, "test": ["true"], "reload": ["true"]}, "here")
+
+    def fork(self, then: str = 'read -r title && exec -a "$title" sleep 600') -> "subprocess.Popen[bytes]":
+        child = subprocess.Popen(
+            [MASTER, "-c", then], executable="/bin/bash", stdin=subprocess.PIPE, start_new_session=True
+        )
+        self._children.append(child)
+        until(lambda: command_line(child.pid).startswith(MASTER))
+        return child
+
+    def worker(self) -> "subprocess.Popen[bytes]":
+        """One that has its title."""
+        child = self.fork()
+        self.entitle(child)
+        return child
+
+    @staticmethod
+    def entitle(child: "subprocess.Popen[bytes]", title: str = "nginx: worker process") -> None:
+        assert child.stdin is not None
+        with child.stdin as stdin:
+            stdin.write(f"{title}\n".encode())
+        until(lambda: command_line(child.pid).startswith(title))
+
+    @staticmethod
+    def end(child: "subprocess.Popen[bytes]") -> None:
+        child.kill()
+        child.wait()
+
+    def close(self) -> None:
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Iterator[MadeUp]:
+    made = MadeUp(tmp_path)
+    yield made
+    made.close()
+
+
+class Scripted(Time):
+    """With every pause of a step the next thing happens; a pause takes no time but on this clock."""
+
+    def __init__(self, *happens: Callable[[], object]) -> None:
+        self._passed_s, self._happens = 0.0, list(happens)
+
+    def monotonic(self) -> float:
+        return self._passed_s
+
+    def sleep(self, seconds: float) -> None:
+        self._passed_s += seconds
+        if self._happens:
+            self._happens.pop(0)()
+
+
+def scripted(*happens: Callable[[], object]) -> Run:
+    return Run(step="one", phase="prepare", event=event(NotBefore="soon"), share_s=2, time=Scripted(*happens))
+
+
+def test_a_new_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
+    """All the old workers are gone and the new one is not named yet: that is a reload under way, not an nginx that is down."""
+    old, new = made_up.worker(), list[subprocess.Popen[bytes]]()
+    seen: list[bool] = []
+
+    def reloaded() -> None:
+        new.append(made_up.fork())
+        made_up.end(old)
+
+    def still_not_in_force() -> None:
+        seen.append(nginx.verify(made_up.spec, run))
+        made_up.entitle(new[0])
+
+    run = scripted(reloaded, still_not_in_force)
+    nginx.prepare(made_up.spec, run)
+    assert seen == [False]
+    assert nginx.verify(made_up.spec, run) is True
+    assert nginx.check(made_up.spec) == []
+
+
+def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
+    """It is of the old generation all the same: named later and still at work, it says that nothing was reloaded."""
+    first, second = made_up.worker(), made_up.fork()
+
+    def named_late() -> None:
+        made_up.entitle(second)
+        made_up.end(first)
+
+    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
+        nginx.prepare(made_up.spec, scripted(named_late))
+
+
+def test_what_is_no_worker(made_up: MadeUp) -> None:
+    """The new master of an upgrade, which has children of its own, and those who look after the cache."""
+    made_up.fork("sleep 600 & read -r title")
+    made_up.entitle(made_up.fork(), "nginx: cache manager process")
+    upgraded = r"^nginx is not running: .*/pid leads to no worker of it$"
+    until(lambda: bool(nginx.check(made_up.spec)))
+    with pytest.raises(StepFailed, match=upgraded):
+        nginx.prepare(made_up.spec, scripted())
+    made_up.fork()
+    assert nginx.check(made_up.spec) == []
+
+
 # -- with a real agent, which is killed
 
 
@@ -363,7 +490,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
     """The page's own agent.toml, with this machine's paths in it, takes the machine out and brings it back."""
-    page = (ROOT / "docs/handlers/nginx.md").read_text("utf-8")
+    page = (ROOT / "docs/guide/handlers/nginx.md").read_text("utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (printed,) = parse_config(tomllib.loads(toml), {}).plan.steps
     assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["nginx"])

@@ -1,4 +1,4 @@
-"""The two sites of docs/networking.md, built with its own commands, once for each file of tests."""
+"""The two sites of docs/guide/networking.md, built with its own commands, once for each file of tests."""
 
 import subprocess
 from collections.abc import Iterator
@@ -51,9 +51,15 @@ def build_bridge(lab: Lab) -> tuple[Namespace, dict[str, Namespace]]:
     host.run(block("On a bridge", "on the host: the machines' ports"))
     for n, machine in enumerate(machines.values(), 1):
         machine.run("ip route add default via 10.88.0.1")
-        # A port forwards a moment after it was set up.
-        until(lambda n=n: host.run(f"cat /sys/class/net/tap{n}/brport/state").strip() == FORWARDING)  # type: ignore[misc]
+        machine.until_up("eth0")
+        until_forwarding(host, f"tap{n}")
+    host.until_up("br0")
     return host, machines
+
+
+def until_forwarding(host: Namespace, port: str) -> None:
+    """Wait for a port of the bridge, which forwards a moment after it was set up."""
+    until(lambda: host.run(f"cat /sys/class/net/{port}/brport/state").strip() == FORWARDING)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +82,9 @@ def links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             scope: lab.machine(host, f"tap{n}", "10.0.0.4/24") for n, scope in enumerate(("red", "green", "blue"), 4)
         }
         host.run(block("One link per machine", "on the host: three links"))
+        host.until_up("tap4", "tap5", "tap6")
+        for machine in machines.values():
+            machine.until_up("eth0")
         lab.write({"fleet.toml": block("One link per machine", "fleet.toml")})
         site = Site(lab, host, machines, prepare(lab.folder), "One link per machine")
         serve_as_printed(site, site.heading)

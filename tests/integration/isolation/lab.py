@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
+
 URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 NO_ANSWER = 0
 ANSWER_WITHIN_S = 10
@@ -82,6 +84,20 @@ class Namespace:
 
     def approve(self, *event_ids: str) -> Reply:
         return self.ask("--data", json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]}))
+
+    def until_up(self, *interfaces: str) -> None:
+        """Wait for the kernel, which drops what is sent over a link until a moment after the link was set up."""
+        for each in interfaces:
+            until(lambda each=each: self.run(f"cat /sys/class/net/{each}/operstate").strip() == "up")  # type: ignore[misc]
+
+    @contextmanager
+    def asking(self, *options: str) -> Iterator["subprocess.Popen[str]"]:
+        """A program that asks and waits for its answer until the end of the block."""
+        with self.start(["curl", "--silent", "--noproxy", "*", "-H", "Metadata:true", *options, URL]) as curl:
+            try:
+                yield curl
+            finally:
+                curl.kill()
 
     def silent(self, *options: str) -> bool:
         """Whether nobody answers here."""

@@ -1,10 +1,14 @@
-"""What docs/networking.md prints, for the tests to run: a block is found by its heading and its first line, a comment."""
+"""Read the blocks that the networking pages of docs/guide print, so that tests can run them.
+
+A block is found by its heading and its first line, a comment.
+"""
 
 import re
 import shlex
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs" / "networking.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+PAGES = ("networking.md", "openstack.md", "anti-spoofing.md")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -27,8 +31,8 @@ def _assignments(words: list[str]) -> int:
 
 
 def _section(heading: str) -> str:
-    text = PAGE.read_text("utf-8")
-    marks = "###" if f"\n### {heading}\n" in text else "##"
-    _, found, rest = text.partition(f"\n{marks} {heading}\n")
-    assert found, f"there is no heading {heading!r}"
-    return re.split(rf"^#{{2,{len(marks)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    """Return the text under the one heading of this name, up to the next heading of its level."""
+    texts = [(GUIDE / page).read_text("utf-8") for page in PAGES]
+    found = [text.partition(f"\n## {heading}\n")[2] for text in texts if f"\n## {heading}\n" in text]
+    assert len(found) == 1, f"{len(found)} pages have the heading {heading!r}"
+    return re.split(r"^## ", found[0], maxsplit=1, flags=re.MULTILINE)[0]

@@ -13,17 +13,11 @@ link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 link.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
 link.bind(("", 68))
-link.settimeout(0.5)
 mac = bytes.fromhex("525400000001")
 head = bytes([1, 1, 6, 0]) + os.urandom(4) + bytes.fromhex("00008000") + bytes(16) + mac + bytes(202)
 discover = head + bytes.fromhex("63825363" "350101" "370103" "ff")
-for attempt in range(20):
-    link.sendto(discover, ("255.255.255.255", 67))
-    try:
-        offer = link.recv(2048)
-        break
-    except TimeoutError:
-        continue
+link.sendto(discover, ("255.255.255.255", 67))
+offer = link.recv(2048)
 options, at = {}, 240
 while offer[at] != 255:
     options[offer[at]] = list(offer[at + 2 : at + 2 + offer[at + 1]])

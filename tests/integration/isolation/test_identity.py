@@ -5,11 +5,11 @@ import json
 import pytest
 
 from forewarn.core.model import Status
-from tests.integration.isolation.conftest import Site
+from tests.integration.isolation.conftest import Site, until_forwarding
 from tests.integration.isolation.fleets import approvals, status
 from tests.integration.isolation.lab import Lab
 from tests.integration.isolation.page import block, command
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 UNKNOWN = '{"error":"Not found"}'
 
@@ -59,6 +59,7 @@ def test_who_one_says_one_is_counts_for_nothing(bridge: Site) -> None:
     """An unknown machine gets 404 whatever it says; a known one that speaks for another, as a proxy would, gets 400."""
     stranger = bridge.lab.machine(bridge.host, "tap9", "10.88.0.99/24")
     bridge.host.run("ip link set tap9 master br0 up")
+    until_forwarding(bridge.host, "tap9")
     stranger.run("ip route add default via 10.88.0.1")
     before = approvals(bridge.folder)
     for options in ([], ["-H", "X-Forwarded-For: 10.88.0.11"], ["-H", "X-Instance-ID: web-0"]):
@@ -106,7 +107,7 @@ def test_a_wildcard_must_be_asked_for(lab: Lab) -> None:
     words = ["forewarn", "serve", "--store", "memory:", "--guest"]
     refusals = {address: lab.start(host, [*words, address]) for address in ("0.0.0.0:80", "[::]:80")}
     for address, process in refusals.items():
-        told, _ = process.communicate(timeout=20)
+        told, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 2
         assert f"guest: {address} would answer on every interface" in told
         assert "--allow-any-interface" in told

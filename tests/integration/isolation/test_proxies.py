@@ -13,7 +13,7 @@ from tests.integration.isolation.lab import URL, Namespace, laboratory
 from tests.integration.isolation.page import block
 from tests.support.waiting import until
 
-HEADING = "Beside OpenStack's metadata service"
+HEADING = "Configure the service"
 SECRET = "a secret of more than sixteen bytes"
 WEB, DB = "5c2c1a4e-6f0b-4d55-8a2e-0d1f6f4f9a11", "b7d9e2c0-3a41-4f6e-9c55-7e1a2b3c4d12"
 NOVA = """

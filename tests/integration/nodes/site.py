@@ -1,4 +1,4 @@
-"""The deployment of docs/nodes.md on one machine: every file and command as printed, but for where files lie.
+"""The deployment that docs/guide prints for several nodes, on one machine: files and commands as printed, in other folders.
 
 Its addresses are those of a loopback in a network of its own. What the page leaves to others (etcd, certificates) is here.
 """
@@ -14,7 +14,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,11 +21,13 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from tests.folders import folder_for_every_user
 from tests.integration.handlers.loopback import alone, clean
 from tests.integration.handlers.patronis import AS_POSTGRES
 from tests.support.waiting import until
 
-PAGE = Path(__file__).parents[3] / "docs" / "nodes.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+PAGES = ("nodes.md", "balancing.md", "backup.md")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATABASES, OPERATORS, GUESTS = (
     ("10.20.0.11", "10.20.0.12", "10.20.0.13"),
@@ -57,8 +58,9 @@ kind = "availability-set"
 
 
 def block(first_line: str) -> str:
-    """The one block whose first line, a comment, begins like this."""
-    found = [text for text in _BLOCK.findall(PAGE.read_text("utf-8")) if text.startswith(f"# {first_line}")]
+    """Return the one block of the pages whose first line, a comment, begins like this."""
+    printed = [text for page in PAGES for text in _BLOCK.findall((GUIDE / page).read_text("utf-8"))]
+    found = [text for text in printed if text.startswith(f"# {first_line}")]
     assert len(found) == 1, f"{len(found)} blocks begin with {first_line!r}"
     return str(found[0])
 
@@ -181,8 +183,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 @contextmanager
 def a_site() -> Iterator[Site]:
     """A network and a folder; nothing runs yet."""
-    folder = Path(tempfile.mkdtemp(prefix="site-"))
-    folder.chmod(0o755)
+    folder = folder_for_every_user("site-")
     try:
         with alone(), ExitStack() as stack:
             for address in (*DATABASES, *OPERATORS, *GUESTS, *MACHINES, *MORE, BALANCER, ENDPOINT, STRANGER):
@@ -251,7 +252,7 @@ def haproxy(site: Site) -> Iterator[None]:
 
 @contextmanager
 def nginx(site: Site, metadata: str) -> Iterator[None]:
-    """The proxy of the page about networking, with this page's group of servers in place of one."""
+    """The proxy of the OpenStack page, with the balancing page's group of servers in place of one server."""
     upstream = block("upstream.conf")
     maps = re.sub(r"map \$remote_addr \$instance_id \{.*?\}", _nginx_map(), metadata, flags=re.DOTALL)
     one = "proxy_pass http://127.0.0.1:8169;"

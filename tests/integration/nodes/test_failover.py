@@ -1,7 +1,6 @@
 """A replica is promoted: what it never had does not come again under the same names, and nobody is left behind."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
+from tests.folders import folder_for_every_user
 from tests.integration.nodes.nodes import some_nodes
 from tests.store.things import change, entry, saved_scope, scope
 from tests.support.postgres_servers import SHARED, Server
@@ -45,14 +45,13 @@ class Pair:
         self.replica.execute("SELECT pg_promote()")
 
     def close(self) -> None:
-        self.primary.kill()
-        self.replica.kill()
+        self.primary.close()
+        self.replica.close()
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    folder = Path(tempfile.mkdtemp(prefix="forewarn-pair-"))
-    folder.chmod(0o755)
+    folder = folder_for_every_user("forewarn-pair-")
     made = Pair(folder)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""docs/nodes.md is true: its deployment runs as printed, and its tables say what the code does."""
+"""The pages about several nodes are true: their deployment runs as printed, and their tables match the code."""
 
 import json
 import re
@@ -18,10 +18,10 @@ from tests.integration.isolation import page as networking
 from tests.integration.nodes.site import (
     DATABASES,
     GUESTS,
+    GUIDE,
     MACHINES,
     MORE,
     OPERATORS,
-    PAGE,
     STRANGER,
     SUPERUSER,
     Site,
@@ -36,7 +36,7 @@ from tests.integration.nodes.site import (
 )
 from tests.support.waiting import until
 
-TEXT = PAGE.read_text("utf-8")
+NODES, FAILURES = ((GUIDE / page).read_text("utf-8") for page in ("nodes.md", "failures.md"))
 WEB_0, WEB_1, DB_0, DB_1 = MACHINES
 
 
@@ -90,7 +90,7 @@ def _audit(site: Site) -> list[dict[str, object]]:
 
 
 def test_nginx_balances_guests_by_source(site: Site) -> None:
-    """The same with the maps of the page about networking."""
+    """The same with the maps of the OpenStack page."""
     with nginx(site, networking.block("A proxy at the address itself", "conf.d/metadata.conf")):
         for machine in MACHINES:
             eventually(lambda machine=machine: site.guest(machine), 200)  # type: ignore[misc]
@@ -149,7 +149,7 @@ def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
 
 
 def rows(heading: str) -> list[list[str]]:
-    text = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    text = FAILURES.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
     ][2:]
@@ -172,7 +172,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (pool.AWAY_S,),
         (follower.UNREADY_AFTER_S,),
         (ticker.UNREADY_AFTER_S,),
-        (Settings(state_dir=PAGE).max_stale_s,),
+        (Settings(state_dir=GUIDE).max_stale_s,),
         (ticker.LEASE_S, ticker.RENEW_EVERY_S),
         (),
         (),
@@ -192,14 +192,14 @@ def test_the_time_limits_are_those_of_the_code() -> None:
 
 def test_the_pool_is_as_large_as_told() -> None:
     """Ten connections for each node: those of the pool, the one that listens, and one at the start."""
-    text = TEXT.partition("\n## Pools")[2].partition("\n## ")[0]
+    text = NODES.partition("\n## Pools")[2].partition("\n## ")[0]
     assert f"at most {pool.MAX_CONNECTIONS} connections" in text
     assert f"at least {pool.MAX_CONNECTIONS + 2} for each node" in text
 
 
 def test_what_readyz_says_is_what_it_says() -> None:
     """The printed answer is JSON, and its words are those of the code."""
-    (printed,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    (printed,) = re.findall(r"```json\n(.*?)```", FAILURES, re.DOTALL)
     told = json.loads(printed)
     assert told["checks"] == READY["checks"]
     from forewarn.store.postgres.feed import _no_standby

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -22,11 +22,11 @@ from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
 from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
-def news(number: int, *, changed: bool = True, took_s: float = 0.0) -> News:
-    now_s = time.monotonic()
+def news(number: int, *, changed: bool = True, took_s: float = 0.0, told_s: float | None = None) -> News:
+    now_s = time.monotonic() if told_s is None else told_s
     return News(
         mark=Mark(("db", 1), number),
         everything=False,
@@ -46,17 +46,18 @@ def news(number: int, *, changed: bool = True, took_s: float = 0.0) -> News:
 class ScriptedFeed:
     """Tells what it is told to, and remembers from where it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.asked: list[Mark | None] = []
         self.away = False
         self.took_s = 0.0
+        self._monotonic = monotonic
 
     def look(self, since: Mark | None, wait_s: float) -> News:
         del wait_s
         self.asked.append(since)
         if self.away:
             raise StoreUnavailable("the database is away")
-        return news(len(self.asked), took_s=self.took_s)
+        return news(len(self.asked), took_s=self.took_s, told_s=self._monotonic())
 
     def close(self) -> None:
         """Nothing is held."""
@@ -98,15 +99,14 @@ def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
 
 def test_silence_is_complained_about_after_three_seconds() -> None:
     """Not at once, and with what was wrong; and no longer when it is back."""
-    feed: ScriptedFeed = ScriptedFeed()
-    asked: Feed = feed
-    later_s = 0.0
-    follower = Follower(asked, KeptClock(lambda: START), monotonic=lambda: time.monotonic() + later_s)
+    now_s = 1_000.0
+    feed: Feed = ScriptedFeed(monotonic=lambda: now_s)
+    follower = Follower(feed, KeptClock(lambda: START, monotonic=lambda: now_s), monotonic=lambda: now_s)
     follower.begin()
+    now_s += UNREADY_AFTER_S
     assert follower.complaint() == ""
-    later_s = UNREADY_AFTER_S + 0.1
+    now_s += 0.1
     assert "not heard from for 3 s" in follower.complaint()
-    later_s = 0.0
     follower.look(0.0)
     assert follower.complaint() == ""
 
@@ -116,12 +116,12 @@ def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here()
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
     follower.begin()
-    waiting = threading.Thread(target=follower.catch_up, daemon=True)
+    waiting = threading.Thread(target=follower.catch_up, args=(PATIENCE_S,), daemon=True)
     waiting.start()
     until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
     assert waiting.is_alive()
     follower.look(0.0)
-    waiting.join(5)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     with pytest.raises(StoreUnavailable, match="ask again"):
         follower.catch_up(within_s=0.01)
@@ -341,8 +341,9 @@ def running_order(service: Service, ticker: Ticker) -> Order:
 def renewed(ticker: Ticker) -> None:
     """Its next cycle, when leases are due."""
     ticker._renew_at_s = 0.0
+    begun_s = time.monotonic()
     ticker.cycle()
-    assert time.monotonic() < ticker._renew_at_s <= time.monotonic() + RENEW_EVERY_S
+    assert begun_s + RENEW_EVERY_S <= ticker._renew_at_s <= time.monotonic() + RENEW_EVERY_S
 
 
 def test_only_the_holder_of_the_lease_ticks() -> None:

@@ -1,6 +1,6 @@
 """Where a node runs and what it is called: who finds the orders of a dead one, when, and whose word about an order counts."""
 
-import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -13,13 +13,16 @@ from forewarn.app.server import Service, _keep_operator_token, _new_place, _node
 from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
+from forewarn.endpoint.documents import Documents
 from forewarn.executors import Progress, Report
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest
+from forewarn.service import ticker as ticker_limits
 from forewarn.service.clock import KeptClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.settings import Settings
 from forewarn.service.state_dir import Place
 from forewarn.service.ticker import Ticker
+from forewarn.store import Backlog
 from tests.endpoint.serving import START
 from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
 from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
@@ -199,9 +202,9 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
     """After a few seconds it says so and why; and no longer when it can."""
     store = SharedMemory()
     service = make_service(store, enabled=False)
-    later_s = 0.0
+    now_s = 1_000.0
     ticker = ticker_on(service, "a:1", ScriptedExecutor())
-    monkeypatch.setattr(ticker, "_monotonic", lambda: time.monotonic() + later_s)
+    monkeypatch.setattr(ticker, "_monotonic", lambda: now_s)
     ticker.cycle()
 
     def refuse(name: str, node: str, seconds: float) -> bool:
@@ -209,9 +212,9 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "take_lease", refuse)
-        later_s = 5.9
+        now_s += ticker_limits.UNREADY_AFTER_S
         assert ticker.complaint() == ""
-        later_s = 6.1
+        now_s += 0.1
         with pytest.raises(StoreUnavailable) as error:
             ticker.cycle()
         ticker._say_trouble(error.value)
@@ -224,10 +227,9 @@ def test_readiness_is_about_writing_too() -> None:
     """A database that can be read, and is followed, is not enough."""
     service = make_service(SharedMemory())
     silent_s, stuck_s = 0.0, 0.0
-    follower = Follower(ScriptedFeed(), KeptClock(lambda: START), monotonic=lambda: time.monotonic() + silent_s)
-    follower.begin()
+    follower = follower_that_is_silent_for(lambda: silent_s)
     ticker = ticker_on(service, "a:1", ScriptedExecutor())
-    ticker._monotonic = lambda: time.monotonic() + stuck_s
+    ticker._monotonic, ticker._renewed_s = lambda: 1_000.0 + stuck_s, 1_000.0
     health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
     assert health.store_works() == ""
     stuck_s = 7.0
@@ -237,6 +239,41 @@ def test_readiness_is_about_writing_too() -> None:
     silent_s = 4.0
     assert not health.can_be_asked()
     assert health.store_works() == "not heard from for 4 s: it does not answer"
+
+
+def follower_that_is_silent_for(silent_s: Callable[[], float]) -> Follower:
+    """Return a follower that heard from its database `silent_s()` seconds ago."""
+    clock = KeptClock(lambda: START, monotonic=lambda: 1_000.0)
+    follower = Follower(ScriptedFeed(lambda: 1_000.0), clock, monotonic=lambda: 1_000.0 + silent_s())
+    follower.begin()
+    return follower
+
+
+def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:
+    """What only the database knows is left out, and it is not asked; what the node knows is there."""
+
+    class Asked(SharedMemory):
+        """Counts how often somebody asks for what is open."""
+
+        times = 0
+
+        def backlog(self) -> Backlog:
+            self.times += 1
+            return super().backlog()
+
+    store, silent_s = Asked(), 0.0
+    service = make_service(store)
+    documents = Documents(store, service.clock)
+    documents.load()
+    ticker = ticker_on(service, "a:1", ScriptedExecutor())
+    follower = follower_that_is_silent_for(lambda: silent_s)
+    health = Health(service.settings, store, service.control, service.clock, ticker, follower)
+    known = health.facts(documents)
+    assert (known.backlog is not None, known.clock_held, known.machines, store.times) == (True, False, 1, 1)
+    health._counted = (0.0, None)
+    silent_s = UNREADY_AFTER_S + 0.1
+    known = health.facts(documents)
+    assert (known.backlog, known.clock_held, known.machines, store.times) == (None, None, 1, 1)
 
 
 # -- tokens

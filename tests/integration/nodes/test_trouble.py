@@ -20,7 +20,7 @@ from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.service.test_ticker import OPERATOR, ContendedStore, make_service, reboot
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 # -- the line for the writer
 
@@ -123,13 +123,13 @@ def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.Mon
 
     def leave() -> None:
         asked.set()
-        assert answers.wait(30)
+        assert answers.wait(PATIENCE_S)
 
     monkeypatch.setattr(service.ticker, "leave", leave)
     try:
         with server._ticking(service):
             assert not asked.is_set()
-        assert asked.wait(5)  # and yet we are here
+        assert asked.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()
     finally:
         answers.set()
@@ -148,9 +148,10 @@ def test_a_failed_cycle_does_not_count_as_one() -> None:
         service.ticker.cycle = cycle  # type: ignore[method-assign]
         thread = threading.Thread(target=service.ticker.run, daemon=True)
         thread.start()
-        assert failed.wait(5)
+        assert failed.wait(PATIENCE_S)
         service.ticker.stop()
-        thread.join(5)
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
         assert (service.ticker.cycled_at_s is not None) is counts
 
 

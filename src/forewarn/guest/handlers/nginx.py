@@ -24,6 +24,9 @@ log = logging.getLogger("forewarn.guest.nginx")
 
 # A worker: its pid and when it began.
 Worker = Tuple[int, int]
+# How nginx names its processes. A process that the master has just forked still bears the master's title.
+TITLE, WORKER, LEAVING = "nginx: ", "worker process", "shutting down"
+OTHERS = ("cache manager process", "cache loader process", "privileged agent process")
 
 
 class Spec(NamedTuple):
@@ -139,18 +142,30 @@ def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
 
 
 def _workers(spec: Spec) -> List[Worker]:
-    """Those that live, also those that only end their last connections."""
+    """The workers that live: also those that only end their last connections, and those that the master has just forked."""
     master = pid_of(spec.pid_file)
-    found = [each for each in children(master) if "worker process" in command_line(each[0])] if master else []
+    found = [each for each in children(master) if _is_worker(each)] if master else []
     if not found:
         raise StepFailed(f"nginx is not running: {spec.pid_file} leads to no worker of it")
     return found
 
 
+def _is_worker(child: Worker) -> bool:
+    """Whether this child of the master is a worker, or will be one as soon as it has its own title.
+
+    A child of the master with children of its own is the new master of an upgrade.
+    """
+    title = command_line(child[0])
+    if WORKER in title:
+        return True
+    return title.startswith(TITLE) and not any(other in title for other in OTHERS) and not children(child[0])
+
+
 def _in_force(spec: Spec, old: List[Worker]) -> bool:
     """A new generation is there, and the old one takes no connections any more."""
-    taking = [each for each in _workers(spec) if "shutting down" not in command_line(each[0])]
-    return bool(taking) and not any(each in old for each in taking)
+    titles = {each: command_line(each[0]) for each in _workers(spec)}
+    taking = [each for each, title in titles.items() if LEAVING not in title]
+    return any(WORKER in titles[each] for each in taking) and not any(each in old for each in taking)
 
 
 def _left(spec: Spec, old: List[Worker]) -> List[Worker]:
