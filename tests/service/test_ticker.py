@@ -72,7 +72,7 @@ def test_pretended_work_does_not_end_what_was_reported_otherwise() -> None:
     event, order = service.control.event(event_id)
     assert order is not None
     assert (event.status, order.state) == (Status.STARTED, OrderState.FAILED)
-    service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
+    service.control.handle_failed_order(event_id, Verb.RETRY, OPERATOR)
     service.ticker.advance(3_600)
     assert service.control.event(event_id)[0].status is Status.COMPLETED
 
@@ -207,7 +207,7 @@ def test_a_report_of_an_older_attempt_changes_nothing() -> None:
     ticker = ticker_with(service, executor)
     ticker.settle()
     service.control.report_order(event_id, Outcome(ok=False, reason="no"), Actor("ticker"))
-    service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
+    service.control.handle_failed_order(event_id, Verb.RETRY, OPERATOR)
     executor.ended = [Report(event_id, 1, Outcome(ok=True))]
     ticker.settle()
     assert service.control.event(event_id)[0].status is Status.STARTED

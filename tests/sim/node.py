@@ -22,6 +22,7 @@ from forewarn.endpoint.endpoint import Guests, Limits
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.protocol import Answer, Request, plain_tag
+from forewarn.service.control import Once, Submission
 from forewarn.store import SharedStore
 from tests.sim.database import Database
 from tests.sim.history import Alarm, Answered, Born, Entry
@@ -114,6 +115,7 @@ class Node:
                 universe.chance(0.5)
             ),  # one process at a time is at its place, and may not know it
             times=times,
+            render_receipt=render_id,
         )
         self.control = self.parts.control
         self.side = GuestParts(
@@ -367,3 +369,10 @@ class Connection:
 
     def answered(self) -> None:
         """The connection would read on."""
+
+
+def render_id(once: Once, made: object) -> tuple[int, str]:
+    """Save the id of a maintenance as the response."""
+    del once
+    assert isinstance(made, Submission)
+    return 201, made.maintenance_id

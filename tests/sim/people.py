@@ -11,15 +11,13 @@ from forewarn.core.model import (
     OnFailure,
     OrderState,
     Request,
-    Snapshot,
     Source,
     Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
-from forewarn.service.control import Answered as AnsweredBefore
-from forewarn.service.control import Once
+from forewarn.service.control import Once, RepeatedRequest
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
@@ -165,8 +163,8 @@ class Operator:
 
         def submit() -> str:
             try:
-                return node.control.submit(request, OPERATOR, once=once, answer=_told)
-            except AnsweredBefore as before:
+                return node.control.submit_once(request, OPERATOR, once).maintenance_id
+            except RepeatedRequest as before:
                 return before.receipt.body
 
         answer = node.ask(submit)
@@ -240,7 +238,7 @@ class Operator:
         for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
                 verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
-                node.ask(lambda: node.control.settle_event(order.id, verb, OPERATOR))  # noqa: B023 - called at once
+                node.ask(lambda: node.control.handle_failed_order(order.id, verb, OPERATOR))  # noqa: B023 - called at once
                 return
 
     def _started(self, event_id: str) -> bool:
@@ -255,9 +253,4 @@ class Operator:
                 node.ask(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
         for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
-                node.ask(lambda: node.control.settle_event(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
-
-
-def _told(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
-    del snapshot
-    return 201, maintenance_id
+                node.ask(lambda: node.control.handle_failed_order(order.id, Verb.FINISH, OPERATOR))  # noqa: B023

@@ -42,6 +42,7 @@ from forewarn.operator.api.access import ENVIRONMENT_TOKEN, Access, digest, secr
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.context import Api
+from forewarn.operator.api.receipts import render_receipt
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
 from forewarn.operator.monitoring import operator_app
@@ -194,6 +195,7 @@ class Service(Node):
             alone=self.place.alone if self.place is not None else lambda: nullcontext(False),
             pause=_pause,
             times=times,
+            render_receipt=render_receipt,
         )
         self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
         if isinstance(executor, CommandExecutor):
@@ -485,11 +487,11 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         free=settings.token_free,
         reachable=service.health.can_be_asked,
     )
-    access.learn()
+    access.cache_tokens()
     streams = Streams(service.store)
-    service.control.listen(lambda _: streams.ring())
+    service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
-        service.follower.listen(lambda news: streams.ring() if news.changed else None)
+        service.follower.listen(lambda news: streams.notify() if news.changed else None)
     api = Api(
         service.control,
         service.store,
@@ -512,7 +514,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         guest_counts=lambda: guest_counts(guests.guests),
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
-        guard=None if on_loopback(settings.operator) and not settings.token_free else access.watcher,
+        guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify_for_monitoring,
     )
     config = uvicorn.Config(
         app,

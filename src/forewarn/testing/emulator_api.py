@@ -21,7 +21,6 @@ from forewarn.operator.api.context import (
     Paged,
     Result,
     cursor_of,
-    ok,
     read_cursor,
     split_page,
 )
@@ -127,7 +126,9 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
         )
         page, last = split_page(found[: query.limit + 1], query.limit)
         cursor = cursor_of(last.number) if last else None
-        return ok(RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone))
+        return Result(
+            200, RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
+        )
 
     def expect(api: Api, context: CallContext) -> Result:
         del api
@@ -143,24 +144,24 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
         finally:
             waiting.release()
-        return ok(verdict)
+        return Result(200, verdict)
 
     def faults(api: Api, context: CallContext) -> Result:
         del api
         emulator.set_faults(context.body.faults)
-        return ok(FaultsOut(faults=len(context.body.faults)))
+        return Result(200, FaultsOut(faults=len(context.body.faults)))
 
     return (
         Call(
-            method="GET", path="/v1/emulator/requests", do=requests, roles=EVERYBODY, query=RequestsQuery,
-            tells=RequestsOut, summary="What guests asked and were answered, oldest first.",
+            method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYBODY, query=RequestsQuery,
+            returns=RequestsOut, summary="What guests asked and were answered, oldest first.",
         ),
         Call(
-            method="POST", path="/v1/emulator/expect", do=expect, roles=EVERYBODY, takes=ExpectIn, tells=Verdict,
+            method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYBODY, takes=ExpectIn, returns=Verdict,
             summary="Wait for what guests should do; tells whether they did.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/faults", do=faults, roles=EVERYBODY, takes=FaultsIn, tells=FaultsOut,
+            method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYBODY, takes=FaultsIn, returns=FaultsOut,
             summary="From now on these requests go wrong.",
         ),
     )  # fmt: skip

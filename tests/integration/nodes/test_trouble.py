@@ -169,7 +169,9 @@ def test_what_is_saved_is_not_told_as_lost() -> None:
 
     service.control.listen(fails)
     service.control.listen(heard.append)
-    with pytest.raises(StoreUnavailable, match=r"^it is saved, but not shown here yet: look before you do it again$"):
+    with pytest.raises(
+        StoreUnavailable, match=r"^it is saved, but not shown here yet: check before you send it again$"
+    ):
         reboot(service)
     assert len(store.events(EventQuery()).events) == len(heard) == 1
     service.ticker.advance(15 * 60)  # what time brings is asked for by nobody: it goes on

@@ -233,12 +233,12 @@ def test_the_environments_token_is_known_without_asking_the_store() -> None:
         raise StoreUnavailable("away")
 
     access = Access(away, environment_token="of the environment")
-    for identify in (access.identify, access.watcher):
+    for identify in (access.identify, access.identify_for_monitoring):
         assert identify(bearing("of the environment"), "127.0.0.1").role is Role.OPERATOR
     with pytest.raises(StoreUnavailable):
         access.identify(bearing("another"), "127.0.0.1")
     with pytest.raises(Unauthorized):
-        access.watcher(bearing("another"), "127.0.0.1")
+        access.identify_for_monitoring(bearing("another"), "127.0.0.1")
 
 
 def test_a_watcher_does_not_wait_for_a_store_that_does_not_answer() -> None:
@@ -252,9 +252,9 @@ def test_a_watcher_does_not_wait_for_a_store_that_does_not_answer() -> None:
 
     answers = True
     access = Access(tokens, reachable=lambda: answers)
-    access.learn()
+    access.cache_tokens()
     answers = False
-    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
+    assert access.identify_for_monitoring(bearing("kept"), "127.0.0.1").name == "kept"
     assert len(asked) == 1
 
 
@@ -270,11 +270,11 @@ def test_whoever_watches_is_known_while_the_store_is_away() -> None:
         return answer
 
     access = Access(tokens)
-    assert access.watcher(bearing("gone"), "127.0.0.1").name == "gone"
-    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
-    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
+    assert access.identify_for_monitoring(bearing("gone"), "127.0.0.1").name == "gone"
+    assert access.identify_for_monitoring(bearing("kept"), "127.0.0.1").name == "kept"
+    assert access.identify_for_monitoring(bearing("kept"), "127.0.0.1").name == "kept"
     with pytest.raises(Unauthorized):
-        access.watcher(bearing("gone"), "127.0.0.1")
+        access.identify_for_monitoring(bearing("gone"), "127.0.0.1")
     with pytest.raises(StoreUnavailable):
         access.identify(bearing("kept"), "127.0.0.1")
 

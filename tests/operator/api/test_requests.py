@@ -1,14 +1,20 @@
 """Bad input, limits, keys that make a request happen once, crowds, and the stream of changes."""
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 import pytest
 
-from forewarn.operator.api import stream
+from forewarn.core.errors import TooManyStreams
+from forewarn.core.model import Role
+from forewarn.operator.api.access import Identity
+from forewarn.operator.api.stream import MAX_STREAMS_PER_TOKEN, Streams
+from forewarn.store.memory import MemoryStore
 from tests.support.running_service import RunningService, running_service
 
 REBOOT = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
@@ -316,12 +322,33 @@ def test_a_wave_of_a_thousand_is_told_in_little() -> None:
         assert len(wave["events"]) == 10
 
 
-def test_streams_have_a_limit(home: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is told to come later, and a bad place to begin is refused."""
-    monkeypatch.setattr(stream, "MAX_STREAMS", 1)
-    listener = Listener(home)
-    refused = home.request("GET", "/v1/stream")
-    assert (refused.status, refused.code) == (503, "too_many_streams")
-    listener.close()
-    for last in ("x", "\xb2"):
-        assert home.request("GET", "/v1/stream", headers={"Last-Event-ID": last}).status == 400
+def test_a_token_has_a_limit_of_streams(home: RunningService) -> None:
+    """The next stream of the same token is refused until one is closed; another token's is not."""
+    with ExitStack() as opened:
+        for _ in range(MAX_STREAMS_PER_TOKEN):
+            opened.enter_context(closing(Listener(home)))
+        refused = home.request("GET", "/v1/stream")
+        assert (refused.status, refused.code) == (503, "too_many_streams")
+        opened.enter_context(closing(Listener(home, token=home.token_of("viewer"))))
+
+
+def test_all_streams_together_have_a_limit() -> None:
+    """Whatever tokens open them; a closed stream makes room."""
+
+    async def open_streams() -> None:
+        streams = Streams(MemoryStore(), max_streams=2)
+        callers = [Identity(f"token {n}", "", Role.VIEWER, None, b"", "") for n in range(3)]
+        _, close = await streams.open(callers[0], 0, lambda: True)
+        await streams.open(callers[1], 0, lambda: True)
+        with pytest.raises(TooManyStreams):
+            await streams.open(callers[2], 0, lambda: True)
+        close()
+        await streams.open(callers[2], 0, lambda: True)
+
+    asyncio.run(open_streams())
+
+
+@pytest.mark.parametrize("last", ["x", "\xb2", "9" * 19])
+def test_a_stream_begins_after_an_entry(home: RunningService, last: str) -> None:
+    """What is not the id of an entry is refused."""
+    assert home.request("GET", "/v1/stream", headers={"Last-Event-ID": last}).status == 400

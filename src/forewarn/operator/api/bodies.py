@@ -1,4 +1,4 @@
-"""What is said on the wire, both ways: every body the API reads or writes. The OpenAPI document is made from these.
+"""Every body that the API reads or writes. The OpenAPI document is made from these classes.
 
 Unknown keys are refused. Times are RFC 3339 in UTC, durations whole seconds in names that end in `_s`.
 """
@@ -36,7 +36,7 @@ Domain = Annotated[int, msgspec.Meta(ge=0, le=999)]
 Attempt = Annotated[
     Annotated[int, msgspec.Meta(ge=1)] | None,
     msgspec.Meta(
-        description="the attempt this is about, as told when it was taken: a report of an earlier one is refused"
+        description="the attempt that is reported, as returned when the order was taken; an earlier attempt is refused"
     ),
 ]
 
@@ -44,14 +44,14 @@ T = TypeVar("T")
 
 
 class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the caller says."""
+    """A request's body or its query parameters."""
 
 
 class ResponseBody(msgspec.Struct, kw_only=True):
-    """What the caller is told."""
+    """A response's body, or a part of it."""
 
 
-# -- what callers say
+# -- requests
 
 
 class ScopeIn(RequestBody):
@@ -66,7 +66,7 @@ class ScopeIn(RequestBody):
 
 
 class MachineIn(RequestBody):
-    """A machine's place and identity, as in the fleet file."""
+    """A machine's domains, host and identity, as in the fleet file."""
 
     update_domain: Domain = 0
     fault_domain: Domain = 0
@@ -106,7 +106,7 @@ class TargetsIn(RequestBody):
 
 
 class MaintenanceIn(RequestBody):
-    """What an operator asks for."""
+    """A maintenance to schedule."""
 
     type: EventType
     targets: TargetsIn
@@ -120,7 +120,7 @@ class MaintenanceIn(RequestBody):
 
 
 class FinishIn(RequestBody):
-    """What became of the machines of a finished order: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
+    """Where the machines of a finished order are now: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
 
     new_hosts: dict[MachineName, Name] = {}
     attempt: Attempt = None
@@ -136,7 +136,7 @@ class FailIn(RequestBody):
 
 
 class TokenIn(RequestBody):
-    """A token for somebody: an owner names the scopes that are theirs."""
+    """A token to create; an owner's token names its scopes."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
@@ -144,36 +144,36 @@ class TokenIn(RequestBody):
 
 
 class AdvanceIn(RequestBody):
-    """How far the clock is moved."""
+    """How far to move the clock."""
 
     seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 
 
-# -- what callers are told
+# -- responses
 
 
 class Page(ResponseBody, Generic[T]):
-    """One page of a list; `next_cursor` asks for the next one, null at the end."""
+    """One page of a list; `next_cursor` is the cursor of the next page, null at the end."""
 
     items: list[T]
     next_cursor: str | None = None
 
 
 class Problem(ResponseBody):
-    """What was wrong: a stable code for programs, a sentence for people."""
+    """What is wrong: a stable code for programs, a sentence for people."""
 
     code: str
     message: str
 
 
 class Error(ResponseBody):
-    """The one shape of every error."""
+    """The body of every error."""
 
     error: Problem
 
 
 class ScopeOut(ResponseBody):
-    """A scope: its settings, and where its document stands."""
+    """A scope: its settings, and the state of its document."""
 
     name: str
     kind: ScopeKind
@@ -188,7 +188,7 @@ class ScopeOut(ResponseBody):
 
 
 class Document(ResponseBody, rename="pascal"):
-    """What guests see: the scheduled and started events, with the fields of the api-version asked for."""
+    """What guests see: the scheduled and started events, with the fields of the requested api-version."""
 
     document_incarnation: int
     events: list[dict[str, str | int | list[str]]]
@@ -232,7 +232,7 @@ class ApprovedBy(ResponseBody):
 
 
 class TimelineEntry(ResponseBody, omit_defaults=True):
-    """Something that happened to an event: published, seen, approved, started, order …, its end."""
+    """One entry of an event's timeline: published, seen, approved, started, order …, its end."""
 
     at: datetime
     what: str
@@ -241,7 +241,7 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 
 
 class EventOut(ResponseBody):
-    """What one scope is told, and what became of it. A dry run's has no ids and no times."""
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
 
     id: str | None
     maintenance_id: str | None
@@ -271,7 +271,7 @@ class WaveOut(ResponseBody):
 
 
 class MaintenanceOut(ResponseBody):
-    """What an operator asked for, and how far it is."""
+    """A maintenance, and how far it is."""
 
     id: str | None
     type: EventType
@@ -291,7 +291,7 @@ class MaintenanceOut(ResponseBody):
 
 
 class MaintenanceRow(ResponseBody):
-    """A maintenance in a list: everything but its waves."""
+    """A maintenance in a list, without its waves."""
 
     id: str
     type: EventType
@@ -309,7 +309,7 @@ class MaintenanceRow(ResponseBody):
 
 
 class OrderOut(ResponseBody):
-    """The work of one started event; it bears the event's id."""
+    """The work of one started event; its id is the event's id."""
 
     id: str
     maintenance_id: str
@@ -353,13 +353,13 @@ class TokenOut(ResponseBody):
 
 
 class NewToken(TokenOut):
-    """A token just made: the only time its secret is shown."""
+    """A new token, with its secret, which is shown only once."""
 
     token: str
 
 
 class HeldOut(ResponseBody):
-    """The clock jumped forward: what time alone would let start waits until it is confirmed."""
+    """The clock jumped forward: unapproved starts wait until an operator confirms it."""
 
     trusted: datetime
     noticed: datetime
@@ -367,21 +367,21 @@ class HeldOut(ResponseBody):
 
 
 class MatchOut(ResponseBody):
-    """Something that was found; a machine's id is `scope/name`."""
+    """One match; a machine's id is `scope/name`."""
 
     kind: Kind
     id: str
 
 
 class MatchesOut(ResponseBody):
-    """What a text may mean, exact matches first; `more` where there are more than are listed."""
+    """What a text may mean, exact matches first; `more` says whether there are more matches than these."""
 
     matches: list[MatchOut]
     more: bool
 
 
 class CountsOut(ResponseBody):
-    """How many there are: open events by status, those of them whose order failed, scopes and machines."""
+    """The number of open events by status, of those whose order failed, of scopes and of machines."""
 
     planned: int
     scheduled: int

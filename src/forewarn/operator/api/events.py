@@ -1,12 +1,11 @@
-"""List and show events, approve or cancel them, and decide what becomes of one whose order failed."""
+"""List and show events, approve or cancel them, and retry, finish or abandon one whose order failed."""
 
 from collections.abc import Callable
 from datetime import datetime
 
-from forewarn.core.errors import Forbidden
-from forewarn.core.model import ApprovalMode, Event, EventType, Role, Source, Status
+from forewarn.core.model import EventType, Status
 from forewarn.core.transitions import Verb
-from forewarn.operator.api.access import Identity
+from forewarn.operator.api.access import refuse, why_not_approve, why_not_cancel
 from forewarn.operator.api.context import (
     Api,
     CallContext,
@@ -15,7 +14,6 @@ from forewarn.operator.api.context import (
     Result,
     cursor_of,
     in_utc,
-    ok,
     page_of,
     read_cursor,
 )
@@ -53,47 +51,37 @@ def list_events(api: Api, context: CallContext) -> Result:
         )
     )
     next_cursor = cursor_of(page.next_before) if page.next_before is not None else None
-    return page_of(api.event_bodies(context, page.events), next_cursor)
+    return page_of(api.event_bodies(context.caller, page.events), next_cursor)
 
 
 def get_event(api: Api, context: CallContext) -> Result:
-    return ok(api.event_body(context, api.event(context).id))
-
-
-def not_to_approve(who: Identity, event: Event) -> str:
-    """Why it is not theirs to approve, or ""."""
-    if who.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
-        return f"event {event.id} is approved by operators alone: its scope has approval = operator"
-    return ""
-
-
-def not_to_cancel(who: Identity, event: Event) -> str:
-    """Why it is not theirs to cancel, or ""."""
-    if who.role is Role.OWNER and event.source is not Source.USER:
-        return f"event {event.id} is the platform's: an owner cancels user events only"
-    return ""
+    return _result(api, context, api.event(context).id)
 
 
 def approve_event(api: Api, context: CallContext) -> Result:
     event = api.event(context)
-    if why := not_to_approve(context.caller, event):
-        raise Forbidden(why)
+    refuse(why_not_approve(context.caller, event))
     api.control.approve_event(event.id, context.caller.actor)
-    return ok(api.event_body(context, event.id))
+    return _result(api, context, event.id)
 
 
 def cancel_event(api: Api, context: CallContext) -> Result:
     event = api.event(context)
-    if why := not_to_cancel(context.caller, event):
-        raise Forbidden(why)
+    refuse(why_not_cancel(context.caller, event))
     api.control.cancel_event(event.id, context.caller.actor)
-    return ok(api.event_body(context, event.id))
+    return _result(api, context, event.id)
 
 
-def settle(verb: Verb) -> Callable[[Api, CallContext], Result]:
+def handle_failed_order(verb: Verb) -> Callable[[Api, CallContext], Result]:
+    """Return the call that retries, finishes or abandons an event and returns it."""
+
     def call(api: Api, context: CallContext) -> Result:
         event = api.event(context)
-        api.control.settle_event(event.id, verb, context.caller.actor)
-        return ok(api.event_body(context, event.id))
+        api.control.handle_failed_order(event.id, verb, context.caller.actor)
+        return _result(api, context, event.id)
 
     return call
+
+
+def _result(api: Api, context: CallContext, event_id: str) -> Result:
+    return Result(200, api.event_body(context.caller, event_id))

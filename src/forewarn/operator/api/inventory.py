@@ -1,20 +1,11 @@
-"""Scopes, machines and the whole fleet: shown, stated, removed, restarted."""
+"""Show, change and remove scopes and machines, restart machines, and apply the whole fleet."""
 
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
 
 from forewarn.core import fleet
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
-from forewarn.core.model import (
-    EventType,
-    Request,
-    Snapshot,
-    Source,
-    Targets,
-)
+from forewarn.core.model import EventType, Request, Source, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -24,63 +15,20 @@ from forewarn.operator.api.context import (
     Paged,
     Result,
     cursor_of,
-    ok,
     page_of,
     read_cursor,
     split_page,
 )
-from forewarn.store import (
-    Focus,
-    MachineQuery,
-    ScopeQuery,
-)
+from forewarn.operator.api.receipts import SaveEvent
+from forewarn.store import Focus, MachineQuery, ScopeQuery
 
 # -- scopes and machines
-
-
-def list_scopes(api: Api, context: CallContext) -> Result:
-    limit = context.query.limit
-    after = read_cursor(context.query.cursor, tuple[str]) or ("",)
-    found = api.store.scopes_page(ScopeQuery(within=context.caller.within, after=after[0], limit=limit + 1))
-    page, last = split_page(found, limit)
-    return page_of(map(views.scope_out, page), cursor_of(last.name) if last else None)
-
-
-def get_scope(api: Api, context: CallContext) -> Result:
-    return ok(views.scope_out(_scope(api, context.path["scope"])))
-
-
-def _scope(api: Api, name: str) -> Any:
-    scope = api.store.snapshot(Focus(scopes=(name,), whole=False, shown=True)).scopes.get(name)
-    if scope is None:
-        raise NotFound(f"there is no scope {name!r}")
-    return scope
 
 
 class DocumentQuery(RequestBody):
     """In which api-version."""
 
     api_version: str = NEWEST
-
-
-def get_document(api: Api, context: CallContext) -> Result:
-    """Exactly the bytes a guest of the scope gets."""
-    return Result(200, api.control.document(context.path["scope"], api_version(context.query.api_version)))
-
-
-def get_counts(api: Api, context: CallContext) -> Result:
-    return ok(views.counts_out(api.store.counts(context.caller.within)))
-
-
-def put_scope(api: Api, context: CallContext) -> Result:
-    name = context.path["scope"]
-    new = api.control.put_scope(views.scope_in(name, context.body), context.caller.actor)
-    return ok(views.scope_out(_scope(api, name)), 201 if new else 200)
-
-
-def delete_scope(api: Api, context: CallContext) -> Result:
-    api.control.remove_scope(context.path["scope"], context.caller.actor)
-    return Result(204, b"")
 
 
 class MachinesQuery(Paged):
@@ -90,25 +38,68 @@ class MachinesQuery(Paged):
     host: str = ""
 
 
+def list_scopes(api: Api, context: CallContext) -> Result:
+    query = context.query
+    after = read_cursor(query.cursor, tuple[str]) or ("",)
+    rows = api.store.scopes_page(ScopeQuery(within=context.caller.within, after=after[0], limit=query.limit + 1))
+    page, last = split_page(rows, query.limit)
+    return page_of(map(views.scope_out, page), cursor_of(last.name) if last else None)
+
+
+def get_scope(api: Api, context: CallContext) -> Result:
+    return Result(200, _scope_out(api, context.path["scope"]))
+
+
+def _scope_out(api: Api, name: str) -> bodies.ScopeOut:
+    scope = api.store.snapshot(Focus(scopes=(name,), whole=False, shown=True)).scopes.get(name)
+    if scope is None:
+        raise NotFound(f"there is no scope {name!r}")
+    return views.scope_out(scope)
+
+
+def get_document(api: Api, context: CallContext) -> Result:
+    """Return exactly the bytes that a guest of the scope gets."""
+    return Result(200, api.control.document(context.path["scope"], api_version(context.query.api_version)))
+
+
+def get_counts(api: Api, context: CallContext) -> Result:
+    return Result(200, views.counts_out(api.store.counts(context.caller.within)))
+
+
+def put_scope(api: Api, context: CallContext) -> Result:
+    name = context.path["scope"]
+    new = api.control.put_scope(views.scope_in(name, context.body), context.caller.actor)
+    return Result(201 if new else 200, _scope_out(api, name))
+
+
+def delete_scope(api: Api, context: CallContext) -> Result:
+    api.control.remove_scope(context.path["scope"], context.caller.actor)
+    return Result(204)
+
+
 def list_machines(api: Api, context: CallContext) -> Result:
-    query, limit = context.query, context.query.limit
-    found = api.store.machines_page(
+    query = context.query
+    rows = api.store.machines_page(
         MachineQuery(
             scope=query.scope,
             host=query.host,
             within=context.caller.within,
             after=read_cursor(query.cursor, tuple[str, str]),
-            limit=limit + 1,
+            limit=query.limit + 1,
         )
     )
-    page, last = split_page(found, limit)
+    page, last = split_page(rows, query.limit)
     seen = api.store.seen([m.key for m in page])
-    told = [views.machine_out(m, seen.get(m.key)) for m in page]
-    return page_of(told, cursor_of(*last.key) if last else None)
+    items = [views.machine_out(m, seen.get(m.key)) for m in page]
+    return page_of(items, cursor_of(*last.key) if last else None)
 
 
 def get_machine(api: Api, context: CallContext) -> Result:
-    return ok(_machine_out(api, (context.path["scope"], context.path["name"])))
+    return Result(200, _machine_out(api, _key(context)))
+
+
+def _key(context: CallContext) -> tuple[str, str]:
+    return context.path["scope"], context.path["name"]
 
 
 def _machine_out(api: Api, key: tuple[str, str]) -> bodies.MachineOut:
@@ -119,33 +110,33 @@ def _machine_out(api: Api, key: tuple[str, str]) -> bodies.MachineOut:
 
 
 def put_machine(api: Api, context: CallContext) -> Result:
-    machine = views.machine_in(context.path["scope"], context.path["name"], context.body)
+    machine = views.machine_in(*_key(context), context.body)
     new = api.control.put_machine(machine, context.caller.actor)
-    return ok(_machine_out(api, machine.key), 201 if new else 200)
+    return Result(201 if new else 200, _machine_out(api, machine.key))
 
 
 def delete_machine(api: Api, context: CallContext) -> Result:
-    api.control.remove_machine((context.path["scope"], context.path["name"]), context.caller.actor)
-    return Result(204, b"")
+    api.control.remove_machine(_key(context), context.caller.actor)
+    return Result(204)
 
 
-def user_event(type_: EventType) -> Callable[[Api, CallContext], Result]:
+def _user_event(type_: EventType) -> Callable[[Api, CallContext], Result]:
+    """Return the call that restarts or redeploys a machine as its user."""
+
     def call(api: Api, context: CallContext) -> Result:
-        targets = Targets(machines=((context.path["scope"], context.path["name"]),))
-        request = Request(type=type_, targets=targets, source=Source.USER)
+        caller = context.caller
+        request = Request(type=type_, targets=Targets(machines=(_key(context),)), source=Source.USER)
         if context.query.dry_run:
-            return ok(api.plan_body(context, request).waves[0].events[0])
-        told: list[bytes] = []
-
-        def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
-            waves = api.maintenance_body(context, maintenance_id, snapshot).waves
-            told.append(msgspec.json.encode(waves[0].events[0]))
-            return 202, told[-1].decode()
-
-        api.control.submit(request, context.caller.actor, once=context.once, answer=answer)
-        return Result(202, told[-1])
+            plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
+            return Result(200, views.only_event(views.plan_out(plan, caller.within)))
+        submission = api.control.submit_once(request, caller.actor, context.once(SaveEvent(caller.within)))
+        return Result(202, views.only_event(views.submission_out(submission, caller.within)))
 
     return call
+
+
+restart_machine = _user_event(EventType.REBOOT)
+redeploy_machine = _user_event(EventType.REDEPLOY)
 
 
 # -- the fleet
@@ -159,14 +150,14 @@ class FleetQuery(RequestBody):
 
 
 def get_fleet(api: Api, context: CallContext) -> Result:
-    known = api.store.inventory()
-    stated = fleet.Fleet(
-        {name: scope for name, scope in sorted(known.scopes.items()) if context.caller.sees(name)},
-        {key: machine for key, machine in sorted(known.machines.items()) if context.caller.sees(key[0])},
+    inventory = api.store.inventory()
+    visible = fleet.Fleet(
+        {name: scope for name, scope in sorted(inventory.scopes.items()) if context.caller.sees(name)},
+        {key: machine for key, machine in sorted(inventory.machines.items()) if context.caller.sees(key[0])},
     )
     if TOML in context.accept:
-        return Result(200, fleet.fleet_text(stated).encode(), TOML)
-    return ok(views.fleet_out(stated))
+        return Result(200, fleet.fleet_text(visible).encode(), TOML)
+    return Result(200, views.fleet_out(visible))
 
 
 def post_fleet(api: Api, context: CallContext) -> Result:
@@ -176,15 +167,7 @@ def post_fleet(api: Api, context: CallContext) -> Result:
             [views.scope_in(s.name, s) for s in stated.scopes],
             [views.machine_in(m.scope, m.name, m) for m in stated.machines],
         )
-
-    def answer(diff: fleet.Difference) -> tuple[int, str]:
-        return 200, msgspec.json.encode(views.change_out(diff, dry_run=query.dry_run)).decode()
-
-    diff = api.control.apply_fleet(
-        stated, context.caller.actor, prune=query.prune, dry_run=query.dry_run, once=context.once, answer=answer
+    difference = api.control.apply_fleet(
+        stated, context.caller.actor, prune=query.prune, dry_run=query.dry_run, once=context.once()
     )
-    return Result(*_encoded(answer(diff)))
-
-
-def _encoded(told: tuple[int, str]) -> tuple[int, bytes]:
-    return told[0], told[1].encode()
+    return Result(200, views.change_out(difference, dry_run=query.dry_run))

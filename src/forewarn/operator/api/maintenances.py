@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import Actor, MaintenanceStatus, Request, Snapshot
+from forewarn.core.model import Actor, MaintenanceStatus, Request
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -16,11 +16,11 @@ from forewarn.operator.api.context import (
     Result,
     cursor_of,
     in_utc,
-    ok,
     page_of,
     read_cursor,
     split_page,
 )
+from forewarn.operator.api.receipts import SaveMaintenance
 from forewarn.service.control import Control
 from forewarn.store import MaintenanceQuery
 
@@ -31,45 +31,6 @@ class MaintenancesQuery(Paged):
     status: tuple[MaintenanceStatus, ...] = ()
 
 
-def post_maintenance(api: Api, context: CallContext) -> Result:
-    said: bodies.MaintenanceIn = context.body
-    request = Request(
-        type=said.type,
-        targets=api.targets(said.targets),
-        source=said.source,
-        not_before=in_utc(said.not_before, "not_before"),
-        earliest=in_utc(said.earliest, "earliest"),
-        duration_s=said.duration_s,
-        description=said.description,
-        emergency=said.emergency,
-        on_failure=said.on_failure,
-    )
-    if context.query.dry_run:
-        return ok(api.plan_body(context, request))
-    told: list[bytes] = []
-
-    def answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
-        told.append(msgspec.json.encode(api.maintenance_body(context, maintenance_id, snapshot)))
-        return 201, told[-1].decode()
-
-    api.control.submit(request, context.caller.actor, once=context.once, answer=answer)
-    return Result(201, told[-1])
-
-
-def list_maintenances(api: Api, context: CallContext) -> Result:
-    query, limit = context.query, context.query.limit
-    found = api.store.maintenances(
-        MaintenanceQuery(
-            statuses=query.status or tuple(MaintenanceStatus),
-            within=context.caller.within,
-            before=read_cursor(query.cursor, tuple[Moment, str]),
-            limit=limit + 1,
-        )
-    )
-    page, last = split_page(found, limit)
-    return page_of(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
-
-
 class PartQuery(RequestBody):
     """Of its events, `limit` after the first `skip`; by default all."""
 
@@ -77,15 +38,52 @@ class PartQuery(RequestBody):
     limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
 
 
+def post_maintenance(api: Api, context: CallContext) -> Result:
+    body: bodies.MaintenanceIn = context.body
+    caller = context.caller
+    request = Request(
+        type=body.type,
+        targets=api.targets(body.targets),
+        source=body.source,
+        not_before=in_utc(body.not_before, "not_before"),
+        earliest=in_utc(body.earliest, "earliest"),
+        duration_s=body.duration_s,
+        description=body.description,
+        emergency=body.emergency,
+        on_failure=body.on_failure,
+    )
+    if context.query.dry_run:
+        plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
+        return Result(200, views.plan_out(plan, caller.within))
+    submission = api.control.submit_once(request, caller.actor, context.once(SaveMaintenance(caller.within)))
+    return Result(201, views.submission_out(submission, caller.within))
+
+
+def list_maintenances(api: Api, context: CallContext) -> Result:
+    query = context.query
+    rows = api.store.maintenances(
+        MaintenanceQuery(
+            statuses=query.status or tuple(MaintenanceStatus),
+            within=context.caller.within,
+            before=read_cursor(query.cursor, tuple[Moment, str]),
+            limit=query.limit + 1,
+        )
+    )
+    page, last = split_page(rows, query.limit)
+    return page_of(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
+
+
 def get_maintenance(api: Api, context: CallContext) -> Result:
     skip, limit = context.query.skip, context.query.limit
     part = slice(skip, None if limit is None else skip + limit)
-    return ok(api.maintenance_body(context, context.path["id"], part=part))
+    return Result(200, api.maintenance_body(context.caller, context.path["id"], part))
 
 
-def maintenance_verb(do: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:
+def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:
+    """Return the call that pauses, resumes or cancels a maintenance and returns it."""
+
     def call(api: Api, context: CallContext) -> Result:
-        do(api.control, context.path["id"], context.caller.actor)
-        return ok(api.maintenance_body(context, context.path["id"]))
+        change(api.control, context.path["id"], context.caller.actor)
+        return Result(200, api.maintenance_body(context.caller, context.path["id"]))
 
     return call

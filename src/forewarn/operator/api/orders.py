@@ -3,7 +3,7 @@
 from forewarn.core.errors import NotFound
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import OrderState
-from forewarn.operator.api import bodies, views
+from forewarn.operator.api import views
 from forewarn.operator.api.context import (
     Api,
     CallContext,
@@ -11,7 +11,6 @@ from forewarn.operator.api.context import (
     Paged,
     Result,
     cursor_of,
-    ok,
     page_of,
     read_cursor,
     split_page,
@@ -20,50 +19,51 @@ from forewarn.store import Focus, OrderQuery
 
 
 class OrdersQuery(Paged):
-    """Which orders; with a maintenance, all of its own that are in these states."""
+    """Which orders; with a maintenance, all of its orders that are in these states."""
 
     state: tuple[OrderState, ...] = ()
     maintenance: str = ""
 
 
 def list_orders(api: Api, context: CallContext) -> Result:
-    query, limit = context.query, context.query.limit
+    query = context.query
     if query.maintenance:
-        return _orders_of(api, context)
-    found = api.store.orders_page(
+        return _orders_of_maintenance(api, context)
+    rows = api.store.orders_page(
         OrderQuery(
             states=query.state or tuple(OrderState),
             within=context.caller.within,
             before=read_cursor(query.cursor, tuple[Moment, str]),
-            limit=limit + 1,
+            limit=query.limit + 1,
         )
     )
-    page, last = split_page(found, limit)
+    page, last = split_page(rows, query.limit)
     events = api.store.snapshot(Focus(events=tuple(o.id for o in page), whole=False, shown=True)).events
-    told = [views.order_out(o, events[o.id]) for o in page if o.id in events]
-    return page_of(told, cursor_of(last.issued, last.id) if last else None)
+    items = [views.order_out(o, events[o.id]) for o in page if o.id in events]
+    return page_of(items, cursor_of(last.issued, last.id) if last else None)
 
 
-def _orders_of(api: Api, context: CallContext) -> Result:
-    """At most as many as a maintenance has events, in their order: one page."""
-    snapshot = api.control.snapshot_around(maintenances=[context.query.maintenance])
-    wanted = context.query.state or tuple(OrderState)
-    told = [
+def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
+    """Return one page: a maintenance has at most as many orders as events."""
+    query, caller = context.query, context.caller
+    snapshot = api.control.snapshot_around(maintenances=[query.maintenance])
+    states = query.state or tuple(OrderState)
+    items = [
         views.order_out(order, event)
         for event in sorted(snapshot.events.values(), key=lambda e: e.position)
-        if event.maintenance_id == context.query.maintenance and context.caller.sees(event.scope)
-        if (order := snapshot.orders.get(event.id)) is not None and order.state in wanted
+        if event.maintenance_id == query.maintenance and caller.sees(event.scope)
+        if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
-    return page_of(told, None)
+    return page_of(items, None)
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    return ok(_order_out(api, api.event(context).id))
+    return _result(api, api.event(context).id)
 
 
 def start_order(api: Api, context: CallContext) -> Result:
     order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
-    return ok(_order_out(api, order.id))
+    return _result(api, order.id)
 
 
 def finish_order(api: Api, context: CallContext) -> Result:
@@ -76,12 +76,13 @@ def fail_order(api: Api, context: CallContext) -> Result:
 
 
 def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
-    api.control.report_order(context.path["id"], outcome, context.caller.actor, attempt=context.body.attempt)
-    return ok(_order_out(api, context.path["id"]))
+    order_id = context.path["id"]
+    api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
+    return _result(api, order_id)
 
 
-def _order_out(api: Api, order_id: str) -> bodies.OrderOut:
+def _result(api: Api, order_id: str) -> Result:
     event, order = api.control.event(order_id)
     if order is None:
         raise NotFound(f"there is no order {order_id}")
-    return views.order_out(order, event)
+    return Result(200, views.order_out(order, event))

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from forewarn import __version__
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, Unauthorized
-from forewarn.operator.api.app import body_of
+from forewarn.operator.api.app import read_bytes
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, formatting, pages, plan_form
@@ -210,7 +210,7 @@ class Portal:
     async def _live(self, request: Request) -> Response:
         try:
             visitor = await run_in_threadpool(self._visitor, request)
-            return await self._streams.answer(request, visitor.who, lambda: self._sessions.still_in(visitor))
+            return await self._streams.respond(request, visitor.who, lambda: self._sessions.still_in(visitor))
         except ForewarnError as error:
             return Response(str(error), error.status, media_type="text/plain; charset=utf-8", headers=PAGE_HEADERS)
 
@@ -354,7 +354,7 @@ async def _form_of(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Invalid("this takes a form as browsers send it: application/x-www-form-urlencoded")
-    body = await body_of(request, MAX_FORM_BYTES)
+    body = await read_bytes(request, MAX_FORM_BYTES)
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
     except ValueError:

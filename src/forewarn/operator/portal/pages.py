@@ -107,7 +107,7 @@ def scope(visit: Visit) -> Shown:
 
 def _document(visit: Visit, scope: str, version: str) -> tuple[str, int]:
     """As guests of this version see it, indented for reading; and how many characters were left out."""
-    said = visit.desk.raw(f"/v1/scopes/{scope}/document", api_version=version)
+    said = visit.desk.get(f"/v1/scopes/{scope}/document", api_version=version)
     text = json.dumps(json.loads(said), indent=2, ensure_ascii=False)
     return text[:MAX_DOCUMENT_CHARS], max(0, len(text) - MAX_DOCUMENT_CHARS)
 

@@ -84,7 +84,7 @@ def sent(visit: Visit) -> Shown | Go:
     key = visit.form.get("key", "")
     try:
         path, body = _asked(typed)
-        if step == "do" and visit.desk.was_done(key):
+        if step == "do" and visit.desk.was_answered(key):
             return _done(visit, path, body, key)
         told = visit.desk.ask("POST", path, body, dry_run="true")
         seal = _seal(told, (path, body), _asked_moment(typed, "not_before"), visit.now)
