@@ -44,7 +44,8 @@ def _call(do: Callable[[Api, CallContext], Result], query: Paged) -> Page:
         clock = ManualClock(BEGINNING)
         control = Control(store, clock, new_id=str, order_timeout_s=0)
         api = Api(control, store, clock, advance=lambda _: None, new_id=str, random=bytes)
-        return do(api, CallContext(caller=OPERATOR, path={}, query=query, body=None, key="", digest=""))
+        context = CallContext(caller=OPERATOR, path={}, query=query, body=None, key="", digest="")
+        return do(api, context).encoded()
 
     return page
 

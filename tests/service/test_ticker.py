@@ -29,7 +29,8 @@ from forewarn.core.transitions import Verb
 from forewarn.executors import Progress, Report, Work
 from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import ManualClock, ScaledClock, SystemClock, clock_for
-from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
+from forewarn.service.control import Control
+from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S, PRUNE_BATCH, Ticker
 from forewarn.store import EventQuery, Focus, Inventory, Store

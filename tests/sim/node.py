@@ -22,7 +22,8 @@ from forewarn.endpoint.endpoint import Guests, Limits
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.protocol import Answer, Request, plain_tag
-from forewarn.service.control import Once, Submission
+from forewarn.service.control import Submission
+from forewarn.service.decisions import Once
 from forewarn.store import SharedStore
 from tests.sim.database import Database
 from tests.sim.history import Alarm, Answered, Born, Entry

@@ -17,7 +17,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
-from forewarn.service.control import Once, RepeatedRequest
+from forewarn.service.decisions import Once, RepeatedRequest
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.service.clock import MAX_READING_S
-from forewarn.service.control import MAX_DECISION_AGE_S
+from forewarn.service.decisions import MAX_DECISION_AGE_S
 from forewarn.store import MaintenanceQuery
 from tests.sim.database import MAX_LOST_MS
 from tests.sim.history import ClockMoved, Entry

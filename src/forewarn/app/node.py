@@ -19,7 +19,8 @@ from forewarn.endpoint.last_seen import Attendance
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock, KeptClock, boot_clock_s
-from forewarn.service.control import Control, RenderReceipt, render_nothing
+from forewarn.service.control import Control
+from forewarn.service.decisions import RenderReceipt, render_nothing
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import Ticker
 from forewarn.store import SharedStore, Store

@@ -11,7 +11,7 @@ from forewarn.cli import client
 from forewarn.endpoint import exchange
 from forewarn.operator import http_limits
 from forewarn.operator.api import app
-from forewarn.service import control, follower, ticker
+from forewarn.service import decisions, follower, ticker
 from forewarn.service.settings import Settings
 from forewarn.store.postgres import dsn, pool, store
 from tests.integration.isolation import page as networking
@@ -165,8 +165,8 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (dsn.LOCK_WITHIN_S,),
         (dsn.SILENT_WITHIN_S,),
         (pool.FLEET_WITHIN_S,),
-        (control.MAX_DECISION_AGE_S,),
-        (control.MAX_DECISION_AGE_S,),
+        (decisions.MAX_DECISION_AGE_S,),
+        (decisions.MAX_DECISION_AGE_S,),
         (exchange.MAX_IN_LINE_S,),
         (store.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),

@@ -15,7 +15,8 @@ from forewarn.core.model import Actor, Change, EventType, Hold, Machine, Request
 from forewarn.endpoint import exchange
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
-from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES, Control
+from forewarn.service.control import Control
+from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import WEB_0, WEB_1, Serving, get, post, serving, status

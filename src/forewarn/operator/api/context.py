@@ -17,7 +17,8 @@ from forewarn.operator.api.access import Identity
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import Clock
-from forewarn.service.control import Control, Once
+from forewarn.service.control import Control
+from forewarn.service.decisions import Once
 from forewarn.store import AuditQuery, Store
 
 MAX_TIMELINE = 500

@@ -17,7 +17,7 @@ from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
 from forewarn.operator.api.context import TOML, Api, CallContext, Result
-from forewarn.service.control import RepeatedRequest
+from forewarn.service.decisions import RepeatedRequest
 
 STREAM = "/v1/stream"
 Table = Sequence[tuple["re.Pattern[str]", Call]]

@@ -13,7 +13,8 @@ import msgspec
 from forewarn.core.fleet import Difference
 from forewarn.core.model import Token
 from forewarn.operator.api import bodies, views
-from forewarn.service.control import Once, Submission
+from forewarn.service.control import Submission
+from forewarn.service.decisions import Once
 
 
 @dataclass(frozen=True, slots=True)
