@@ -44,7 +44,7 @@ from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.context import Api
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
+from forewarn.operator.http_limits import MAX_REQUESTS, LimitedProtocol, LimitedServer, LimitedSocket
 from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.sessions import Sessions
@@ -527,7 +527,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         timeout_graceful_shutdown=1,
         server_header=False,
         loop="asyncio",
-        http=GateProtocol,
+        http=LimitedProtocol,
         ws="none",
         limit_concurrency=MAX_REQUESTS,
         # Always said, or uvicorn would believe whoever is on loopback, or whom its own variable names.
@@ -537,7 +537,7 @@ def _listening(service: Service, guests: GuestSide, token: str, calls: Sequence[
         ssl_keyfile=settings.tls_key,
     )
     with _bound(config, service.settings.operator) as listener:
-        server = GateServer(config)
+        server = LimitedServer(config)
         thread = threading.Thread(target=server.run, args=([listener],), name="operator", daemon=True)
         thread.start()
         _wait_until(lambda: server.started, thread)
@@ -572,7 +572,7 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
 @contextmanager
 def _bound(config: uvicorn.Config, address: str) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = GateSocket(family, socket.SOCK_STREAM)
+    listener = LimitedSocket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # What is accepted inherits it: an answer in two pieces must not wait for the first to be acknowledged.

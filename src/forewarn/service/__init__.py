@@ -1,4 +1,4 @@
-"""One node at work, without HTTP: control, ticker, follower, settings, clock, logs.
+"""One node at work, without HTTP: control, decisions, ticker, follower, settings, clock, logs.
 
 Imports `executors`, `store` and `core`.
 """

@@ -14,7 +14,7 @@ from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
 from forewarn.core.model import Role, Token
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.http_limits import GateSocket
+from forewarn.operator.http_limits import LimitedSocket
 from forewarn.service.settings import load
 from tests.endpoint.serving import START
 from tests.support.running_service import FLEET, RunningService, running_service
@@ -304,6 +304,6 @@ def test_off_loopback_needs_tls() -> None:
 
 def test_answers_leave_at_once(home: RunningService) -> None:
     """On a connection that stays, no answer waits for an acknowledgement: what is accepted has TCP_NODELAY."""
-    opened = [each for each in gc.get_objects() if isinstance(each, GateSocket) and each.fileno() >= 0]
+    opened = [each for each in gc.get_objects() if isinstance(each, LimitedSocket) and each.fileno() >= 0]
     assert opened
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)
