@@ -1,4 +1,4 @@
-"""Connections, heads and time of the operator listener have limits, and it ends when it is told to."""
+"""Connections, heads and time of the operator listener have limits, and its server can be ended."""
 
 import http.client
 import socket

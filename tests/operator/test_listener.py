@@ -12,16 +12,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from starlette.concurrency import run_in_threadpool
 
 from forewarn.app.server import Service, _keep_operator_token, running
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
-from forewarn.core.model import Token
+from forewarn.core.model import Change, Scope
 from forewarn.endpoint.listener import reachable
-from forewarn.operator.api import app as api
+from forewarn.operator.api.access import digest
 from forewarn.service.settings import load
+from forewarn.store import ScopeQuery
+from forewarn.store.memory import MemoryStore
 from tests.app.test_serve import run, serving
 from tests.support.running_service import RunningService, running_service
+from tests.support.waiting import PATIENCE_S
 
 IN_MEMORY = ["--store", "memory:", "--guest", "127.0.0.1:0"]
 
@@ -109,54 +111,57 @@ def test_a_key_with_a_password_is_refused(tmp_path: Path, pair: tuple[Path, Path
 # -- addresses of callers
 
 
-def origin(home: RunningService) -> str:
+def origin(service: RunningService) -> str:
     """Return the origin that the audit log has of a request that claims to come from 203.0.113.9."""
-    home.request(
+    service.request(
         "POST", "/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}},
         headers={"X-Forwarded-For": "203.0.113.9"},
     )  # fmt: skip
-    return next(str(e["origin"]) for e in home.get("/v1/audit")["items"] if "by token" in str(e["origin"]))
+    return next(str(e["origin"]) for e in service.get("/v1/audit")["items"] if "by token" in str(e["origin"]))
 
 
 def test_a_forwarded_address_is_ignored_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on loopback, and whatever uvicorn's own variable says."""
     monkeypatch.setitem(os.environ, "FORWARDED_ALLOW_IPS", "*")
-    with running_service() as home:
-        assert origin(home).startswith("127.0.0.1 by token")
+    with running_service() as service:
+        assert origin(service).startswith("127.0.0.1 by token")
 
 
 def test_a_forwarded_address_of_a_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy on this machine, or the one that the setting names, and no other."""
     monkeypatch.setitem(os.environ, "FORWARDED_ALLOW_IPS", "*")
-    with running_service(behind_tls_proxy="true") as home:
-        assert origin(home).startswith("203.0.113.9 by token")
-    with running_service(behind_tls_proxy="true", operator_proxies="10.0.0.7") as home:
-        assert origin(home).startswith("127.0.0.1 by token")
+    with running_service(behind_tls_proxy="true") as service:
+        assert origin(service).startswith("203.0.113.9 by token")
+    with running_service(behind_tls_proxy="true", operator_proxies="10.0.0.7") as service:
+        assert origin(service).startswith("127.0.0.1 by token")
 
 
-def test_health_answers_while_every_thread_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+class HangingStore(MemoryStore):
+    """Its lists of scopes hang until they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.release, self.inside = threading.Event(), threading.Semaphore(0)
+
+    def scopes_page(self, query: ScopeQuery) -> list[Scope]:
+        self.inside.release()
+        self.release.wait()
+        return super().scopes_page(query)
+
+
+def test_health_answers_while_every_thread_is_busy() -> None:
     """Forty requests that hang do not make a live process look dead."""
-    release, inside = threading.Event(), threading.Semaphore(0)
-
-    async def hang(*arguments: object) -> object:
-        def wait() -> None:
-            inside.release()
-            release.wait(20)
-
-        await run_in_threadpool(wait)
-        return await run_in_threadpool(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(api, "run_in_threadpool", hang)
-    with running_service() as home:
-        callers = [threading.Thread(target=home.request, args=("GET", "/v1/scopes")) for _ in range(40)]
+    store = HangingStore()
+    with running_service(in_store=store) as service:
+        callers = [threading.Thread(target=service.request, args=("GET", "/v1/scopes")) for _ in range(40)]
         try:
             for caller in callers:
                 caller.start()
             for _ in callers:
-                assert inside.acquire(timeout=10)
-            assert home.request("GET", "/healthz").status == 200
+                assert store.inside.acquire(timeout=PATIENCE_S)
+            assert service.request("GET", "/healthz").status == 200
         finally:
-            release.set()
+            store.release.set()
             for caller in callers:
                 caller.join()
 
@@ -233,22 +238,29 @@ def test_a_state_directory_that_cannot_be_made_is_refused(tmp_path: Path, folder
     assert "Traceback" not in result.stderr
 
 
-def test_a_token_that_was_not_saved_is_replaced(tmp_path: Path, service: Service) -> None:
+class FullStore(MemoryStore):
+    """Saves nothing while it is full."""
+
+    full = True
+
+    def apply(self, change: Change) -> None:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        super().apply(change)
+
+
+def test_a_token_that_was_not_saved_is_replaced(tmp_path: Path) -> None:
     """The file is written first: a token in it that the store does not know is replaced at the next start."""
-    path = tmp_path / "operator.token"
-
-    def fail(*_: object) -> None:
-        raise StoreUnavailable("the disk is full")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.control, "add_token", fail)
-        with pytest.raises(StoreUnavailable):
-            _keep_operator_token(service, path)
+    path, store = tmp_path / "operator.token", FullStore()
+    service = Service(load({"store": "memory:", "state_dir": str(tmp_path)}, {}), store=store)
+    with pytest.raises(StoreUnavailable):
+        _keep_operator_token(service, path)
     unknown = path.read_text()
+    store.full = False
     _keep_operator_token(service, path)
     assert path.read_text() != unknown
-    tokens: list[Token] = list(service.store.tokens())
-    assert len(tokens) == 1
+    assert [token.digest for token in store.tokens()] == [digest(path.read_text().strip())]
+    service.close()
 
 
 def test_a_token_that_others_can_read_is_closed(
@@ -295,8 +307,8 @@ def test_stopping_removes_its_own_address_only(tmp_path: Path) -> None:
     """The address of another service that was started with the same directory stays."""
     path = tmp_path / "operator.url"
     for other_started, remains in ((False, False), (True, True)):
-        with running_service(state_dir=str(tmp_path)) as home:
-            assert path.read_text().strip() == home.url
+        with running_service(state_dir=str(tmp_path)) as service:
+            assert path.read_text().strip() == service.url
             if other_started:
                 path.write_text("http://127.0.0.1:1")
         assert path.exists() is remains

@@ -89,7 +89,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class LimitedServer(uvicorn.Server):
-    """Ends at once when it is told to, and waits for nothing where no connection is open.
+    """Ends as soon as `end` is called, and waits for nothing where no connection is open.
 
     uvicorn's own server checks ten times a second whether it should end, and then sleeps once more.
     """
