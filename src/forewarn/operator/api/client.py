@@ -9,7 +9,7 @@ import msgspec
 from forewarn.core.errors import Forbidden
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import Api, CallContext, request_digest
-from forewarn.operator.api.dispatch import TABLE, Table, convert_body, find_call, perform, read_key, read_query
+from forewarn.operator.api.dispatch import TABLE, Table, convert_body, find_call, perform, read_key, read_query, why_not
 
 
 class ApiClient:
@@ -55,12 +55,18 @@ class ApiClient:
         return result.body
 
     def may(self, method: str, path: str) -> bool:
-        """Return whether the caller's role and scopes allow the call, whatever the state allows."""
+        """Return whether the caller may make the call, whatever the state allows.
+
+        For a path as the table has it, such as `/v1/scopes/{scope}`, only the role counts: some scope may be the caller's.
+        """
+        for _, call in self._table:
+            if (call.method, call.path) == (method, path):
+                return self.caller.role in call.roles
         try:
-            find_call(method, path, self.caller, self._table)
+            call, names = find_call(method, path, self.caller, self._table)
         except Forbidden:
             return False
-        return True
+        return not why_not(self.api, call, self.caller, names)
 
     def was_answered(self, key: str) -> bool:
         """Return whether the caller's request with this Idempotency-Key was answered before."""
