@@ -47,8 +47,8 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.http_limits import MAX_REQUESTS, LimitedProtocol, LimitedServer, LimitedSocket
 from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
+from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.operator.portal.visit import House
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import check_tls, make_folder, read_private, write_private
@@ -559,14 +559,15 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free_key=secrets.token_bytes(SECRET_BYTES),
         free=settings.token_free,
     )
-    house = House(
-        executor=settings.executor,
+    site = SiteInfo(
+        takes_orders=settings.executor != "external",
+        touches_no_machine=settings.executor == "simulated",
         clock=service.clock.name,
         demo=settings.demo,
         free=settings.token_free,
         guest_url=guest_url,
     )
-    return Portal(api, sessions, streams, house, clock_s=time.monotonic)
+    return Portal(api, sessions, streams, site, clock_s=time.monotonic)
 
 
 @contextmanager
