@@ -191,18 +191,18 @@ def test_a_store_that_is_away_gives_a_503_page() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings, text",
+    "settings, expected",
     [
         ({"executor": "simulated"}, ["Simulated work:", "Manual clock:"]),
         ({"executor": "external"}, ["Manual clock:"]),
     ],
     ids=str,
 )
-def test_a_banner_says_what_is_simulated(settings: dict[str, str], text: list[str]) -> None:
+def test_a_banner_says_what_is_simulated(settings: dict[str, str], expected: list[str]) -> None:
     """Simulated work and a manual clock; the guide is shown only in the demo."""
     with running_service(**settings) as running:
         page = page_text(PortalClient(running).get("/"))
-    assert [each for each in ("Simulated work:", "Manual clock:", "About this demo") if each in page] == text
+    assert [each for each in ("Simulated work:", "Manual clock:", "About this demo") if each in page] == expected
 
 
 def test_the_demo_has_a_guide() -> None:

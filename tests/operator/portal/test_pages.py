@@ -58,17 +58,17 @@ def test_started_events_come_first(large: RunningService) -> None:
     for scope in ("shop", "blog"):
         large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": scope}}, 201)
     operator = PortalClient(large)
-    pages, path = [], "/"
+    listed, path = [], "/"
     while path:
         page = operator.get(path).raw.decode()
-        pages.append(listed_events(page))
+        listed.append(listed_events(page))
         link = re.search(r'<a href="([^"]+)" rel="next"', page)
         path = "/" + link[1] if link else ""
     status = {event["id"]: event["status"] for event in large.get("/v1/events?limit=100")["items"]}
-    assert started in pages[0]
-    assert sorted(status[i] for i in pages[0])[-3:] == ["Scheduled", "Scheduled", "Started"]
-    assert {status[i] for page in pages[1:] for i in page} == {"Planned"}
-    assert sorted(i for page in pages for i in page) == sorted(status)
+    assert started in listed[0]
+    assert sorted(status[i] for i in listed[0])[-3:] == ["Scheduled", "Scheduled", "Started"]
+    assert {status[i] for page in listed[1:] for i in page} == {"Planned"}
+    assert sorted(i for page in listed for i in page) == sorted(status)
 
 
 def test_the_next_page_continues_with_the_next_status(large: RunningService) -> None:
@@ -122,9 +122,10 @@ def test_the_guide_works_without_any_open_event() -> None:
     assert ">shop/web-0</textarea>" in form
 
 
-def test_the_first_eight_characters_of_an_id_are_enough(service: RunningService, operator: PortalClient) -> None:
-    """In any case, for open and ended events and maintenances, and in the audit log."""
-    made = service.schedule("blog/db", source="User")
+def test_the_first_eight_characters_of_an_id_are_enough(fresh_service: RunningService) -> None:
+    """In upper or lower case, for events and maintenances, and in the audit log."""
+    operator = PortalClient(fresh_service)
+    made = fresh_service.schedule("blog/db", source="User")
     event, maintenance = made["waves"][0]["events"][0]["id"], made["id"]
     for text in (event[:8], event[:8].lower(), event[:20], event.lower()):
         reply = operator.get(f"/events/{text}")
@@ -138,18 +139,18 @@ def test_the_first_eight_characters_of_an_id_are_enough(service: RunningService,
     assert "No entries match" in page_text(operator.get("/audit?event=00000000"))
 
 
-def test_an_owner_finds_no_ids_of_other_scopes(service: RunningService) -> None:
+def test_an_owner_finds_no_ids_of_other_scopes(fresh_service: RunningService) -> None:
     """The response is the same as for an unknown id."""
-    event = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
-    owner = PortalClient(service, service.token_of("owner", "blog"))
+    event = fresh_service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
     assert owner.get(f"/events/{event[:8]}").status == 404
 
 
 @pytest.mark.parametrize("search", ["machine=web-1", "machine=shop/web-1", "scope=shop&machine=shop/web-1"])
-def test_the_history_finds_a_machine_by_name(service: RunningService, operator: PortalClient, search: str) -> None:
+def test_the_history_finds_a_machine_by_name(fresh_service: RunningService, search: str) -> None:
     """The name alone if it is unique, or with its scope."""
-    service.schedule("shop/web-1")
-    reply = operator.get(f"/history?{search}&status=Scheduled")
+    fresh_service.schedule("shop/web-1")
+    reply = PortalClient(fresh_service).get(f"/history?{search}&status=Scheduled")
     assert reply.status == 200
     assert "Reboot of web-1" in page_text(reply)
 

@@ -16,7 +16,7 @@ class ApiClient:
     """Makes calls as one caller."""
 
     def __init__(self, api: Api, caller: Identity, table: Table = TABLE) -> None:
-        self.api = api
+        self._api = api
         self.caller = caller
         self._table = table
 
@@ -49,7 +49,7 @@ class ApiClient:
             key=key,
             digest=request_digest(method, target, msgspec.json.encode(content)) if key else "",
         )
-        result = perform(self.api, call, context)
+        result = perform(self._api, call, context)
         if call.creates and isinstance(result.body, bytes):  # the saved response of an earlier request
             return msgspec.json.decode(result.body, type=call.returns)
         return result.body
@@ -66,11 +66,15 @@ class ApiClient:
             call, names = find_call(method, path, self.caller, self._table)
         except Forbidden:
             return False
-        return not why_not(self.api, call, self.caller, names)
+        return not why_not(self._api, call, self.caller, names)
+
+    def new_key(self) -> str:
+        """Return a new Idempotency-Key."""
+        return self._api.new_id()
 
     def was_answered(self, key: str) -> bool:
         """Return whether the caller's request with this Idempotency-Key was answered before."""
-        return bool(key) and self.api.store.receipt(self.caller.token_id, key) is not None
+        return bool(key) and self._api.store.receipt(self.caller.token_id, key) is not None
 
 
 def _items(query: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

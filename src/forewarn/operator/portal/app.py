@@ -27,7 +27,7 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, pages, plan_form
 from forewarn.operator.portal.markup import link_events
-from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo, new_form_key
+from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, LoginAttempts, Sessions, check_origin, check_proof
 
 MAX_FORM_BYTES = 256 * 1024
@@ -141,7 +141,7 @@ def refilled_form(
     if path == "/plan":
         return plan_form.form(request, fields=fields, error_message=error_message, status=status)
     if path == "/tokens":
-        fields = {**fields, "key": new_form_key()}
+        fields = {**fields, "key": request.api.new_key()}
         return pages.tokens(request, fields=fields, error_message=error_message, status=status)
     page = pages.event(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):

@@ -1,6 +1,5 @@
 """What a page function gets, a `PageRequest`, and what it returns: a `RenderedPage` or a `Redirect`."""
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -56,8 +55,3 @@ class Redirect:
     """Send the browser to another page of the portal."""
 
     to: str
-
-
-def new_form_key() -> str:
-    """Return the Idempotency-Key of a new form: the form is carried out once, however often it is submitted."""
-    return secrets.token_hex(16)

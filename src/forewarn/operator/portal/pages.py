@@ -16,7 +16,7 @@ from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
 from forewarn.operator.portal.buttons import event_buttons, maintenance_buttons, order_buttons
 from forewarn.operator.portal.chart import chart_of
-from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, new_form_key
+from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 NOW_ROWS = 20
 ROWS = 25
@@ -197,7 +197,7 @@ def tokens(
 ) -> RenderedPage:
     """Return the tokens, and the form for a new one, empty or with these fields."""
     page = _list(request, "tokens.html", "/v1/tokens", ROWS)
-    form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": new_form_key(), **(fields or {})}
+    form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": request.api.new_key(), **(fields or {})}
     variables = {**page.variables, "roles": list(Role), "fields": form, "error_message": error_message}
     return RenderedPage(page.template, variables, status)
 

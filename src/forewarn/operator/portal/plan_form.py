@@ -18,7 +18,7 @@ from forewarn.core.formatting import names
 from forewarn.core.model import OPEN, EventType, OnFailure, Source
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut
 from forewarn.operator.api.client import ApiClient
-from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, new_form_key
+from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 MAX_WAVES = 20
 MAX_EVENTS = 40
@@ -103,7 +103,7 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         "plan": plan,
         "not_before": not_before,
         "earliest": earliest,
-        "key": new_form_key(),
+        "key": request.api.new_key(),
         "fingerprint": fingerprint,
         "changed": changed,
     }
