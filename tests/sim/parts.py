@@ -12,7 +12,7 @@ from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import Change
 from forewarn.executors import Progress, Work
-from forewarn.service.ticker import TICKER_LEASE
+from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import Mark, News, Seen, Sighting
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Asked, Begun, Entry, Forgotten

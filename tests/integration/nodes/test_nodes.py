@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.service.ticker import LEASE_S, RENEW_EVERY_S
+from forewarn.service.leases import LEASE_S, RENEW_EVERY_S
 from forewarn.store.postgres.dsn import CONNECT_WITHIN_S
 from tests.integration.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, wire_to
 from tests.support.postgres_servers import SHARED

@@ -11,7 +11,7 @@ from forewarn.cli import client
 from forewarn.endpoint import exchange
 from forewarn.operator import http_limits
 from forewarn.operator.api import app
-from forewarn.service import control, follower, ticker
+from forewarn.service import control, follower, leases
 from forewarn.service.settings import Settings
 from forewarn.store.postgres import dsn, pool, store
 from tests.integration.isolation import page as networking
@@ -171,9 +171,9 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (store.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),
         (follower.UNREADY_AFTER_S,),
-        (ticker.UNREADY_AFTER_S,),
+        (leases.UNREADY_AFTER_S,),
         (Settings(state_dir=GUIDE).max_stale_s,),
-        (ticker.LEASE_S, ticker.RENEW_EVERY_S),
+        (leases.LEASE_S, leases.RENEW_EVERY_S),
         (),
         (),
         (),
@@ -187,7 +187,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
     names = {each.name.removesuffix("_s") for each in fields(Settings)}
     named = {name for row in table for name in re.findall(r"`(\w+)`", row[1])}
     assert named - names == {"connect_timeout"}
-    assert f"{ticker.ELSEWHERE_AFTER_S:g} s later" in table[15][2]
+    assert f"{leases.ELSEWHERE_AFTER_S:g} s later" in table[15][2]
 
 
 def test_the_pool_is_as_large_as_told() -> None:

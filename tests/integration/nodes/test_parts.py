@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +17,8 @@ from forewarn.endpoint.last_seen import Attendance
 from forewarn.executors import Progress
 from forewarn.service.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
-from forewarn.service.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
+from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
+from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
@@ -314,7 +315,8 @@ class SharedMemory(MemoryStore):
         return 0
 
 
-def ticker_on(service: Service, node: str, executor: ScriptedExecutor, *, may_tick: bool = True) -> Ticker:
+def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options: Any) -> Ticker:
+    """Return a ticker of the node `node`; `options` are those of `Ticker`."""
     store = service.store
     assert isinstance(store, SharedMemory)
     return Ticker(
@@ -325,7 +327,7 @@ def ticker_on(service: Service, node: str, executor: ScriptedExecutor, *, may_ti
         node=node,
         retain_history_s=0,
         shared=store,
-        may_tick=may_tick,
+        **options,
     )
 
 
@@ -340,10 +342,10 @@ def running_order(service: Service, ticker: Ticker) -> Order:
 
 def renewed(ticker: Ticker) -> None:
     """Its next cycle, when leases are due."""
-    ticker._renew_at_s = 0.0
+    ticker.leases.renew_at_s = 0.0
     begun_s = time.monotonic()
     ticker.cycle()
-    assert begun_s + RENEW_EVERY_S <= ticker._renew_at_s <= time.monotonic() + RENEW_EVERY_S
+    assert begun_s + RENEW_EVERY_S <= ticker.leases.renew_at_s <= time.monotonic() + RENEW_EVERY_S
 
 
 def test_only_the_holder_of_the_lease_ticks() -> None:
@@ -358,10 +360,10 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     assert second.asked == []
     assert holder.settle()
     holder.leave()
-    other._renew_at_s = 0.0
+    other.leases.renew_at_s = 0.0
     reboot(service)
     other.settle()
-    assert other._leads
+    assert other.leads
     assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).settle()
 
 
@@ -401,8 +403,7 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     service = make_service(store, enabled=False)
     executor = ScriptedExecutor(Progress.UNKNOWN)
     later_s = 0.0
-    ticker = ticker_on(service, "a:1", executor)
-    ticker._monotonic = lambda: time.monotonic() + later_s
+    ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
     real_take = service.control.take_order
 

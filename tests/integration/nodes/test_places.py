@@ -16,7 +16,7 @@ from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
 from forewarn.endpoint.documents import Documents
 from forewarn.executors import Progress, Report
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest
-from forewarn.service import ticker as ticker_limits
+from forewarn.service import leases
 from forewarn.service.clock import KeptClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.settings import Settings
@@ -132,8 +132,7 @@ def test_who_is_alone_at_its_place_takes_up_what_was_left_there_at_once(alone: b
     reboot(service, "s-1")
     ticker_on(service, "b:1", ScriptedExecutor()).settle()  # its order is elsewhere, and its lease has not ended
     executor = ScriptedExecutor(Progress.RUNNING)
-    ticker = ticker_on(service, "a:2", executor)
-    ticker._alone = lambda: nullcontext(alone)
+    ticker = ticker_on(service, "a:2", executor, alone=lambda: nullcontext(alone))
     ticker.recover()
     renewed(ticker)
     assert executor.asked == (["status", "watch"] if alone else [])
@@ -203,8 +202,7 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
     store = SharedMemory()
     service = make_service(store, enabled=False)
     now_s = 1_000.0
-    ticker = ticker_on(service, "a:1", ScriptedExecutor())
-    monkeypatch.setattr(ticker, "_monotonic", lambda: now_s)
+    ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: now_s)
     ticker.cycle()
 
     def refuse(name: str, node: str, seconds: float) -> bool:
@@ -212,12 +210,12 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "take_lease", refuse)
-        now_s += ticker_limits.UNREADY_AFTER_S
+        now_s += leases.UNREADY_AFTER_S
         assert ticker.complaint() == ""
         now_s += 0.1
         with pytest.raises(StoreUnavailable) as error:
             ticker.cycle()
-        ticker._say_trouble(error.value)
+        ticker.note_trouble(error.value)
         assert ticker.complaint() == "nothing could be saved for 6 s: it cannot be written"
     ticker.cycle()
     assert ticker.complaint() == ""
@@ -228,8 +226,7 @@ def test_readiness_is_about_writing_too() -> None:
     service = make_service(SharedMemory())
     silent_s, stuck_s = 0.0, 0.0
     follower = follower_that_is_silent_for(lambda: silent_s)
-    ticker = ticker_on(service, "a:1", ScriptedExecutor())
-    ticker._monotonic, ticker._renewed_s = lambda: 1_000.0 + stuck_s, 1_000.0
+    ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: 1_000.0 + stuck_s)
     health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
     assert health.store_works() == ""
     stuck_s = 7.0
