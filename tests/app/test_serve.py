@@ -183,7 +183,7 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
         (["--fleet", "/nowhere.toml"], {}, "/nowhere.toml: cannot be read: No such file"),
         (["--guest", "0.0.0.0:8169"], {}, "0.0.0.0:8169 would answer on every interface"),
         (["--guest", "metadata:80"], {}, "does not begin with an IP address"),
-        ([], {"FOREWARN_COMMAND_TIME_LIMIT": "0"}, "command_time_limit: a command needs some time"),
+        ([], {"FOREWARN_COMMAND_TIME_LIMIT": "0"}, "FOREWARN_COMMAND_TIME_LIMIT: a command needs some time"),
         ([], {"FOREWARN_RETAIN_HISTORY": "999999999d"}, "is longer than ten years"),
         ([], {"FOREWARN_SIMULATED_FAILURES": "shop/web-0"}, "is not a whole number"),
         ([], {"FOREWARN_TRUSTED_PROXIES": "127.0.0.9"}, "set `proxy_secret_file` as well"),

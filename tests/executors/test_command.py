@@ -16,7 +16,7 @@ from forewarn.core.model import Event, EventType, Order, OrderState, Source, Sta
 from forewarn.executors import Progress, Report, Work
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
-from forewarn.service.settings import COMMAND_VARIABLES, STEP_VARIABLES, load
+from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
 from tests.support.waiting import until
 
@@ -74,7 +74,7 @@ def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> 
     """JSON on standard input, FOREWARN_* variables, exit code 0: done."""
     command = script(tmp_path, "env | grep ^FOREWARN_ | sort; cat; echo to stderr >&2")
     runs = executor(tmp_path, command, environment={"FOREWARN_TOKEN": "secret"})
-    runs.begin(work())
+    runs.take(work())
     report = ended(runs)
     assert report.outcome.ok
     assert report.outcome.reason == "exit code 0"
@@ -106,7 +106,7 @@ def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> 
 def test_anything_but_zero_is_failure(tmp_path: Path, text: str, reason: str) -> None:
     """The reason says how it ended."""
     runs = executor(tmp_path, script(tmp_path, text))
-    runs.begin(work())
+    runs.take(work())
     outcome = ended(runs).outcome
     assert (outcome.ok, outcome.reason) == (False, reason)
 
@@ -114,7 +114,7 @@ def test_anything_but_zero_is_failure(tmp_path: Path, text: str, reason: str) ->
 def test_a_command_that_is_not_there_fails_with_its_name(tmp_path: Path) -> None:
     """A wrong path in the configuration is said in plain words."""
     runs = executor(tmp_path, "/nowhere/maintain")
-    runs.begin(work())
+    runs.take(work())
     outcome = ended(runs).outcome
     assert not outcome.ok
     assert "/nowhere/maintain cannot be run: No such file" in outcome.reason
@@ -124,7 +124,7 @@ def test_a_command_over_its_time_limit_is_stopped_with_its_children(tmp_path: Pa
     """The whole process group ends, and the order says why."""
     stubborn = f"(trap '' TERM; sleep 60) & echo $! > {tmp_path}/child; wait"
     runs = executor(tmp_path, script(tmp_path, stubborn), limit_s=1)
-    runs.begin(work())
+    runs.take(work())
     outcome = ended(runs).outcome
     assert (outcome.ok, outcome.reason) == (False, "stopped after its time limit of 1 s")
     child = int((tmp_path / "child").read_text())
@@ -135,7 +135,7 @@ def test_only_the_end_of_a_chatty_command_is_kept(tmp_path: Path) -> None:
     """Ten megabytes of output neither block the command nor fill the store."""
     command = [sys.executable, "-c", "print('x' * 10_000_000); print('the end')"]
     runs = executor(tmp_path, *command)
-    runs.begin(work())
+    runs.take(work())
     outcome = ended(runs).outcome
     assert outcome.ok
     assert len(outcome.output) == 64 * 1024
@@ -148,7 +148,7 @@ def test_a_restarted_service_waits_for_a_command_that_goes_on(tmp_path: Path) ->
     command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done; echo done")
     first = executor(tmp_path, command)
     assert first.status(work()) is Progress.UNKNOWN
-    first.begin(work())
+    first.take(work())
     until(lambda: (tmp_path / "runs").exists())
     second = executor(tmp_path, command)
     second.tidy([work()])
@@ -160,7 +160,7 @@ def test_a_restarted_service_waits_for_a_command_that_goes_on(tmp_path: Path) ->
     assert report.outcome == Outcome(ok=True, reason="exit code 0", output="done\n")
     assert (tmp_path / "runs").read_text() == "run\n"
     assert second.status(work()) == report.outcome
-    second.settled(report)
+    second.report_saved(report)
     assert second.status(work()) is Progress.UNKNOWN
     assert second.free_slots() == 2
 
@@ -169,7 +169,7 @@ def test_a_command_whose_runner_was_killed_is_not_run_again(tmp_path: Path) -> N
     """It may still be at work: the order fails and says so. Only a machine that went down forgets it."""
     command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 5")
     runs = executor(tmp_path, command)
-    runs.begin(work())
+    runs.take(work())
     until(lambda: (tmp_path / "runner").exists() and bool((tmp_path / "runner").read_text().strip()))
     os.kill(int((tmp_path / "runner").read_text()), signal.SIGKILL)
     outcome = ended(runs).outcome
@@ -182,7 +182,7 @@ def test_a_command_whose_runner_was_killed_is_not_run_again(tmp_path: Path) -> N
 def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
     """Folders of orders nobody knows any more go at the next start; nobody else may read them meanwhile."""
     runs = executor(tmp_path, script(tmp_path, "exit 0"))
-    runs.begin(work())
+    runs.take(work())
     ended(runs)
     folder = tmp_path / "orders"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())] == [0o700, 0o700]
@@ -195,7 +195,7 @@ def test_what_another_node_began_meanwhile_is_not_tidied(tmp_path: Path) -> None
     """Two nodes of one machine share the folder: one that starts leaves alone what came after it had looked."""
     starting = executor(tmp_path, "true")
     runs = executor(tmp_path, script(tmp_path, "exit 0"))
-    runs.begin(work())
+    runs.take(work())
     report = ended(runs)
     starting.tidy([])
     assert runs.status(work()) == report.outcome
@@ -206,9 +206,9 @@ def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
     go = tmp_path / "go"
     command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done")
     second, late = executor(tmp_path, command), executor(tmp_path, command)
-    second.begin(work())
+    second.take(work())
     until(lambda: (tmp_path / "runs").exists())
-    late.begin(work())
+    late.take(work())
     go.touch()
     assert ended(second).outcome == ended(late).outcome == Outcome(ok=True, reason="exit code 0", output="")
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -217,21 +217,21 @@ def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
 def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     """The folder vanished under a running command: the order fails, and its slot is free again."""
     runs = executor(tmp_path, "sleep", "0.3")
-    runs.begin(work())
+    runs.take(work())
     assert runs.free_slots() == 1
     (tmp_path / "orders" / f"{ID}-1" / "result.json").mkdir()
     report = ended(runs)
     assert not report.outcome.ok
-    runs.settled(report)
+    runs.report_saved(report)
     assert runs.free_slots() == 2
 
 
 def test_what_a_command_is_told_does_not_disturb_forewarn_itself(tmp_path: Path) -> None:
     """A command may call `forewarn`: the variables of its order are no settings."""
     runs = executor(tmp_path, script(tmp_path, "env | grep -c ^FOREWARN_"))
-    runs.begin(work())
-    assert int(ended(runs).outcome.output) == len(COMMAND_VARIABLES)
-    told = dict.fromkeys(COMMAND_VARIABLES | STEP_VARIABLES, "x")
+    runs.take(work())
+    assert int(ended(runs).outcome.output) == len(CommandExecutor.variables)
+    told = dict.fromkeys(CommandExecutor.variables | STEP_VARIABLES, "x")
     assert load({}, told) == load({}, {})
 
 
@@ -239,15 +239,15 @@ def test_the_ticker_is_nudged_when_a_command_ends(tmp_path: Path) -> None:
     """Nobody polls for the end of a command."""
     nudged = threading.Event()
     runs = executor(tmp_path, "true")
-    runs.nudge = nudged.set
-    runs.begin(work())
+    runs.connect(nudged.set, lambda _: None)
+    runs.take(work())
     assert nudged.wait(10)
 
 
 def test_simulated_work_takes_its_time_and_fails_as_scripted() -> None:
     """A Freeze is shorter; the first attempts fail where a script says so; it needs no memory of its own."""
     runs = SimulatedExecutor(work_s=600, freeze_work_s=300, failures={"shop/web-1": 1})
-    runs.begin(work())
+    runs.take(work())
     due = runs.next_report()
     assert due is not None
     assert (due - START).total_seconds() == 600

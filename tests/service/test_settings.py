@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidSettings
+from forewarn.executors.command import CommandSettings
 from forewarn.service.settings import Settings, load, store_path
 
 
@@ -38,8 +39,8 @@ def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_
         "FOREWARN_FLEET": "f.toml",
     }
     assert load({}, {}, config(tmp_path, text)) == load({}, told)
-    assert load({}, told).command == ("/bin/true", "-x")
-    assert load({}, told).simulated_failures == {"shop/web-0": 2}
+    assert load({}, told).executor_settings["command"] == CommandSettings(command=("/bin/true", "-x"), parallel=4)
+    assert load({}, told).executor_settings["simulated"].failures == {"shop/web-0": 2}
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import Progress, Report, Work
-from forewarn.executors.external import ExternalExecutor
+from forewarn.executors import Executor, Progress, Report, Work
 from forewarn.service.clock import ManualClock, ScaledClock, SystemClock, clock_for
 from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
 from forewarn.service.pruning import PRUNE_BATCH
@@ -118,11 +117,10 @@ def test_advance_is_refused_where_time_is_not_ours() -> None:
     assert manual.clock.now() == START
 
 
-class ScriptedExecutor(ExternalExecutor):
+class ScriptedExecutor(Executor):
     """Takes orders, remembers what it was asked, and answers `status` as told."""
 
     name = "scripted"
-    takes_orders = True
 
     def __init__(self, status: Progress | Outcome = Progress.UNKNOWN) -> None:
         self.asked: list[str] = []
@@ -136,7 +134,7 @@ class ScriptedExecutor(ExternalExecutor):
         self.asked.append("status")
         return self.answer
 
-    def begin(self, work: Work) -> None:
+    def take(self, work: Work) -> None:
         self.asked.append(f"begin {work.order.attempt} {work.order.state} on {work.hosts['m']}")
 
     def watch(self, work: Work) -> None:
@@ -146,7 +144,7 @@ class ScriptedExecutor(ExternalExecutor):
         ended, self.ended = self.ended, []
         return ended
 
-    def settled(self, report: Report) -> None:
+    def report_saved(self, report: Report) -> None:
         self.asked.append("settled")
 
 
@@ -253,7 +251,7 @@ def test_an_order_taken_by_others_is_theirs_to_finish(caplog: pytest.LogCaptureF
 
 
 class FailingToBegin(ScriptedExecutor):
-    def begin(self, work: Work) -> None:
+    def take(self, work: Work) -> None:
         raise OSError("no more processes")
 
 
@@ -264,7 +262,7 @@ def test_an_executor_that_cannot_begin_fails_its_order() -> None:
     ticker_with(service, FailingToBegin()).settle()
     order = service.control.event(event_id)[1]
     assert order is not None
-    assert (order.state, order.reason) == (OrderState.FAILED, "could not begin: no more processes")
+    assert (order.state, order.reason) == (OrderState.FAILED, "the executor could not take it: no more processes")
 
 
 class AwayStore(MemoryStore):

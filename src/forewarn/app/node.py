@@ -96,6 +96,7 @@ class Node:
             alone=alone,
             monotonic=times.monotonic,
         )
+        executor.connect(self.ticker.nudge, self.control.listen)
         if follower is not None:
             follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
 

@@ -34,10 +34,7 @@ from forewarn.endpoint.endpoint import Limits
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.listener import Address, GuestListener, reachable
 from forewarn.endpoint.loop import Loop
-from forewarn.executors import Executor
-from forewarn.executors.command import CommandExecutor
-from forewarn.executors.external import ExternalExecutor
-from forewarn.executors.simulated import SimulatedExecutor
+from forewarn.executors import Executor, registry
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, Access, digest, secret_text
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import CALLS, Call
@@ -104,24 +101,15 @@ def open_store(settings: Settings) -> Store:
 
 
 def executor_for(settings: Settings) -> Executor:
+    """Make the executor in use. A node for guests takes no orders: other nodes do."""
     if settings.role == "guest":
-        return ExternalExecutor()  # the work is the other nodes'
-    if settings.executor == "command":
-        make_folder(settings.state_dir / "orders")
-        return CommandExecutor(
-            settings.command,
-            folder=settings.state_dir / "orders",
-            time_limit_s=settings.command_time_limit_s,
-            parallel=settings.command_parallel,
-            environment=os.environ,
-        )
-    if settings.executor == "simulated":
-        return SimulatedExecutor(
-            work_s=settings.simulated_work_s,
-            freeze_work_s=settings.simulated_freeze_work_s,
-            failures=settings.simulated_failures,
-        )
-    return ExternalExecutor()
+        return registry.find(registry.DEFAULT)()
+    try:
+        return registry.find(settings.executor).from_settings(settings.of_executor(), settings.state_dir)
+    except OSError as error:
+        raise InvalidSettings(
+            f"state_dir: the {settings.executor} executor cannot use it: {error}; name another with --state-dir"
+        ) from None
 
 
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
@@ -196,10 +184,6 @@ class Service(Node):
             times=times,
         )
         self.health = Health(settings, self.store, self.control, self.clock, self.ticker, self.follower)
-        if isinstance(executor, CommandExecutor):
-            executor.nudge = self.ticker.nudge
-        if isinstance(executor, SimulatedExecutor):
-            self.control.listen(executor.heard)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
@@ -558,7 +542,8 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free=settings.token_free,
     )
     house = House(
-        executor=settings.executor,
+        takes_orders=service.executor.takes_orders,
+        touches_no_machine=service.executor.touches_no_machine,
         clock=service.clock.name,
         demo=settings.demo,
         free=settings.token_free,

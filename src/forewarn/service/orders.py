@@ -156,7 +156,7 @@ class Orders:
                 continue
             for report in batch:
                 done[_ended(report)] += 1
-                self._executor.settled(report)
+                self._executor.report_saved(report)
                 self._unsaved.popleft()
         return done
 
@@ -170,7 +170,7 @@ class Orders:
             log.info("the report of order %s came too late: %s", report.order_id, error)
             if self._runs_elsewhere(report):
                 return done  # another node with this state directory may need the executor's files of this order
-        self._executor.settled(report)
+        self._executor.report_saved(report)
         return done
 
     def _runs_elsewhere(self, report: Report) -> bool:
@@ -194,9 +194,9 @@ class Orders:
 
     def _hand_to_executor(self, work: Work) -> None:
         try:
-            self._executor.begin(work)
+            self._executor.take(work)
         except OSError as error:
-            outcome = Outcome(False, f"could not begin: {error}")
+            outcome = Outcome(False, f"the executor could not take it: {error}")
             self._unsaved.append(Report(work.order.id, work.order.attempt, outcome, self._reporter))
 
     def _work_of(self, order: Order) -> Work:

@@ -30,7 +30,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.service.clock import ManualClock
-from forewarn.service.settings import Settings
+from forewarn.service.settings import from_values
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
 from forewarn.testing.story_text import fleet_of, parse_story, setting
 
@@ -84,7 +84,7 @@ class Player:
     @property
     def service(self) -> Service:
         if self._service is None:
-            settings = Settings(store="memory:", **self._settings)  # type: ignore[arg-type]
+            settings = from_values({"store": "memory:", **self._settings})
             self._service = Service(settings, clock=self._clock, store=self._store, new_id=self._new_id, node="here")
             self._service.ticker.recover()
         return self._service

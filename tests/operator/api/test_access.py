@@ -293,7 +293,7 @@ def test_without_tokens_is_refused_where_it_is_dangerous() -> None:
 
 def test_off_loopback_needs_tls() -> None:
     """Or a proxy that has it; a certificate goes with its key."""
-    with pytest.raises(InvalidSettings, match="in the clear"):
+    with pytest.raises(InvalidSettings, match="unencrypted"):
         load({"operator": "10.0.0.1:8170"}, {})
     with pytest.raises(InvalidSettings, match="tls_key"):
         load({"operator": "10.0.0.1:8170", "tls_cert": "cert.pem"}, {})

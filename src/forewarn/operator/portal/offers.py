@@ -58,14 +58,9 @@ def of_event(desk: Desk, event: Event, order: Order | None) -> list[Offer]:
     return [offer for offer in offers if desk.may("POST", f"/v1/events/{event.id}/{offer.verb}")]
 
 
-def of_order(desk: Desk, event: Event, order: Order | None, *, executor: str) -> list[Offer]:
-    """Where others do the work, whoever looks may be the one; what failed is settled with the event."""
-    if (
-        order is None
-        or executor != "external"
-        or event.status is not Status.STARTED
-        or order.state is OrderState.FAILED
-    ):
+def of_order(desk: Desk, event: Event, order: Order | None, *, taken_here: bool) -> list[Offer]:
+    """Offer what may be done with an order that other programs take; a failed order is resolved with its event."""
+    if order is None or taken_here or event.status is not Status.STARTED or order.state is OrderState.FAILED:
         return []
     offers = [offer for verb, offer in ORDERS.items() if verb in ORDER_TRANSITIONS[order.state]]
     return [offer for offer in offers if desk.may("POST", f"/v1/orders/{order.id}/{offer.verb}")]

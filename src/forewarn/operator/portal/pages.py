@@ -217,12 +217,11 @@ def event(visit: Visit) -> Shown | Go:
         return Go(f"/events/{quote(whole)}")
     told: EventOut = visit.desk.get(f"/v1/events/{visit.names['id']}")
     found, order = visit.desk.api.control.event(visit.names["id"])
-    executor = visit.house.executor
     filled = {
         "event": told,
         "order": visit.desk.get(f"/v1/orders/{found.id}") if order is not None else None,
         "offers": offers.of_event(visit.desk, found, order),
-        "order_offers": offers.of_order(visit.desk, found, order, executor=executor),
+        "order_offers": offers.of_order(visit.desk, found, order, taken_here=visit.house.takes_orders),
         "picture": picture([told], visit.now) if told.status in OPEN else None,
         "timeline": _bounded(told.timeline),
         "left_out": max(0, len(told.timeline) - MAX_TIMELINE),

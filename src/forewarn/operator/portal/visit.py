@@ -11,9 +11,10 @@ from forewarn.operator.portal.sessions import Visitor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """What the pages say of the service; `free` where nobody logs in, `guest_url` is where guests ask."""
+    """What the pages say of the service and its executor; `free` where nobody logs in, `guest_url` is where guests ask."""
 
-    executor: str
+    takes_orders: bool
+    touches_no_machine: bool
     clock: str
     demo: bool
     free: bool

@@ -17,7 +17,7 @@ from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Refused
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock, clock_for
-from forewarn.service.settings import Settings
+from forewarn.service.settings import from_values
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
@@ -45,7 +45,7 @@ def play_alone(scenario: Scenario, *, clock: str = "manual", new_id: Callable[[]
     """Play it to the end on a service of its own, in memory and with no listener; nobody approves."""
     if clock == "system":
         raise Refused("a scenario that is played alone would take as long as it says: use --clock manual or a rate")
-    settings = Settings(store="memory:", **{"executor": "external", **scenario.settings})  # type: ignore[arg-type]
+    settings = from_values({"store": "memory:", "executor": "external", **scenario.settings})
     service = Service(
         settings,
         clock=ManualClock(START) if clock == "manual" else clock_for(clock),
