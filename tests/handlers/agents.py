@@ -16,10 +16,30 @@ from tests.patience import until
 ROOT = Path(__file__).parents[2]
 
 
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), **kept: object) -> Run:
-    """A step's turn, without an agent around it."""
+class StepTime(Time):
+    """Time passes only while a step pauses, so that a busy machine takes none of the step's time; `rate` hurries it."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        self._rate, self._paused_s = rate, 0.0
+
+    def monotonic(self) -> float:
+        return self._paused_s
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds / self._rate)
+        self._paused_s += seconds
+
+
+def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
+    """A step's turn, without an agent around it. What hangs needs real `time`, which passes meanwhile."""
     told = event(NotBefore="soon")
-    return Run(step="one", phase="prepare", event=told, share_s=share_s, time=Time(), kept=kept, health=health)
+    clock = time or StepTime()
+    return Run(step="one", phase="prepare", event=told, share_s=share_s, time=clock, kept=kept, health=health)
+
+
+def hurried(health: tuple[str, ...] = (), **kept: object) -> Run:
+    """A turn for what does not come about: its ten seconds of pauses are over in one."""
+    return run_of(10.0, health, time=StepTime(rate=10), **kept)
 
 
 class Agent:
