@@ -3,31 +3,23 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.journal import read
+from forewarn.guest.sockets import Deadline
 from forewarn.guest.state import folded
 from forewarn.guest.steps import Run
-from tests.guest.talking import event
+from forewarn.guest.transport import Answer, Transport
+from tests.guest.talking import StepTime, event
 from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
-
-
-class StepTime(Time):
-    """Time passes only while a step pauses, so that a busy machine takes none of the step's time; `rate` hurries it."""
-
-    def __init__(self, rate: float = 1.0) -> None:
-        self._rate, self._paused_s = rate, 0.0
-
-    def monotonic(self) -> float:
-        return self._paused_s
-
-    def sleep(self, seconds: float) -> None:
-        super().sleep(seconds / self._rate)
-        self._paused_s += seconds
 
 
 def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
@@ -35,6 +27,26 @@ def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | 
     told = event(NotBefore="soon")
     clock = time or StepTime()
     return Run(step="one", phase="prepare", event=told, share_s=share_s, time=clock, kept=kept, health=health)
+
+
+@contextmanager
+def allowed_s() -> Iterator[list[float]]:
+    """How many seconds each connection and each request was given, in order: however long they then took."""
+    given: list[float] = []
+    connecting, requesting = Deadline.__init__, Transport.request
+
+    def connect(self: Deadline, seconds: float) -> None:
+        given.append(seconds)
+        connecting(self, seconds)
+
+    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Answer:
+        given.append(timeout_s)
+        return requesting(self, *words, timeout_s=timeout_s, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deadline, "__init__", connect)
+        patch.setattr(Transport, "request", request)
+        yield given
 
 
 def hurried(health: tuple[str, ...] = (), **kept: object) -> Run:

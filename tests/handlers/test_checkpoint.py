@@ -16,7 +16,8 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.process import running
 from forewarn.guest.steps import Run
-from tests.handlers.agents import Agent, StepTime, hurried, run_of
+from tests.guest.talking import StepTime
+from tests.handlers.agents import Agent, hurried, run_of
 from tests.handlers.announced import announced, page_steps
 from tests.patience import until
 

@@ -23,8 +23,8 @@ from forewarn.guest.handlers.nginx import Spec
 from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
 from forewarn.guest.handlers.process import command_line
 from forewarn.guest.steps import Run
-from tests.guest.talking import event
-from tests.handlers.agents import StepTime, hurried, run_of
+from tests.guest.talking import StepTime, event
+from tests.handlers.agents import hurried, run_of
 from tests.handlers.living import living
 from tests.handlers.pools import Held, Pool, get, pool
 from tests.patience import PATIENCE_S, until
@@ -156,11 +156,11 @@ def test_what_nginx_will_not_have_is_taken_back(web: Pool) -> None:
 @pytest.mark.parametrize("key", ["test", "reload"])
 def test_commands_that_hang_are_ended_in_time(web: Pool, tmp_path: Path, key: str) -> None:
     """The step is over with its time, which passes only while this command hangs."""
-    begun, clock = tmp_path / "begun", StepTime(rate=100)
+    begun, clock = tmp_path / "begun", StepTime()
     hangs = ["/bin/sh", "-c", f"touch {begun}; exec sleep 600"]
     run = Run(
         step="one", phase="prepare", event=event(), share_s=10, time=clock,
-        glance=lambda: clock.sleep(10) if begun.exists() else None,
+        glance=lambda: clock.move(10) if begun.exists() else None,
     )  # fmt: skip
     with pytest.raises(StepFailed, match="sh did not end in time and was ended"):
         nginx.prepare(spec_of(web, **{key: hangs}), run)
