@@ -4,7 +4,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from forewarn.store import EventQuery, Focus
 from forewarn.store.postgres import PostgresStore
 from forewarn.store.sqlite import SqliteStore
 from forewarn.store.sqlite_file import SCHEMA_VERSION, backup
+from tests.patience import until
 from tests.store.servers import ANY_TIME_S, SHARED
 from tests.store.things import change, entry, event, one_maintenance, scope
 
@@ -334,11 +334,7 @@ def written(path: Path, acknowledged: Path) -> Iterator[None]:
     acknowledged.touch()
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(acknowledged)]) as process:
         try:
-            deadline_s = time.monotonic() + 20
-            while acknowledged.stat().st_size < 5:
-                assert process.poll() is None
-                assert time.monotonic() < deadline_s
-                time.sleep(0.005)
+            until(lambda: process.poll() is not None or acknowledged.stat().st_size >= 5)
             yield
             assert process.poll() is None, "the writer wrote to the end"
         finally:
