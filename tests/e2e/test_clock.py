@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.e2e.test_serve import forewarn, serving
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 from forewarn.core.model import (
     Change,
@@ -78,14 +78,13 @@ def test_an_operator_confirms_a_clock(tmp_path: Path) -> None:
             forewarn(*words),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=False,
             env={**os.environ, "FOREWARN_STATE_DIR": str(tmp_path)},
         )
 
     with serving("--store", f"sqlite:{tmp_path}/f.db", "--state-dir", str(tmp_path)) as service:
-        status, told = service.get("/readyz")
-        assert status == 200
+        told = service.until_ready()
         assert "jumped forward by 3600 s" in json.dumps(told)
         assert "held: it jumped forward by 3600 s" in say("clock", "show").stdout
         assert "CLOCK HELD: it jumped forward by 3600 s" in say("status").stdout
