@@ -126,7 +126,7 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
             f"{address}:8170" if port.isdigit() else address, f"{address}:{port}" if port.isdigit() else port
         )
     node = site.serve("restored", config)
-    until(lambda: "the database has failed over" in (site.folder / "restored.log").read_text(), 30)
+    until(lambda: "the database has failed over" in (site.folder / "restored.log").read_text())
     before, after = epochs(site, "forewarn"), epochs(site, "restored")
     assert before.keys() == after.keys()
     assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)
@@ -147,7 +147,7 @@ def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
         eventually(lambda: site.guest(WEB_0), 200)
         for name in ("patroni-1", "patroni-2", "patroni-3"):
             site.stop(name)
-        until(lambda: all(site.ask(node, "/readyz")[0] == 503 for node in GUESTS), 30)
+        until(lambda: all(site.ask(node, "/readyz")[0] == 503 for node in GUESTS))
         until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), told=site.logs)
         assert eventually(lambda: site.guest(WEB_0), 200)
         code, told = site.ask(GUESTS[0], "/readyz")
