@@ -14,8 +14,10 @@ from tests.chaos.checker import Verdict, check
 from tests.chaos.faults import EVERYBODY, HOLDER, STOPPED_S, schedule
 from tests.chaos.fleet import MACHINES
 from tests.chaos.history import History
+from tests.chaos.house import START_WITHIN_S
 from tests.chaos.load import OPERATORS, PREEMPTED
-from tests.chaos.run import DISTURBED_S, run_house
+from tests.chaos.run import DISTURBED_S, END_WITHIN_S, run_house
+from tests.patience import PATIENCE_S
 from tests.store.servers import SHARED
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
@@ -23,6 +25,8 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 FIXED_SEED = 46
 AT_ONCE = 2
 POLLS_OF_EACH = 5
+# All the time limits of a run together: whichever passes first says what is wrong.
+RUN_WITHIN_S = 2 * START_WITHIN_S + DISTURBED_S + END_WITHIN_S + 2 * PATIENCE_S
 
 
 def tried(seed: int) -> tuple[History, Verdict, Path]:
@@ -36,7 +40,7 @@ def tried(seed: int) -> tuple[History, Verdict, Path]:
     return history, check(history), folder
 
 
-@pytest.mark.timeout(120 * (1 + BUDGET))
+@pytest.mark.timeout(RUN_WITHIN_S * (1 + BUDGET) / AT_ONCE)
 def test_three_nodes_under_load_keep_every_promise(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing acknowledged is lost, nothing starts twice or early, nobody sees time run backwards, everything ends."""
     first = time.time_ns() % 1_000_000
