@@ -138,7 +138,7 @@ class CommandExecutor:
         try:
             lock = os.open(folder / "lock", os.O_RDWR)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_SH)
             finally:
                 os.close(lock)
             if runner is not None:
@@ -159,12 +159,13 @@ def _begun(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> bool:
+    """Whether its runner lives. A shared lock is tried: another node that looks at the same moment is no runner."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
