@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 from forewarn.clock import ManualClock
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
+from forewarn.node import REAL, Times
 from forewarn.server import GuestSide, Service, running
 from forewarn.settings import load
+from tests.patience import PATIENCE_S
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
@@ -94,7 +96,7 @@ class House:
         else:
             data = json.dumps(body).encode() if body is not None else None
         place = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=10)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, data, {**sent, **(headers or {})})
             answer = connection.getresponse()
@@ -126,7 +128,7 @@ class House:
 
 
 @contextmanager
-def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
+def house(fleet: str = FLEET, *, times: Times = REAL, **settings: str) -> Iterator[House]:
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
@@ -137,7 +139,7 @@ def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
             **settings,
         }
         clock = ManualClock(START)
-        service = Service(load(flags, {}), clock=clock)
+        service = Service(load(flags, {}), clock=clock, times=times)
         try:
             service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
             with running(service) as (guests, url):
