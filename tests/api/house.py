@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from forewarn.clock import ManualClock
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
-from forewarn.node import REAL, Times
 from forewarn.server import GuestSide, Service, running
 from forewarn.settings import load
 from tests.patience import PATIENCE_S
@@ -128,7 +127,7 @@ class House:
 
 
 @contextmanager
-def house(fleet: str = FLEET, *, times: Times = REAL, **settings: str) -> Iterator[House]:
+def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
@@ -139,7 +138,7 @@ def house(fleet: str = FLEET, *, times: Times = REAL, **settings: str) -> Iterat
             **settings,
         }
         clock = ManualClock(START)
-        service = Service(load(flags, {}), clock=clock, times=times)
+        service = Service(load(flags, {}), clock=clock)
         try:
             service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
             with running(service) as (guests, url):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.addresses import own_loopback_address
 from tests.cli.house import (
     DONE,
     FAILED,
@@ -546,14 +547,15 @@ def test_completion_is_offered_for_the_shell(house: House) -> None:
 
 def test_a_restarted_service_is_waited_for(tmp_path: Path) -> None:
     """Whoever waits for a maintenance does not care that the service was away for a moment."""
-    with serving(tmp_path, "--clock", "manual", "--operator", "127.0.0.1:0") as first:
+    address = own_loopback_address()
+    with serving(tmp_path, "--clock", "manual", "--operator", f"{address}:0") as first:
         made = first.json("maintenance", "schedule", "--type", "Reboot", "--scope", "quiet", "--yes", "--no-notice-ok")
         port = first.url.rpartition(":")[2]
         follower = first.begin("maintenance", "wait", made["id"])
         assert follower.stdout is not None
         assert "2 waves" in follower.stdout.readline()
         first.stop()
-    second = House(tmp_path, "--clock", "manual", "--operator", f"127.0.0.1:{port}")
+    second = House(tmp_path, "--clock", "manual", "--operator", f"{address}:{port}")
     try:
         for _ in range(2):
             order = second.order()

@@ -11,6 +11,7 @@ from forewarn.guest import Client
 from forewarn.testing.control_api import emulator_calls
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
+from tests.patience import PATIENCE_S
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "emulator.md").read_text("utf-8")
 
@@ -52,13 +53,13 @@ def test_the_example_in_a_shell_runs() -> None:
             env={**os.environ, **emulator.environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("true") >= 3
         assert [r.status for r in emulator.requests(method="POST")] == [200]
-        guest.join(10)
+        guest.join(PATIENCE_S)
 
 
 def approve_the_first(endpoint: str) -> None:
