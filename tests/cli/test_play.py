@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.house import DONE, FLEET, House, serving
 from tests.patience import PATIENCE_S, until
 
@@ -75,6 +77,7 @@ def work(house: House, wave: int, tells: Callable[[str, int], None], *, fails: b
     assert "| and rebooted" in shown
 
 
+@pytest.mark.timeout(300)  # it starts some thirty programs, one after the other
 def test_a_rolling_reboot_with_a_failed_order(tmp_path: Path) -> None:
     """Schedule, wait, take each order, work, finish with a new host; one order fails and is retried."""
     with serving(tmp_path, "--clock", "manual", fleet="") as house:
@@ -88,8 +91,8 @@ def test_a_rolling_reboot_with_a_failed_order(tmp_path: Path) -> None:
         try:
             follower.tells("3 waves")
             for wave in range(3):
-                until(lambda: len(house.json("event", "list", "--status", "Scheduled")["items"]) == 1)
                 follower.tells("Planned -> Scheduled", wave)
+                assert len(house.json("event", "list", "--status", "Scheduled")["items"]) == 1
                 work(house, wave, follower.tells, fails=wave == 1)
             assert follower.end() == DONE
         finally:
