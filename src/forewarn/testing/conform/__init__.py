@@ -33,10 +33,15 @@ def conform(
     only: Collection[str] = (),
     parallel: int = PARALLEL,
     patience_s: float = PATIENCE_S,
+    silence_s: float | None = None,
     pace: Pace = SHORTENED,
     said: Callable[[Row], None] = lambda _: None,
 ) -> Report:
-    """Try the agent that `command` starts; `said` hears of each behaviour as it is known."""
+    """Try the agent that `command` starts; `said` hears of each behaviour as it is known.
+
+    What is expected of the agent has not come when `patience_s` and several of its requests have passed without it, or when it
+    has asked for nothing for `silence_s` (`patience_s` unless it is given).
+    """
     chosen = _chosen(only)
     _check(without, CLAIMS, "--without")
     if not 1 <= parallel <= MAX_PARALLEL:
@@ -50,7 +55,7 @@ def conform(
     stopping = threading.Event()
 
     def stage(folder: Path) -> Stage:
-        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, pace, patience_s)
+        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, pace, patience_s, silence_s)
 
     def tried(behaviour: Behaviour) -> Row:
         row = _skipped(behaviour, without) or _tried(behaviour, stage)
