@@ -206,8 +206,9 @@ def bare(length: int) -> tuple[int, dict[str, Callable[[], dict[str, object]]]]:
         loop.call_soon_threadsafe(write_all)
         return {"asked_s": asked_s, "rung_s": asked_s, "returned_s": asked_s}
 
-    server = loop.run_until_complete(loop.create_server(Bare, "127.0.0.1", 0, backlog=4096))
-    port: int = server.sockets[0].getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    loop.run_until_complete(loop.create_server(Bare, sock=listener, backlog=4096))
+    port: int = listener.getsockname()[1]
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return port, {"waiting": lambda: {"waiting": len(Bare.waiting)}, "change": change}
 
