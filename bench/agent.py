@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from bench.measure import quantile, resident_bytes
 from bench.report import Verdict, at_most, milliseconds, print_table

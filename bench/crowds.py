@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from bench.clients import load
 from bench.load import Task

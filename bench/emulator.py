@@ -17,7 +17,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from bench.measure import spent_cpu_s
 from bench.mock import Handler

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from bench.measure import Cost, median, median_ratio, resident_bytes, spent_cpu_s
 from bench.report import print_table

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from bench.guests import PATH
 from bench.measure import resident_bytes, spent_cpu_s

@@ -15,7 +15,7 @@ from forewarn.cli.change_stream import Changes
 from forewarn.cli.client import Client, Failed, Message, NotReachable, parse_stream, path_of
 from forewarn.cli.server_lookup import Place
 from forewarn.core.errors import InvalidSettings
-from tests.patience import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, until
 
 SECRET = "fw_not-to-be-shown"
 

@@ -88,11 +88,7 @@ def nobody_commits(address: str) -> Iterator[Callable[[], None]]:
 def test_events_decided_too_long_ago_are_decided_again(address: str, store: PostgresStore) -> None:
     """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
     now = store.now()
-<<<<<<< /tmp/tmpgld82t4s/o
-    old, recent = now - timedelta(seconds=postgres_store.DECIDED_WITHIN_S + 1), now - timedelta(seconds=0.5)
-=======
-    old = now - timedelta(seconds=store.DECIDED_WITHIN_S + 1)
->>>>>>> /tmp/tmpgld82t4s/t
+    old = now - timedelta(seconds=postgres_store.DECIDED_WITHIN_S + 1)
     store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
     made = change(old, maintenances=[maintenance("M1")], events=[event("E1", "M1")], audit=[entry()])
     with pytest.raises(Conflict, match="decided too long ago"):
@@ -374,13 +370,9 @@ def test_forgetting_changes_waits_for_agreeing_on_a_server(
     address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
-<<<<<<< /tmp/tmpgld82t4s/o
-    monkeypatch.setattr(postgres_store, "CHANGES_KEPT_S", 0)
-=======
     whatever_the_machine_needs(monkeypatch)
     take_new_limits(store, address)
-    monkeypatch.setattr(store, "CHANGES_KEPT_S", 0)
->>>>>>> /tmp/tmpgld82t4s/t
+    monkeypatch.setattr(postgres_store, "CHANGES_KEPT_S", 0)
     store.apply(change(scopes=[scope()]))
     forgotten: list[int] = []
     with watching() as ask, psycopg.connect(address) as other:

@@ -16,7 +16,7 @@ import psycopg
 
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 START_WITHIN_S = PATIENCE_S
 # For a store whose changes bear the times of a test instead of the database's.

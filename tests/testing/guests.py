@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 DOCUMENT = "/metadata/scheduledevents?api-version=2020-07-01"
 METADATA = {"Metadata": "true"}

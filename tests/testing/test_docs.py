@@ -11,7 +11,7 @@ from forewarn.guest import Client
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 PAGE = "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("emulator*.md")))

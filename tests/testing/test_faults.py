@@ -15,7 +15,7 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.testing.emulator import START, Emulator
 from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import DOCUMENT, approve, ask, raw
 
 EXAMPLE = """

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from scripts.screenshots import FLAGS
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 # Playwright's own limit, 5 s, is a claim about the machine's speed.
 expect.set_options(timeout=PATIENCE_S * 1000)

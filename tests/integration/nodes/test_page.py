@@ -36,14 +36,10 @@ from tests.integration.nodes.site import (
 )
 from tests.support.waiting import until
 
-<<<<<<< /tmp/tmpcxyvr4im/o
-NODES, FAILURES = ((GUIDE / page).read_text("utf-8") for page in ("nodes.md", "failures.md"))
-=======
 # Each wait of the fixture has a limit of its own: a busy machine needs long for three databases and four nodes.
 pytestmark = pytest.mark.timeout(120, func_only=True)
 
-TEXT = PAGE.read_text("utf-8")
->>>>>>> /tmp/tmpcxyvr4im/t
+NODES, FAILURES = ((GUIDE / page).read_text("utf-8") for page in ("nodes.md", "failures.md"))
 WEB_0, WEB_1, DB_0, DB_1 = MACHINES
 
 
