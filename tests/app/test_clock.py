@@ -52,7 +52,7 @@ def held_store(path: Path) -> None:
         created=then,
         created_by="operator",
         wake_at=then,
-        told=event.published,
+        observed_published_at=event.published,
     )
     hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
     with closing(SqliteStore(path)) as store:

@@ -219,7 +219,7 @@ def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
         cancelled=draw(st.booleans()),
         status=status,
         wake_at=None if over else draw(maybe_moments),
-        told=draw(maybe_moments),
+        observed_published_at=draw(maybe_moments),
         ended=draw(moments) if over else None,
     )
 

@@ -92,7 +92,7 @@ def maintenance(number: int = 900, **facts: Any) -> Maintenance:
         "source": Source.PLATFORM,
         "created": START,
         "created_by": "alice",
-        "told": START,
+        "observed_published_at": START,
         **facts,
     }
     return Maintenance(id=guid(number), **facts)
@@ -247,7 +247,8 @@ class World:
     def _see(self) -> None:
         snapshot = self.snapshot()
         if any(
-            m.told is None and m.wake_at is not None and m.wake_at <= self.now for m in snapshot.maintenances.values()
+            m.observed_published_at is None and m.wake_at is not None and m.wake_at <= self.now
+            for m in snapshot.maintenances.values()
         ):
             self.save(lifecycle.tick(snapshot, now=self.now, actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S))
 

@@ -284,7 +284,7 @@ class Event:
 class Maintenance:
     """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it.
 
-    `told` is when a tick first found its current wave saved as published: from then on at the latest guests could see it.
+    `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
     """
 
     id: str
@@ -302,7 +302,7 @@ class Maintenance:
     cancelled: bool = False
     status: MaintenanceStatus = MaintenanceStatus.PLANNED
     wake_at: datetime | None = None
-    told: datetime | None = None
+    observed_published_at: datetime | None = None
     version: int = 0
     ended: datetime | None = None
 

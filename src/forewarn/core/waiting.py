@@ -142,9 +142,9 @@ def notice_over(maintenance: Maintenance, event: Event) -> datetime | None:
     """
     if event.not_before is None or not event.minimum_notice_s:
         return event.not_before
-    if maintenance.told is None:
+    if maintenance.observed_published_at is None:
         return None
-    return max(event.not_before, maintenance.told + timedelta(seconds=event.minimum_notice_s))
+    return max(event.not_before, maintenance.observed_published_at + timedelta(seconds=event.minimum_notice_s))
 
 
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:

@@ -22,7 +22,7 @@ Key = tuple[tuple[str, ...], tuple[str, ...]] | Focus
 def _told(snapshot: Snapshot) -> bool:
     """Whether every wave in it is known to be seen: that it is, is noted without an entry in the audit."""
     return all(
-        snapshot.maintenances[event.maintenance_id].told is not None
+        snapshot.maintenances[event.maintenance_id].observed_published_at is not None
         for event in snapshot.events.values()
         if event.status is Status.SCHEDULED
     )
