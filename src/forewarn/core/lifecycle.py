@@ -18,6 +18,7 @@ from forewarn.core.errors import (
     Refused,
     TooManyUserOperations,
 )
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     OPEN,
     UNSTARTED,
@@ -27,7 +28,6 @@ from forewarn.core.model import (
     AuditEntry,
     Change,
     Event,
-    EventType,
     Hold,
     Maintenance,
     Order,
@@ -306,7 +306,7 @@ def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str
 def _complete(draft: Draft, event: Event, reason: str) -> None:
     draft.put(replace(event, status=after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event completed", event=draft.events[event.id])
-    if event.type is EventType.TERMINATE:
+    if EVENT_TYPES[event.type].removes_machines:
         for name in event.resources:
             draft.remove_machine((event.scope, name))
         left = {name for scope, name in draft.machines if scope == event.scope}

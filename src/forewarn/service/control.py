@@ -14,6 +14,7 @@ from datetime import datetime
 from forewarn.core import lifecycle
 from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused, ServiceError, StoreUnavailable
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import (
@@ -22,7 +23,6 @@ from forewarn.core.model import (
     AuditEntry,
     Change,
     Event,
-    EventType,
     Hold,
     Machine,
     Maintenance,
@@ -434,7 +434,7 @@ class Control:
 
         def seeing_machines(snapshot: Snapshot, now: datetime) -> Change:
             named = [snapshot.events[i] for i in focus.events if i in snapshot.events]
-            scopes = tuple({e.scope for e in named if e.type is EventType.TERMINATE})
+            scopes = tuple({e.scope for e in named if EVENT_TYPES[e.type].removes_machines})
             if scopes:
                 snapshot = self._store.snapshot(replace(focus, scopes=scopes, inventory=True))
             return decide(snapshot, now)
