@@ -1,5 +1,6 @@
-// A Redeploy of vm-0, watched over the emulator's control API. The app under test runs beside it, with FOREWARN_ENDPOINT set;
-// FOREWARN_SERVER is the emulator's operator side. In a test project: the body of Main in a [Fact] or [Test].
+// Tests how an app handles a Redeploy of vm-0, through the emulator's control API.
+// Start the app first, with FOREWARN_ENDPOINT set. FOREWARN_SERVER is the emulator's operator port.
+// In a test project, put the body of Main into a [Fact] or [Test].
 using System;
 using System.Net;
 using System.Text.RegularExpressions;
@@ -34,6 +35,6 @@ static class Check
         Post("/v1/clock/advance", "{\"seconds\": 120}");
         Expect("{\"what\": \"approval\", \"event\": \"" + id + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
         Post("/v1/orders/" + id + "/finish", "{}");
-        Console.WriteLine("vm-0 saw the Redeploy, prepared and said go, once");
+        Console.WriteLine("vm-0 saw the Redeploy, prepared, and approved it once");
     }
 }

@@ -1,5 +1,6 @@
-// A Redeploy of vm-0, watched over the emulator's control API: `java Check.java` (11 or later, no library). The app under test runs
-// beside it, with FOREWARN_ENDPOINT set; FOREWARN_SERVER is the emulator's operator side.
+// Tests how an app handles a Redeploy of vm-0, through the emulator's control API.
+// Run it with `java Check.java` (Java 11 or later, no library).
+// Start the app first, with FOREWARN_ENDPOINT set. FOREWARN_SERVER is the emulator's operator port.
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -37,6 +38,6 @@ public class Check {
         post("/v1/clock/advance", "{\"seconds\": 120}");
         expect("{\"what\": \"approval\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
         post("/v1/orders/" + event + "/finish", "{}");
-        System.out.println("vm-0 saw the Redeploy, prepared and said go, once");
+        System.out.println("vm-0 saw the Redeploy, prepared, and approved it once");
     }
 }

@@ -1,5 +1,6 @@
-// A Redeploy of vm-0, watched over the emulator's control API. The app under test runs beside it, with FOREWARN_ENDPOINT set;
-// FOREWARN_SERVER is the emulator's operator side. As a test: the body of main in a TestXxx, fail with t.Fatal.
+// Tests how an app handles a Redeploy of vm-0, through the emulator's control API.
+// Start the app first, with FOREWARN_ENDPOINT set. FOREWARN_SERVER is the emulator's operator port.
+// As a Go test, put the body of main into a TestXxx and fail with t.Fatal.
 package main
 
 import (
@@ -16,8 +17,8 @@ func post(path string, body any, answer any) {
 	if server == "" {
 		server = "http://127.0.0.1:8170"
 	}
-	said, _ := json.Marshal(body)
-	request, err := http.NewRequest("POST", server+path, bytes.NewReader(said))
+	encoded, _ := json.Marshal(body)
+	request, err := http.NewRequest("POST", server+path, bytes.NewReader(encoded))
 	if err != nil {
 		fail(err.Error())
 	}
@@ -30,11 +31,11 @@ func post(path string, body any, answer any) {
 		fail(err.Error())
 	}
 	defer response.Body.Close()
-	told, _ := io.ReadAll(response.Body)
+	content, _ := io.ReadAll(response.Body)
 	if response.StatusCode >= 400 {
-		fail(string(told))
+		fail(string(content))
 	}
-	if err := json.Unmarshal(told, answer); err != nil {
+	if err := json.Unmarshal(content, answer); err != nil {
 		fail(err.Error())
 	}
 }
@@ -72,5 +73,5 @@ func main() {
 	post("/v1/clock/advance", map[string]any{"seconds": 120}, &ignored)
 	expect(map[string]any{"what": "approval", "event": event, "machine": "vm-0", "times": 1, "within_s": 10})
 	post("/v1/orders/"+event+"/finish", map[string]any{}, &ignored)
-	fmt.Println("vm-0 saw the Redeploy, prepared and said go, once")
+	fmt.Println("vm-0 saw the Redeploy, prepared, and approved it once")
 }

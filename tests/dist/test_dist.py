@@ -17,7 +17,7 @@ from scripts.build_dist import build
 from tests.integration.handlers.loopback import alone
 
 ROOT = Path(__file__).parent.parent.parent
-TUTORIAL = ROOT / "docs" / "testing-your-app.md"
+TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITHIN_S = 100
 
@@ -104,7 +104,7 @@ def test_the_tutorial_works_as_written(user: Path, tmp_path: Path) -> None:
     assert '"EventStatus":"Started","EventType":"Reboot"' in started
     assert "vm-0 has not seen event" in done.stdout  # before the app listens
     assert done.stdout.count("1 passed") == 1
-    assert "vm-0 saw the Redeploy, prepared and said go, once" in done.stdout
+    assert "vm-0 saw the Redeploy, prepared, and approved it once" in done.stdout
 
 
 def _script(page: str) -> str:

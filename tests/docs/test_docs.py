@@ -61,13 +61,13 @@ def test_the_quickstart_fleet_is_a_fleet() -> None:
 
 def test_the_story_in_the_docs_is_true() -> None:
     """It is played like any other."""
-    (story,) = [text for text in blocks("docs/stories.md", "") if "schedule" in text]
+    (story,) = [text for text in blocks("docs/contributing/stories.md", "") if "schedule" in text]
     assert play(story, MemoryStore()) == story
 
 
 def test_every_story_command_is_described() -> None:
     """A command nobody knows of is a command nobody uses."""
-    page = (ROOT / "docs/stories.md").read_text("utf-8")
+    page = (ROOT / "docs/contributing/stories.md").read_text("utf-8")
     for name in vars(Player):
         if name.startswith("_do_"):
             assert f"`{name.removeprefix('_do_')}" in page, f"{name.removeprefix('_do_')} is not described"

@@ -9,8 +9,9 @@ from forewarn.testing.scenarios import SETTINGS, parse_scenario, scenario, scena
 from forewarn.testing.scenarios.player import play_alone
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = (ROOT / "docs/scenarios.md").read_text("utf-8")
-CONFORM = (ROOT / "docs/conform.md").read_text("utf-8")
+SCENARIOS = (ROOT / "docs/guide/scenarios.md").read_text("utf-8")
+CONFORM = (ROOT / "docs/guide/conformance.md").read_text("utf-8")
+BEHAVIOUR_TABLE = (ROOT / "docs/guide/conformance-behaviours.md").read_text("utf-8")
 
 
 def test_every_scenario_stands_on_its_page() -> None:
@@ -39,7 +40,7 @@ def test_the_scenario_on_the_page_plays() -> None:
 
 def test_every_behaviour_stands_on_its_page() -> None:
     """With its claims, what is tried and why, in order."""
-    rows = re.findall(r"^\| `(.*)` \| (.*) \| (.*) \| (.*) \|$", CONFORM, re.MULTILINE)
+    rows = re.findall(r"^\| `(.*)` \| (.*) \| (.*) \| (.*) \|$", BEHAVIOUR_TABLE, re.MULTILINE)
     assert rows == [(each.name, ", ".join(each.claims), each.checks, each.why) for each in BEHAVIOURS]
 
 

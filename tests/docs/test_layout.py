@@ -12,7 +12,8 @@ INDEX = DOCS / "index.md"
 GUIDE = sorted((DOCS / "guide").rglob("*.md"))
 PAGES = [INDEX, *GUIDE, *sorted((DOCS / "reference").glob("*.md")), *sorted((DOCS / "contributing").glob("*.md"))]
 # The pages that a reader of the repository opens first follow the same rule for lines.
-FRONT = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+FRONT = [*DECISIONS, ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 READERS = ["Operators", "Application owners", "Testers"]
 MAX_GUIDE_WORDS = 1_500
 MAX_COLUMNS = 120

@@ -15,13 +15,15 @@ from forewarn.guest.steps import Run
 from tests.guest.talking import Endpoint, MovedTime
 
 ROOT = Path(__file__).parents[2]
-AGENT = (ROOT / "docs/agent.md").read_text("utf-8")
-SDK = (ROOT / "docs/sdk.md").read_text("utf-8")
+GUIDE = ROOT / "docs/guide"
+CONFIGURATION = (GUIDE / "agent-configuration.md").read_text("utf-8")
+AGENT = "".join(page.read_text("utf-8") for page in [*GUIDE.glob("agent*.md"), GUIDE / "handlers/README.md"])
+SDK = (GUIDE / "sdk.md").read_text("utf-8")
 
 
 def test_the_whole_agent_toml_is_read() -> None:
     """Every key of the page is known, every known key is on the page, and every handler has its example."""
-    (block,) = re.findall(r"```toml\n(.*?)```", AGENT, re.DOTALL)
+    (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     table = tomllib.loads(block)
     config = parse(table, {})
     assert set(table) == set(TOP)

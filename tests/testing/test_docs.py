@@ -12,7 +12,8 @@ from forewarn.testing.emulator import Emulator
 from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "emulator.md").read_text("utf-8")
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+PAGE = "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("emulator*.md")))
 
 
 def block(language: str, containing: str) -> str:

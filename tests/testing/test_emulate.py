@@ -171,7 +171,7 @@ def test_off_loopback_operators_need_a_token(
 
 def test_the_address_that_clients_have_built_in() -> None:
     """The commands of the tutorial, in a network of their own."""
-    page = (Path(__file__).parent.parent.parent / "docs" / "testing-your-app.md").read_text("utf-8")
+    page = (Path(__file__).parent.parent.parent / "docs" / "guide" / "testing-your-app.md").read_text("utf-8")
     (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     add, start, asked = [line.removeprefix("# ") for line in block.splitlines()]
     start = start.replace("forewarn", f"{sys.executable} -m forewarn", 1)

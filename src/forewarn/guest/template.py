@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 TEMPLATE = """\
-# forewarn-agent: what this machine does about events that mean it. docs/agent.md explains everything here.
+# forewarn-agent: what this machine does about events that mean it.
+# docs/guide/agent-configuration.md explains everything here.
 # Nobody but the agent's user and root may be able to write this file.
 
 approve = "when-ready"            # when-ready | first-in-resources | never
@@ -27,7 +28,7 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # Steps: done in this order before the event, undone in reverse after it.
 # [[steps]]                       # what takes the machine out of a pool stands first: first out, last in
 # name = "leave the proxies' pool"
-# [steps.haproxy]                 # docs/handlers/haproxy.md
+# [steps.haproxy]                 # docs/guide/handlers/haproxy.md
 # proxies = ["/run/haproxy/admin.sock"]   # or host:port; every one that sends requests here
 # servers = ["web/web-0"]         # backend/server
 # drain_for = "90s"               # sessions still open then are left behind; 0, the default: the step fails instead
@@ -35,13 +36,13 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 
 # [[steps]]
 # name = "leave our own upstream"
-# [steps.nginx]                   # docs/handlers/nginx.md
+# [steps.nginx]                   # docs/guide/handlers/nginx.md
 # file = "/etc/nginx/upstreams/web.conf"
 # servers = ["10.0.0.4:8080"]
 
 # [[steps]]
 # name = "leave the registrar"
-# [steps.http]                    # docs/handlers/http.md
+# [steps.http]                    # docs/guide/handlers/http.md
 # headers_file = "/etc/forewarn/registrar-headers"
 # prepare = { method = "DELETE", url = "http://registrar.internal/web/web-0" }
 # verify = { url = "http://registrar.internal/web/web-0", status = 404 }
@@ -72,21 +73,21 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 
 # [[steps]]
 # name = "hand over the database"
-# [steps.patroni]                 # docs/handlers/patroni.md
+# [steps.patroni]                 # docs/guide/handlers/patroni.md
 # url = "http://10.0.0.4:8008"    # this machine's own REST API
 # member = "pg0"                  # its name in the cluster
 # login_file = "/etc/forewarn/patroni"
 
 # [[steps]]
 # name = "hand over the cache"
-# [steps.redis]                   # docs/handlers/redis.md
+# [steps.redis]                   # docs/guide/handlers/redis.md
 # address = "10.0.0.4:6379"       # this machine's own Redis
 # sentinels = ["10.0.0.4:26379", "10.0.0.5:26379", "10.0.0.6:26379"]   # without them: by FAILOVER
 # master = "shop"                 # what the Sentinels call it
 
 # [[steps]]
 # name = "save the simulation"
-# [steps.checkpoint]              # docs/handlers/checkpoint.md
+# [steps.checkpoint]              # docs/guide/handlers/checkpoint.md
 # file = "/var/lib/simulation/checkpoint"
 # signal = "USR1"                 # or command = ["/usr/local/bin/save", "{checkpoint}"]
 # pid_file = "/run/simulation.pid"

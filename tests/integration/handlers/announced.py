@@ -29,7 +29,7 @@ addresses = ["{ADDRESS}"]
 
 def page_steps(handler: str) -> list[str]:
     """The examples on a handler's page of the documentation."""
-    page = (ROOT / "docs" / "handlers" / f"{handler}.md").read_text("utf-8")
+    page = (ROOT / "docs" / "guide" / "handlers" / f"{handler}.md").read_text("utf-8")
     return [str(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
 
 

@@ -439,7 +439,7 @@ def test_a_journal_that_is_lost_is_said(web: Pool, tmp_path: Path) -> None:
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
     """The page's own agent.toml, with this machine's sockets in it, takes the machine out and brings it back."""
-    page = (ROOT / "docs/handlers/haproxy.md").read_text("utf-8")
+    page = (ROOT / "docs/guide/handlers/haproxy.md").read_text("utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (printed,) = parse_config(tomllib.loads(toml), {}).plan.steps
     assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["haproxy"])

@@ -416,7 +416,7 @@ def test_a_target_at_fault_means_no_approval(registrar: Registrar, tmp_path: Pat
 
 def test_the_worked_example(registrar: Registrar, tmp_path: Path) -> None:
     """The page's own agent.toml, with our registrar's address in it, takes the machine out and brings it back."""
-    page = (ROOT / "docs/handlers/http.md").read_text("utf-8")
+    page = (ROOT / "docs/guide/handlers/http.md").read_text("utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (printed,) = parse_config(tomllib.loads(toml), {}).plan.steps
     assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["http"])

@@ -490,7 +490,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
     """The page's own agent.toml, with this machine's paths in it, takes the machine out and brings it back."""
-    page = (ROOT / "docs/handlers/nginx.md").read_text("utf-8")
+    page = (ROOT / "docs/guide/handlers/nginx.md").read_text("utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (printed,) = parse_config(tomllib.loads(toml), {}).plan.steps
     assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["nginx"])

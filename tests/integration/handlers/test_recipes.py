@@ -18,8 +18,8 @@ from tests.integration.handlers.loopback import clean
 from tests.integration.handlers.patronis import AS_POSTGRES, BINARIES
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/handlers/recipes.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/guide/handlers/recipes.md").read_text("utf-8")
 RECIPES: dict[str, str] = dict(re.findall(r"^## ([^\n]*)\n\n```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
 # Every stand-in writes down how it was called, and fails when the call has in it what `fails` says.
 STAND_IN = """#!/bin/sh

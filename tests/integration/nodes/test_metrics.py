@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -61,7 +61,7 @@ def value(node: Node, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-def until_shows(node: Node, expected: dict[str, float], absent: tuple[str, ...] = ()) -> None:
+def until_shows(node: Node, expected: Mapping[str, float], absent: tuple[str, ...] = ()) -> None:
     """Wait for one answer that has all of these values, each named as Prometheus writes it, and none of those."""
     told: dict[str, float] = {}
 

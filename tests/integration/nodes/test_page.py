@@ -193,8 +193,8 @@ def test_the_time_limits_are_those_of_the_code() -> None:
 def test_the_pool_is_as_large_as_told() -> None:
     """Ten connections for each node: those of the pool, the one that listens, and one at the start."""
     text = NODES.partition("\n## Pools")[2].partition("\n## ")[0]
-    assert f"at most {postgres_pool.MAX_CONNECTIONS} connections" in text
-    assert f"at least {postgres_pool.MAX_CONNECTIONS + 2} for each node" in text
+    assert f"at most {pool.MAX_CONNECTIONS} connections" in text
+    assert f"at least {pool.MAX_CONNECTIONS + 2} for each node" in text
 
 
 def test_what_readyz_says_is_what_it_says() -> None:

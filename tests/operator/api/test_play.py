@@ -78,7 +78,7 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
         assert lines[:2] == ["wave 1: web-0, 900 s notice", "wave 2: web-1, web-2, 900 s notice"]
         assert lines[3:] == [
             "shop/web-0: done",
-            "shop/web-1 shop/web-2: failed, once more",
+            "shop/web-1 shop/web-2: failed, trying again",
             "shop/web-1 shop/web-2: done",
             "all of shop is done",
         ]

@@ -72,7 +72,7 @@ def parse_scenario(text: str, name: str) -> Scenario:
     """The scenario, or Invalid with the line of what makes no sense."""
     steps, _ = parse_story(text, name)
     if not steps:
-        raise Invalid(f"{name}: there is no step in it: docs/scenarios.md shows how to write one")
+        raise Invalid(f"{name}: there is no step in it: docs/guide/scenarios.md shows how to write one")
     comments = [line.removeprefix("#").strip() for line in steps[0].lead.splitlines() if line.startswith("#")]
     settings: dict[str, object] = {}
     fleet: Fleet | None = None
@@ -127,7 +127,7 @@ def _check(word: str, step: Step) -> None:
     if word in ("service", "fleet"):
         raise ValueError(f"`{word}` stands at the beginning of a scenario: the service is running by now")
     if word in NOT_HERE or not hasattr(Player, f"_do_{word.replace('-', '_')}"):
-        raise ValueError(f"a scenario has no command {word!r}: docs/stories.md has them all")
+        raise ValueError(f"a scenario has no command {word!r}: docs/contributing/stories.md has them all")
     if word == "advance":
         parse_duration(" ".join(step.command.split()[1:]))
     if word == "until" and (len(step.command.split()) != 3 or step.command.split()[2] not in UNTIL):
