@@ -10,8 +10,9 @@ from pathlib import Path
 
 from bench.service import OPERATOR
 from forewarn.app.server import Service
+from forewarn.core.change import Change
 from forewarn.core.document import NEWEST, VERSIONS
-from forewarn.core.model import Change, EventType, Machine, Request, Scope, ScopeKind, Targets
+from forewarn.core.model import EventType, Machine, Request, Scope, ScopeKind, Targets
 from forewarn.service.settings import Settings
 
 DOCUMENT_BYTES = 695

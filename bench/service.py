@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change
 from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Actor, Change, EventType, Request, Status, Targets
+from forewarn.core.model import Actor, EventType, Request, Status, Targets
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import Clock
 from forewarn.service.settings import Settings

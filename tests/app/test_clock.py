@@ -7,18 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.model import (
-    Change,
-    Event,
-    EventType,
-    Hold,
-    Machine,
-    Maintenance,
-    Scope,
-    ScopeKind,
-    Source,
-    Status,
-)
+from forewarn.core.change import Change
+from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
 from tests.app.test_serve import forewarn, serving
 from tests.support.waiting import until

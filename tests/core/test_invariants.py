@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
@@ -22,7 +23,6 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
-    Snapshot,
     Source,
     Status,
 )

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
 from forewarn.core.lifecycle import Outcome, Report, tick
 from forewarn.core.model import (
     Approval,
     ApprovalMode,
-    Change,
     EventType,
     MaintenanceStatus,
     OnFailure,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Invalid
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
@@ -15,7 +16,6 @@ from forewarn.core.model import (
     OPEN,
     UNSTARTED,
     VISIBLE,
-    Change,
     EventType,
     Machine,
     Role,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.model import (
     MAX_MACHINES_PER_MAINTENANCE,
@@ -16,7 +17,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,

@@ -14,9 +14,10 @@ from itertools import count
 
 from forewarn.app.node import Times
 from forewarn.app.server import GuestSide, Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, Change, EventType, Request, Scope, Snapshot, Targets
+from forewarn.core.model import Actor, EventType, Request, Scope, Targets
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
@@ -22,7 +23,6 @@ from forewarn.core.model import (
     OPEN,
     Actor,
     ApprovalMode,
-    Change,
     Event,
     EventType,
     Machine,
@@ -30,7 +30,6 @@ from forewarn.core.model import (
     Request,
     Scope,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,

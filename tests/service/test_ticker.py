@@ -9,22 +9,11 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, InvalidFleet, NotFound, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import (
-    Actor,
-    Change,
-    EventType,
-    Machine,
-    OrderState,
-    Request,
-    Scope,
-    ScopeKind,
-    Snapshot,
-    Status,
-    Targets,
-)
+from forewarn.core.model import Actor, EventType, Machine, OrderState, Request, Scope, ScopeKind, Status, Targets
 from forewarn.core.transitions import Verb
 from forewarn.executors import Progress, Report, Work
 from forewarn.executors.external import ExternalExecutor

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Change
 from forewarn.core.model import (
     ApprovalMode,
-    Change,
     Event,
     EventType,
     Maintenance,

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Change
 from forewarn.executors import Progress, Work
 from forewarn.service.ticker import TICKER_LEASE
 from forewarn.store import Mark, News, Seen, Sighting

@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
     Actor,
@@ -11,7 +12,6 @@ from forewarn.core.model import (
     OnFailure,
     OrderState,
     Request,
-    Snapshot,
     Source,
     Status,
     Targets,

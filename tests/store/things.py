@@ -9,13 +9,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from forewarn.core.change import Change
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     ENDED,
     Approval,
     ApprovalMode,
     AuditEntry,
-    Change,
     Event,
     EventType,
     Machine,

@@ -10,10 +10,10 @@ from itertools import count
 from typing import Any
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
-    Change,
     Event,
     EventType,
     Machine,
@@ -22,7 +22,6 @@ from forewarn.core.model import (
     Request,
     Scope,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.model import (
     ENDED,
@@ -19,7 +20,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     OrderState,
-    Snapshot,
     Status,
 )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import (
     IllegalTransition,
@@ -25,15 +26,11 @@ from forewarn.core.model import (
     Actor,
     Approval,
     ApprovalMode,
-    AuditEntry,
-    Change,
     Event,
-    Hold,
     Maintenance,
     Order,
     Request,
     Scope,
-    Snapshot,
     Source,
     Status,
 )
@@ -42,8 +39,6 @@ from forewarn.core.transitions import OrderVerb, Verb, after, order_after
 from forewarn.core.waiting import order_failed
 
 MAX_NOTED_OUTPUT = 4_000
-# Two nodes that measure one jump differ by the steps that are too small to hold anything.
-SAME_JUMP_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,34 +323,6 @@ def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: in
 
 def _lies_within(draft: Draft, maintenance_id: str) -> bool:
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
-
-
-# -- a clock that jumped
-
-
-def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime) -> Change:
-    """From here on, what time alone would let start waits for an operator; unless one has confirmed this very jump.
-
-    `since` is what the clock said when it was last looked at: a node that was cut off for a while notices later than others.
-    """
-    known = snapshot.confirmed
-    if known is not None and known.confirmed is not None:
-        # They looked before it jumped, they see no less than was confirmed, and little more than that is left to explain.
-        during = since <= known.trusted and known.confirmed <= now
-        if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
-            return Change(at=now)
-    detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
-    noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
-    return Change(at=now, hold=hold, audit=(noted,))
-
-
-def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
-    """An operator has looked: the clock is right, and what is due by it may start."""
-    if snapshot.hold is None:
-        raise Refused("the clock is not held: there is nothing to confirm")
-    detail = f"it had jumped by {snapshot.hold.jumped_s} s"
-    noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
-    return Change(at=now, releases_hold=snapshot.hold, audit=(noted,))
 
 
 # -- enabling

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
@@ -18,7 +19,6 @@ from forewarn.core.model import (
     Maintenance,
     Request,
     Scope,
-    Snapshot,
     Source,
     Targets,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
+from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
 from forewarn.core.model import (
@@ -21,7 +22,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     OrderState,
-    Snapshot,
     Status,
 )
 

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Change
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Change, EventType, OrderState
+from forewarn.core.model import EventType, OrderState
 from forewarn.executors import Progress, Report, Work
 
 

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.clock_hold import confirm_clock, hold_clock
 from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused, ServiceError, StoreUnavailable
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
+from forewarn.core.fleet import Fleet
+from forewarn.core.fleet_difference import Difference, apply_difference, difference
 from forewarn.core.lifecycle import Outcome, Report
 from forewarn.core.model import (
     OPEN,
     Actor,
     AuditEntry,
-    Change,
     Event,
     Hold,
     Machine,
@@ -30,7 +32,6 @@ from forewarn.core.model import (
     Receipt,
     Request,
     Scope,
-    Snapshot,
     Targets,
     Token,
 )
@@ -366,7 +367,7 @@ class Control:
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             if snapshot.hold is not None and snapshot.hold != seen:
                 raise Refused("the clock jumped once more meanwhile: look at it, then confirm it")
-            return lifecycle.confirm_clock(snapshot, now=now, actor=actor)
+            return confirm_clock(snapshot, now=now, actor=actor)
 
         self._decide(Focus(), decide)
 
@@ -379,7 +380,7 @@ class Control:
         jump = self._clock.jump()
         if jump is not None:
             hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
-            change = lifecycle.hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
+            change = hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
             if not change.empty:
                 self._store.apply(change)
                 log.error(

@@ -19,9 +19,10 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Protocol
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, NotFound, Refused, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, Change, Order, OrderState, Status
+from forewarn.core.model import Actor, Order, OrderState, Status
 from forewarn.executors import Executor, Progress, Report, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control

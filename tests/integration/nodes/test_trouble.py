@@ -10,8 +10,9 @@ from itertools import count
 import pytest
 
 from forewarn.app import server
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
-from forewarn.core.model import Actor, Change, EventType, Hold, Machine, Request, Scope, ScopeKind, Targets
+from forewarn.core.model import Actor, EventType, Hold, Machine, Request, Scope, ScopeKind, Targets
 from forewarn.endpoint import exchange
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock

@@ -10,13 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound
-from forewarn.core.model import (
-    Event,
-    Request,
-    Snapshot,
-    Targets,
-)
+from forewarn.core.model import Event, Request, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Asking
 from forewarn.operator.api.bodies import Said

@@ -9,7 +9,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from forewarn.core.model import Event, Snapshot, Status
+from forewarn.core.change import Snapshot
+from forewarn.core.model import Event, Status
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, Focus, Store
 

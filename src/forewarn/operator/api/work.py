@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Forbidden, NotFound
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -17,7 +18,6 @@ from forewarn.core.model import (
     OrderState,
     Request,
     Role,
-    Snapshot,
     Source,
     Status,
 )
