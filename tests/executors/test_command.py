@@ -13,7 +13,7 @@ import pytest
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
-from forewarn.executors import Progress, Report, Work
+from forewarn.executors import OrderReport, Progress, Work
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.service.settings import COMMAND_VARIABLES, STEP_VARIABLES, load
@@ -61,7 +61,7 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def ended(runs: CommandExecutor, seconds: float = 15) -> Report:
+def ended(runs: CommandExecutor, seconds: float = 15) -> OrderReport:
     deadline_s = time.monotonic() + seconds
     while not (reports := runs.reports(START)):
         assert time.monotonic() < deadline_s, "the command did not end in time"

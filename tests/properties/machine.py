@@ -26,8 +26,8 @@ from forewarn.core.model import (
     Event,
     EventType,
     Machine,
+    MaintenanceRequest,
     OnFailure,
-    Request,
     Scope,
     ScopeKind,
     Source,
@@ -162,7 +162,7 @@ class ServiceMachine(RuleBasedStateMachine):
         )
         source = data.draw(st.sampled_from([Source.PLATFORM, Source.PLATFORM, Source.USER]))
         try:
-            request = Request(
+            request = MaintenanceRequest(
                 type=type_, targets=data.draw(targets()), source=source, on_failure=on_failure, duration_s=9, **extra
             )
         except RequestError:

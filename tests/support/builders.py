@@ -18,8 +18,8 @@ from forewarn.core.model import (
     EventType,
     Machine,
     Maintenance,
+    MaintenanceRequest,
     Order,
-    Request,
     Scope,
     ScopeKind,
     Source,
@@ -97,11 +97,11 @@ def maintenance(number: int = 900, **facts: Any) -> Maintenance:
     return Maintenance(id=guid(number), **facts)
 
 
-def request(*machines: str, **options: Any) -> Request:
+def request(*machines: str, **options: Any) -> MaintenanceRequest:
     """A Reboot of these machines, or of `targets`, unless told otherwise."""
     options = {"type": EventType.REBOOT, "targets": None, **options}
     options["targets"] = options["targets"] or Targets(machines=tuple(key(each) for each in machines))
-    return Request(**options)
+    return MaintenanceRequest(**options)
 
 
 class World:
@@ -160,7 +160,7 @@ class World:
         """The events of a new maintenance, in order."""
         return self.submit_request(request(*machines, **options))[0]
 
-    def submit_request(self, asked: Request) -> tuple[list[Event], Change]:
+    def submit_request(self, asked: MaintenanceRequest) -> tuple[list[Event], Change]:
         maintenance_id, change = lifecycle.submit(
             self.snapshot(),
             asked,
@@ -221,7 +221,7 @@ class World:
         )
 
     def report(self, order_id: str, outcome: Outcome) -> Change:
-        reports = [lifecycle.Report(order_id, None, outcome)]
+        reports = [lifecycle.OrderReport(order_id, None, outcome)]
         return self.save(lifecycle.report(self.snapshot(), reports, now=self.now, actor=EXECUTOR))
 
     def finish(self, order_id: str) -> Change:

@@ -28,8 +28,8 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     Maintenance,
+    MaintenanceRequest,
     Order,
-    Request,
     Scope,
     Source,
     Status,
@@ -56,7 +56,7 @@ class Outcome:
 
 def submit(
     snapshot: Snapshot,
-    request: Request,
+    request: MaintenanceRequest,
     *,
     now: datetime,
     actor: Actor,
@@ -247,7 +247,7 @@ def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor,
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class OrderReport:
     """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's.
 
     `node` says who tells it, if given: one from whom the order was taken over cannot speak for whoever goes on with it.
@@ -259,7 +259,7 @@ class Report:
     node: str = ""
 
 
-def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, actor: Actor) -> Change:
+def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime, actor: Actor) -> Change:
     """Executors are done, one way or the other, all in one change. A failed order leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
     for each in reports:
@@ -267,7 +267,7 @@ def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, acto
     return draft.change()
 
 
-def _report(draft: Draft, told: Report) -> None:
+def _report(draft: Draft, told: OrderReport) -> None:
     order_id, attempt, outcome = told.order_id, told.attempt, told.outcome
     order = _order(draft, order_id)
     event = draft.events[order_id]

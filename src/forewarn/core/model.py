@@ -392,7 +392,7 @@ def _check_source(type_: EventType, source: Source) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MaintenanceRequest:
     """A maintenance as an operator asks for it."""
 
     type: EventType

@@ -17,7 +17,7 @@ from forewarn.core.model import (
     Event,
     Machine,
     Maintenance,
-    Request,
+    MaintenanceRequest,
     Scope,
     Source,
     Targets,
@@ -51,7 +51,7 @@ def resolve(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> li
 
 
 def plan(
-    snapshot: Snapshot, request: Request, *, now: datetime, created_by: str, new_id: Callable[[], str]
+    snapshot: Snapshot, request: MaintenanceRequest, *, now: datetime, created_by: str, new_id: Callable[[], str]
 ) -> tuple[Maintenance, list[Event]]:
     """The maintenance and all its events, every id fixed, all of them Planned."""
     machines = resolve(request.targets, snapshot.machines)
@@ -93,7 +93,7 @@ def plan(
     return maintenance, events
 
 
-def _waves(request: Request, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
+def _waves(request: MaintenanceRequest, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
     """(wave number, the machines of one event), in order.
 
     "One platform event per (scope, update domain) of the targets. Wave k holds the k-th targeted update domain
@@ -114,7 +114,9 @@ def _waves(request: Request, machines: Iterable[Machine]) -> list[tuple[int, lis
     )
 
 
-def _refuse_other_scope_kinds(request: Request, machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
+def _refuse_other_scope_kinds(
+    request: MaintenanceRequest, machines: Iterable[Machine], scopes: Mapping[str, Scope]
+) -> None:
     allowed = EVENT_TYPES[request.type].scope_kinds
     for machine in machines:
         kind = scopes[machine.scope].kind

@@ -19,7 +19,7 @@ from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused, Service
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference
-from forewarn.core.lifecycle import Outcome, Report
+from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import (
     OPEN,
     Actor,
@@ -28,9 +28,9 @@ from forewarn.core.model import (
     Hold,
     Machine,
     Maintenance,
+    MaintenanceRequest,
     Order,
     Receipt,
-    Request,
     Scope,
     Targets,
     Token,
@@ -200,7 +200,7 @@ class Control:
 
     def submit(
         self,
-        request: Request,
+        request: MaintenanceRequest,
         actor: Actor,
         *,
         once: Once | None = None,
@@ -219,14 +219,16 @@ class Control:
         return ids[-1]
 
     def plan(
-        self, request: Request, actor: Actor, *, look: Callable[[Focus], Snapshot] | None = None
+        self, request: MaintenanceRequest, actor: Actor, *, look: Callable[[Focus], Snapshot] | None = None
     ) -> tuple[str, Snapshot]:
         """What `submit` would do now, and where the fleet would stand then; nothing is saved. `look` reads for the store."""
         snapshot = (look or self._store.snapshot)(_focus_of(request.targets))
         maintenance_id, change = self._submitted(snapshot, request, self._clock.now(), actor)
         return maintenance_id, _applied(snapshot, change)
 
-    def _submitted(self, snapshot: Snapshot, request: Request, now: datetime, actor: Actor) -> tuple[str, Change]:
+    def _submitted(
+        self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
+    ) -> tuple[str, Change]:
         _refuse_unknown_scope(snapshot, request.targets)
         return lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
@@ -326,9 +328,9 @@ class Control:
         return change.orders[0]
 
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
-        self.report_orders([Report(order_id, attempt, outcome)], actor)
+        self.report_orders([OrderReport(order_id, attempt, outcome)], actor)
 
-    def report_orders(self, reports: Sequence[Report], actor: Actor) -> None:
+    def report_orders(self, reports: Sequence[OrderReport], actor: Actor) -> None:
         """The ends of some orders, all in one change, or none."""
         ids = tuple(report.order_id for report in reports)
         moved = tuple(key for report in reports for key in report.outcome.new_hosts or ())

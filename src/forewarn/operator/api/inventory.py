@@ -10,7 +10,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
 from forewarn.core.fleet_difference import Difference
-from forewarn.core.model import EventType, Request, Source, Targets
+from forewarn.core.model import EventType, MaintenanceRequest, Source, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import Said
 from forewarn.operator.api.context import (
@@ -128,7 +128,7 @@ def delete_machine(api: Api, ask: Ask) -> Answer:
 def user_event(type_: EventType) -> Callable[[Api, Ask], Answer]:
     def call(api: Api, ask: Ask) -> Answer:
         targets = Targets(machines=((ask.path["scope"], ask.path["name"]),))
-        request = Request(type=type_, targets=targets, source=Source.USER)
+        request = MaintenanceRequest(type=type_, targets=targets, source=Source.USER)
         if ask.query.dry_run:
             return told_ok(api.told_plan(ask, request).waves[0].events[0])
         told: list[bytes] = []

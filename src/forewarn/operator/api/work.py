@@ -14,9 +14,9 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     EventType,
+    MaintenanceRequest,
     MaintenanceStatus,
     OrderState,
-    Request,
     Role,
     Source,
     Status,
@@ -58,7 +58,7 @@ class MaintenancesQuery(Paged):
 
 def post_maintenance(api: Api, ask: Ask) -> Answer:
     said: bodies.MaintenanceIn = ask.body
-    request = Request(
+    request = MaintenanceRequest(
         type=said.type,
         targets=api.targets(said.targets),
         source=said.source,
