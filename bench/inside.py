@@ -24,7 +24,7 @@ from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
 from forewarn.app.server import GuestSide, Service, calm
-from forewarn.core.model import EventType, Request, Targets
+from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import View
 from forewarn.endpoint.sockets import Wire
@@ -139,7 +139,7 @@ class House:
         control = self.service.control
         if self._published is None:
             targets = Targets(machines=((scope_name(scope), "vm-0000"),))
-            self._published = control.submit(Request(type=EventType.REDEPLOY, targets=targets), OPERATOR)
+            self._published = control.submit(MaintenanceRequest(type=EventType.REDEPLOY, targets=targets), OPERATOR)
         else:
             control.cancel_maintenance(self._published, OPERATOR)
             self._published = None

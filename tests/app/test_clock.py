@@ -7,18 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.model import (
-    Change,
-    Event,
-    EventType,
-    Hold,
-    Machine,
-    Maintenance,
-    Scope,
-    ScopeKind,
-    Source,
-    Status,
-)
+from forewarn.core.change import Change
+from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
 from tests.app.test_serve import forewarn, serving
 from tests.support.waiting import PATIENCE_S, until
@@ -52,7 +42,7 @@ def held_store(path: Path) -> None:
         created=then,
         created_by="operator",
         wake_at=then,
-        told=event.published,
+        observed_published_at=event.published,
     )
     hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
     with closing(SqliteStore(path)) as store:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.server import Service
-from forewarn.core.model import Actor, EventType, Request, Status, Targets
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
@@ -252,7 +252,7 @@ def test_work_in_flight_is_safely_left_and_found_again(tmp_path: Path, fleet: st
     prepared = Service(quiet)
     prepared.apply_fleet_file(Path(fleet))
     # Nobody of the scope ever asked: no notice is due, the event starts at once.
-    request = Request(type=EventType.REBOOT, targets=Targets(scope="shop"))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop"))
     maintenance_id = prepared.control.submit(request, Actor("operator"))
     prepared.close()
     with serving("--config", str(config)) as first:

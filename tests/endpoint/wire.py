@@ -8,7 +8,7 @@ from typing import Any
 
 from forewarn.app.server import Service, limits_of, trust_of
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import EventType, Request, Targets
+from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import Guests
@@ -145,7 +145,7 @@ class World:
 
     def reboot(self, scope: str, name: str) -> str:
         """Schedule a Reboot of one machine; the id of its event."""
-        request = Request(type=EventType.REBOOT, targets=Targets(machines=((scope, name),)))
+        request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=((scope, name),)))
         return self.control.maintenance(self.control.submit(request, OPERATOR))[1][0].id
 
     def forget(self) -> None:

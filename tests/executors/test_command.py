@@ -14,7 +14,7 @@ import pytest
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
-from forewarn.executors import Progress, Report, Work, runner
+from forewarn.executors import OrderReport, Progress, Work, runner
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.service.settings import COMMAND_VARIABLES, STEP_VARIABLES, load
@@ -62,8 +62,8 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def ended(runs: CommandExecutor) -> Report:
-    reports: list[Report] = []
+def ended(runs: CommandExecutor) -> OrderReport:
+    reports: list[OrderReport] = []
 
     def any_ended() -> bool:
         reports.extend(runs.reports(START))

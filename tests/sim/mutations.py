@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forewarn.core import draft
-from forewarn.core.model import Change
+from forewarn.core.change import Change
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import Guests
 from forewarn.endpoint.last_seen import Attendance

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from forewarn.app.node import GuestParts, Times, follow
 from forewarn.app.node import Node as Parts
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
-from forewarn.core.model import Change
 from forewarn.endpoint.documents import Caller
 from forewarn.endpoint.endpoint import Guests, Limits
 from forewarn.endpoint.exchange import Exchange

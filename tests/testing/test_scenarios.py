@@ -319,8 +319,8 @@ def test_a_refusal_of_the_service_is_told_and_the_scenario_goes_on() -> None:
     """What an operator would have been answered."""
     lines = told(parse_scenario(FLEET + "schedule Terminate emulated/vm-0\n\nevents\n", "mine.txt"))
     assert [line.strip() for line in lines[1::2]] == [
-        "error refused: emulated/vm-0 cannot be terminated: its scope's kind is availability-set, and Terminate needs"
-        " placement-group",
+        "error refused: Terminate needs a scope of kind placement-group: machine emulated/vm-0 is in a scope of kind"
+        " availability-set",
         "no events",
     ]
 

@@ -27,7 +27,8 @@ import uvicorn
 from forewarn.app.health import Health, guest_counts
 from forewarn.app.node import REAL, GuestParts, Node, Times, follow, try_to_write
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused
-from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
+from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
+from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor, Role, Token
 from forewarn.endpoint.connection import Connection, NewConnection
 from forewarn.endpoint.endpoint import Limits

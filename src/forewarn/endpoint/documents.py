@@ -18,8 +18,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from forewarn.core.change import Change
 from forewarn.core.document import VERSIONS, render, rfc1123
-from forewarn.core.model import Change, Event, Machine, Scope
+from forewarn.core.model import Event, Machine, Scope
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Known, News, Store
 

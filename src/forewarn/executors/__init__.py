@@ -10,10 +10,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from forewarn.core.lifecycle import Outcome, Report
+from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import Event, Order
 
-__all__ = ["Executor", "Outcome", "Progress", "Report", "Work"]
+__all__ = ["Executor", "OrderReport", "Outcome", "Progress", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Executor(Protocol):
     def watch(self, work: Work) -> None:
         """Wait for work that is RUNNING already, begun before a restart."""
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         """Orders that have ended since the last call."""
 
     def next_report(self) -> datetime | None:
         """When, on the service clock, there will be a report; None where only the world knows."""
 
-    def settled(self, report: Report) -> None:
+    def settled(self, report: OrderReport) -> None:
         """The report was saved: whatever was kept to answer `status` may go."""
 
     def tidy(self, running: Collection[Work]) -> None:

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.executors import Progress, Report, Work
+from forewarn.executors import OrderReport, Progress, Work
 from forewarn.executors.runner import boot_id, save
 
 _RUNNER = Path(__file__).with_name("runner.py")
@@ -51,7 +51,7 @@ class CommandExecutor:
         self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
         self._parallel = parallel
         self._watched: set[tuple[str, int]] = set()
-        self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
         self.nudge = nudge
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Another node of this machine may share the folder: what it begins from here on is not ours to tidy.
@@ -75,7 +75,7 @@ class CommandExecutor:
     def watch(self, work: Work) -> None:
         self._await_in_thread(work, None)
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         del now
         ended = []
         while not self._ended.empty():
@@ -86,7 +86,7 @@ class CommandExecutor:
     def next_report(self) -> datetime | None:
         return None
 
-    def settled(self, report: Report) -> None:
+    def settled(self, report: OrderReport) -> None:
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
     def tidy(self, running: Collection[Work]) -> None:
@@ -146,7 +146,7 @@ class CommandExecutor:
             outcome = _result(folder) or _LOST
         except (OSError, ValueError) as error:
             outcome = Outcome(ok=False, reason=f"its result cannot be read: {error}")
-        self._ended.put(Report(work.order.id, work.order.attempt, outcome))
+        self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
         self.nudge()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.executors import Progress, Report, Work
+from forewarn.executors import OrderReport, Progress, Work
 
 
 class ExternalExecutor:
@@ -25,14 +25,14 @@ class ExternalExecutor:
     def watch(self, work: Work) -> None:
         """Nothing to wait for: the report comes through the API."""
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         del now
         return []
 
     def next_report(self) -> datetime | None:
         return None
 
-    def settled(self, report: Report) -> None:
+    def settled(self, report: OrderReport) -> None:
         """Nothing was kept."""
 
     def tidy(self, running: Collection[Work]) -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Change
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Change, EventType, OrderState
-from forewarn.executors import Progress, Report, Work
+from forewarn.core.model import EventType, OrderState
+from forewarn.executors import OrderReport, Progress, Work
 
 
 class SimulatedExecutor:
@@ -43,7 +44,7 @@ class SimulatedExecutor:
         end = (begun + timedelta(seconds=seconds), order.id, order.attempt, order.attempt > failing)
         heapq.heappush(self._ends, end)
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         ended = []
         while self._ends and self._ends[0][0] <= now:
             _, order_id, attempt, ok = heapq.heappop(self._ends)
@@ -51,7 +52,7 @@ class SimulatedExecutor:
                 self._ended.remove((order_id, attempt))
                 continue
             outcome = Outcome(ok=ok, reason="simulated" if ok else f"simulated failure of attempt {attempt}")
-            ended.append(Report(order_id, attempt, outcome))
+            ended.append(OrderReport(order_id, attempt, outcome))
         return ended
 
     def heard(self, change: Change) -> None:
@@ -63,7 +64,7 @@ class SimulatedExecutor:
     def next_report(self) -> datetime | None:
         return self._ends[0][0] if self._ends else None
 
-    def settled(self, report: Report) -> None:
+    def settled(self, report: OrderReport) -> None:
         """Nothing was kept."""
 
     def tidy(self, running: Collection[Work]) -> None:

@@ -19,10 +19,11 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Protocol
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, NotFound, Refused, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, Change, Order, OrderState, Status
-from forewarn.executors import Executor, Progress, Report, Work
+from forewarn.core.model import Actor, Order, OrderState, Status
+from forewarn.executors import Executor, OrderReport, Progress, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.store import Focus, SharedStore, Store
@@ -116,7 +117,7 @@ class Ticker:
         self._isolating = False
         self._chores: list[Chore] = []
         # Ends of orders that are not saved yet: a store that is away must not lose them.
-        self._unsaved: deque[Report] = deque()
+        self._unsaved: deque[OrderReport] = deque()
         # Orders that may be ours: the store failed while it saved that, or our lease ended. If so, nobody else begins them.
         self._doubtful: set[str] = set()
         self._trouble = ""
@@ -388,7 +389,7 @@ class Ticker:
         """An order that is ours and may have been begun: its executor knows."""
         status = self._executor.status(work)
         if isinstance(status, Outcome):
-            self._unsaved.append(Report(work.order.id, work.order.attempt, status, self._teller))
+            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._teller))
         elif status is Progress.RUNNING:
             self._executor.watch(work)
         else:
@@ -399,9 +400,9 @@ class Ticker:
             self._executor.begin(work)
         except OSError as error:
             outcome = Outcome(False, f"could not begin: {error}")
-            self._unsaved.append(Report(work.order.id, work.order.attempt, outcome, self._teller))
+            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._teller))
 
-    def _settle(self, report: Report) -> Counter[str]:
+    def _settle(self, report: OrderReport) -> Counter[str]:
         """Save the end of an order, unless another attempt has begun or somebody settled the event meanwhile."""
         done: Counter[str] = Counter()
         try:
@@ -414,7 +415,7 @@ class Ticker:
         self._executor.settled(report)
         return done
 
-    def _goes_on_elsewhere(self, report: Report) -> bool:
+    def _goes_on_elsewhere(self, report: OrderReport) -> bool:
         if self._shared is None:
             return False
         with suppress(NotFound):
@@ -507,7 +508,7 @@ def _place(node: str) -> str:
     return node.rpartition(":")[0]
 
 
-def _ended(report: Report) -> str:
+def _ended(report: OrderReport) -> str:
     return "finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"
 
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.model import Change, Machine, Scope, ScopeKind
+from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.last_seen import Attendance
 from forewarn.service.clock import ManualClock

@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.model import Actor, Change, Order, OrderState, Snapshot
+from forewarn.core.model import Actor, Order, OrderState
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.last_seen import Attendance
 from forewarn.executors import Progress

@@ -17,8 +17,9 @@ from typing import Any
 from psycopg import Pipeline
 from psycopg.rows import tuple_row
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
-from forewarn.core.model import AuditEntry, Change, Snapshot
+from forewarn.core.model import AuditEntry
 from forewarn.store import Connections, Focus
 from forewarn.store.postgres.dsn import READ, STATEMENT_WITHIN_S, WRITE, Dsn
 from forewarn.store.postgres.feed import PostgresFeed

@@ -11,11 +11,11 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
     Approval,
     AuditEntry,
-    Change,
     Event,
     Machine,
     Maintenance,
@@ -23,7 +23,6 @@ from forewarn.core.model import (
     OrderState,
     Receipt,
     Scope,
-    Snapshot,
     Token,
 )
 from forewarn.store import (
