@@ -26,8 +26,8 @@ from bench.subjects import NO_LIMIT
 from forewarn.app.server import GuestSide, Service, calm
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.documents import View
-from forewarn.endpoint.sockets import Wire
+from forewarn.endpoint.documents import ScopeView
+from forewarn.endpoint.sockets import GuestSocket
 from forewarn.service.settings import Settings
 
 BEAT_S = 0.001
@@ -64,7 +64,7 @@ class House:
     def _listen_in(self) -> None:
         rung, wake = self.guests.documents.changed, self.guests._wake_batch
 
-        def changed(views: list[View]) -> None:
+        def changed(views: list[ScopeView]) -> None:
             self._rung_s = time.monotonic()
             rung(views)
 
@@ -105,7 +105,7 @@ class House:
 
     def _look_for_a_poll(self) -> None:
         """Whether the poll of one who does not wait lies in its socket while a batch begins: how many did so far."""
-        if self._polling is None or not isinstance(wire := self._polling.transport, Wire):
+        if self._polling is None or not isinstance(wire := self._polling.transport, GuestSocket):
             return
         with suppress(OSError):
             wire._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
