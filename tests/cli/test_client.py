@@ -13,7 +13,7 @@ import pytest
 
 from forewarn.cli.change_stream import Changes
 from forewarn.cli.client import Client, Failed, Message, NotReachable, parse_stream, path_of
-from forewarn.cli.server_lookup import Place
+from forewarn.cli.server_lookup import Server
 from forewarn.core.errors import InvalidSettings
 from tests.support.waiting import PATIENCE_S, until
 
@@ -48,7 +48,7 @@ class Peer:
                     connection.sendall(told)
 
     def client(self, token: str = SECRET) -> Client:
-        return Client(Place(url=self.url, token=token, token_from="FOREWARN_TOKEN" if token else ""))
+        return Client(Server(url=self.url, token=token, token_from="FOREWARN_TOKEN" if token else ""))
 
     def close(self) -> None:
         self._socket.close()
@@ -153,11 +153,11 @@ def test_nobody_there_is_said_with_the_address_and_the_variable() -> None:
     """A closed port, and a name nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    place = Place(url=f"http://127.0.0.1:{port}", url_from="FOREWARN_SERVER")
+    place = Server(url=f"http://127.0.0.1:{port}", url_from="FOREWARN_SERVER")
     with pytest.raises(NotReachable, match=rf"nobody answers at http://127.0.0.1:{port} \(from FOREWARN_SERVER\)"):
         Client(place).get("/v1/clock")
     with pytest.raises(NotReachable, match="FOREWARN_SERVER or --server"):
-        Client(Place(url="http://nobody.invalid")).get("/v1/clock")
+        Client(Server(url="http://nobody.invalid")).get("/v1/clock")
 
 
 def test_an_authority_that_cannot_be_read_is_said(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_an_authority_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     wrong = tmp_path / "ca.pem"
     wrong.write_text("no certificate")
     with pytest.raises(InvalidSettings, match="FOREWARN_CA_FILE"):
-        Client(Place(url="https://127.0.0.1:1", ca_file=wrong)).get("/v1/clock")
+        Client(Server(url="https://127.0.0.1:1", ca_file=wrong)).get("/v1/clock")
 
 
 def test_pages_are_collected_up_to_the_limit(peer: Callable[..., Peer]) -> None:

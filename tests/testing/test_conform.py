@@ -20,7 +20,7 @@ from forewarn.core.errors import Invalid
 from forewarn.testing import conform as kit
 from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
-from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, Report, Row
+from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, BehaviourRow, Report
 from forewarn.testing.conform.stage import CLAIMS, Pace
 from tests.support.waiting import PATIENCE_S, until
 
@@ -429,10 +429,10 @@ def test_a_program_that_goes_away_is_a_failed_row(tmp_path: Path) -> None:
 def test_a_report_counts_its_rows() -> None:
     """What the last line says."""
     one, two = BEHAVIOURS[:2]
-    report = Report(("a",), (Row(one, PASSED), Row(two, FAILED, "no")), 1.25)
+    report = Report(("a",), (BehaviourRow(one, PASSED), BehaviourRow(two, FAILED, "no")), 1.25)
     assert str(report) == "1 passed, 1 failed, 0 skipped, in 1.2 s"
     assert not report.ok
-    report = Report(("a",), (Row(one, PASSED), Row(two, NOT_REACHED, "no")), 1.25)
+    report = Report(("a",), (BehaviourRow(one, PASSED), BehaviourRow(two, NOT_REACHED, "no")), 1.25)
     assert str(report) == "1 passed, 0 failed, 1 not reached, 0 skipped, in 1.2 s"
     assert not report.ok
     with pytest.raises(Invalid):

@@ -48,7 +48,7 @@ from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer
 from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.operator.portal.visit import House
+from forewarn.operator.portal.visit import SiteInfo
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import check_tls, make_folder, read_private, write_private
@@ -558,7 +558,7 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free_key=secrets.token_bytes(SECRET_BYTES),
         free=settings.token_free,
     )
-    house = House(
+    house = SiteInfo(
         executor=settings.executor,
         clock=service.clock.name,
         demo=settings.demo,
