@@ -26,7 +26,7 @@ from forewarn.store import (
 from forewarn.store.sql.rows import Row, Values
 
 if TYPE_CHECKING:
-    pass
+    from forewarn.store.sql.store import SqlSession
 
 # So many events that ended since a moment are gathered and sorted; when there are more, they lie close together among the
 # newest numbers, and a walk from there meets a page of them soon.
