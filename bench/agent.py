@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.measure import quantile, resident_bytes
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import OPERATOR, reboot
@@ -47,7 +49,6 @@ recover = ["true"]
 """
 PEER = "import http.client, json, sys; print('ready', flush=True); sys.stdin.read()"
 SEED = 5
-WITHIN_S = 20.0
 MEMORY_LIMIT = 1.5
 LONG_POLL_LIMIT_S, PLAIN_LIMIT_S = 0.1, 1.1
 
@@ -96,7 +97,7 @@ def agent(folder: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
         yield process
     finally:
         process.terminate()
-        process.wait(WITHIN_S)
+        process.wait(PATIENCE_S)
 
 
 def _memory(folder: Path, port: int, size: Size) -> tuple[list[float], list[int], list[int]]:
@@ -147,7 +148,7 @@ def _delays(folder: Path, service: Service, port: int, changes: int) -> list[flo
 
 
 def _until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > deadline_s:
             raise RuntimeError("the agent did not do its part in time")

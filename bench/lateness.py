@@ -14,7 +14,8 @@ from bench.report import Verdict, milliseconds, none_of, print_table
 from bench.service import reboot, service_on
 from bench.size import Size
 from forewarn.app.server import Service
-from forewarn.core.model import Change, Status, Targets
+from forewarn.core.change import Change
+from forewarn.core.model import Status, Targets
 from forewarn.service.clock import ScaledClock
 
 LATER = timedelta(days=1)  # than anything the benches before did in this database

@@ -18,11 +18,12 @@ from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import Moves, finish, reboot, service_on
 from bench.size import Size
 from forewarn.app.server import Service
-from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.model import EventType, Status, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.ticker import BATCH
 
-NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
 LARGEST_RATIO = 1.5
 
 

@@ -18,12 +18,13 @@ from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_on
 from bench.size import Size
 from forewarn.app.server import Service
-from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.model import EventType, Status, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.ticker import BATCH
 from forewarn.store.sqlite.store import SqliteStore
 
-NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
 LEAST_RATIO = 0.3
 BATCHED = "as the service does it"
 SINGLE = "one event per commit"

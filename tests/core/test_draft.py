@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Approval, Snapshot, Source, Status, Targets
+from forewarn.core.model import Approval, Source, Status, Targets
 from forewarn.core.transitions import Verb
 from tests.support.builders import (
     OPERATOR,

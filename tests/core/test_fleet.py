@@ -6,27 +6,18 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
-from forewarn.core.fleet import (
-    MACHINE_KEYS,
-    MAX_AUDIT_LINES,
-    SCOPE_KEYS,
-    Difference,
-    Fleet,
-    apply_difference,
-    difference,
-    parse_fleet,
-)
+from forewarn.core.fleet import MACHINE_KEYS, SCOPE_KEYS, Fleet, parse_fleet
+from forewarn.core.fleet_difference import MAX_AUDIT_LINES, Difference, apply_difference, difference
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     ApprovalMode,
-    Change,
     Event,
     EventType,
     Machine,
     Scope,
     ScopeKind,
-    Snapshot,
     Status,
 )
 from tests.support.builders import OPERATOR, START, at, event, guid, machine, scope

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
@@ -22,7 +23,6 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
-    Snapshot,
     Source,
     Status,
 )
@@ -108,20 +108,22 @@ def test_1_no_start_without_a_go() -> None:
     assert kept(before, after(before, started(event(), at(15))))
 
 
-@pytest.mark.parametrize("told, enough", [(None, False), (at(1), False), (START, True)])
-def test_2_the_notice_is_seen_for_as_long(told: datetime | None, enough: bool) -> None:
+@pytest.mark.parametrize("observed, enough", [(None, False), (at(1), False), (START, True)])
+def test_2_the_notice_is_seen_for_as_long(observed: datetime | None, enough: bool) -> None:
     """Past NotBefore is not enough where guests could see the event too late, or nobody knows since when."""
-    before = snapshot(event(), maintenances=[maintenance(told=told)])
+    before = snapshot(event(), maintenances=[maintenance(observed_published_at=observed)])
     then = after(before, started(event(), at(15)))
     assert kept(before, then) if enough else "before guests could see it" in broken(before, then)
     go = approved(event(), "web-0")
-    assert kept(snapshot(go, maintenances=[maintenance(told=told)]), after(before, started(go, at(1))))
+    assert kept(
+        snapshot(go, maintenances=[maintenance(observed_published_at=observed)]), after(before, started(go, at(1)))
+    )
 
 
 def test_8_what_was_seen_too_late_may_be_overtaken() -> None:
     """It is not due yet, though its NotBefore has passed."""
     late = event(2, maintenance_id=guid(901), not_before=at(14))
-    before = snapshot(event(), late, maintenances=[maintenance(901, told=at(5))])
+    before = snapshot(event(), late, maintenances=[maintenance(901, observed_published_at=at(5))])
     assert kept(before, after(before, started(event(), at(15))), at(15))
 
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
-from forewarn.core.lifecycle import Outcome, Report, tick
+from forewarn.core.lifecycle import OrderReport, Outcome, tick
 from forewarn.core.model import (
     Approval,
     ApprovalMode,
-    Change,
     EventType,
     MaintenanceStatus,
     OnFailure,
@@ -551,8 +551,8 @@ def test_a_report_may_name_its_attempt() -> None:
     world.settle(event.id, Verb.RETRY)
     before = world.snapshot()
     with pytest.raises(Refused, match="at attempt 2"):
-        lifecycle.report(before, [Report(event.id, 1, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
-    change = lifecycle.report(before, [Report(event.id, 2, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
+        lifecycle.report(before, [OrderReport(event.id, 1, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
+    change = lifecycle.report(before, [OrderReport(event.id, 2, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
     assert [e.status for e in change.events] == [Status.COMPLETED]
 
 
@@ -562,7 +562,7 @@ def test_many_ends_are_one_change_or_none() -> None:
     events = [world.submit(f"shop/web-{i}", source=Source.USER)[0] for i in range(2)]
     for event in events:
         world.start(event.id)
-    reports = [Report(event.id, 1, Outcome(ok=True)) for event in events]
+    reports = [OrderReport(event.id, 1, Outcome(ok=True)) for event in events]
     before = world.snapshot()
     with pytest.raises(Refused):
         lifecycle.report(before, [*reports, reports[0]], now=world.now, actor=EXECUTOR)
@@ -594,7 +594,7 @@ def test_a_running_order_is_taken_over_from_whom_it_was_with() -> None:
     world.save(change)
     with pytest.raises(Refused, match="is with node-2 by now"):
         lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-1")
-    late = lifecycle.Report(event.id, 1, Outcome(ok=True), node="node-1")
+    late = lifecycle.OrderReport(event.id, 1, Outcome(ok=True), node="node-1")
     with pytest.raises(Refused, match="is with node-2 by now: what node-1 did of it no longer matters"):
         lifecycle.report(world.snapshot(), [late], now=world.now, actor=EXECUTOR)
     world.finish(event.id)

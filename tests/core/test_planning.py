@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.model import (
     MAX_MACHINES_PER_MAINTENANCE,
@@ -16,7 +17,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,
@@ -168,7 +168,10 @@ def test_terminate_is_for_placement_groups() -> None:
     group = snapshot(shop=scope("shop", kind=ScopeKind.PLACEMENT_GROUP))
     _, events = planned("shop/web-1", "shop/web-0", type=EventType.TERMINATE, within=group)
     assert waves(events) == ["1 shop#0 web-0", "1 shop#1 web-1"]
-    with pytest.raises(Refused, match="ship/app-0 cannot be terminated: its scope's kind is availability-set"):
+    with pytest.raises(
+        Refused,
+        match="Terminate needs a scope of kind placement-group: machine ship/app-0 is in a scope of kind availability-set",
+    ):
         planned("shop/web-0", "ship/app-0", type=EventType.TERMINATE, within=group)
 
 

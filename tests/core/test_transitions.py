@@ -5,8 +5,9 @@ from copy import deepcopy
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound
-from forewarn.core.model import OPEN, Change, EventType, Order, OrderState, Status
+from forewarn.core.model import OPEN, EventType, Order, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb, after, order_after
 from tests.support.builders import START, World, at, event, guid, shop
 

@@ -14,9 +14,10 @@ from itertools import count
 
 from forewarn.app.node import Times
 from forewarn.app.server import GuestSide, Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, Change, EventType, Request, Scope, Snapshot, Targets
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Scope, Targets
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
@@ -236,7 +237,7 @@ class Serving:
     def reboot(self, scope: str, name: str, description: str = "") -> str:
         """Schedule a Reboot of one machine; the id of its event."""
         targets = Targets(machines=((scope, name),))
-        request = Request(type=EventType.REBOOT, targets=targets, description=description)
+        request = MaintenanceRequest(type=EventType.REBOOT, targets=targets, description=description)
         maintenance_id = self.service.control.submit(request, OPERATOR)
         return self.service.control.maintenance(maintenance_id)[1][0].id
 

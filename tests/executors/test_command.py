@@ -1,24 +1,25 @@
 """The command executor with real processes: what the command is told, how it ends, and that it outlives the service."""
 
+import fcntl
 import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
-from forewarn.executors import Progress, Report, Work
+from forewarn.executors import OrderReport, Progress, Work, runner
 from forewarn.executors.command import CommandExecutor
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ID = "00000001-0000-4000-8000-000000000000"
 
@@ -61,11 +62,14 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def ended(runs: CommandExecutor, seconds: float = 15) -> Report:
-    deadline_s = time.monotonic() + seconds
-    while not (reports := runs.reports(START)):
-        assert time.monotonic() < deadline_s, "the command did not end in time"
-        time.sleep(0.01)
+def ended(runs: CommandExecutor) -> OrderReport:
+    reports: list[OrderReport] = []
+
+    def any_ended() -> bool:
+        reports.extend(runs.reports(START))
+        return bool(reports)
+
+    until(any_ended)
     (report,) = reports
     return report
 
@@ -120,15 +124,45 @@ def test_a_command_that_is_not_there_fails_with_its_name(tmp_path: Path) -> None
     assert "/nowhere/maintain cannot be run: No such file" in outcome.reason
 
 
-def test_a_command_over_its_time_limit_is_stopped_with_its_children(tmp_path: Path) -> None:
-    """The whole process group ends, and the order says why."""
-    stubborn = f"(trap '' TERM; sleep 60) & echo $! > {tmp_path}/child; wait"
-    runs = executor(tmp_path, script(tmp_path, stubborn), limit_s=1)
+def test_a_command_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
+    """The order says why."""
+    runs = executor(tmp_path, "sleep", "3600", limit_s=1)
     runs.take(work())
     outcome = ended(runs).outcome
     assert (outcome.ok, outcome.reason) == (False, "stopped after its time limit of 1 s")
+
+
+def test_a_command_is_stopped_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole process group ends, also a child that does not listen."""
+    monkeypatch.setattr(runner, "GRACE_S", 0.1)
+    stubborn = f"(trap '' TERM; sleep 3600) & echo $! > {tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/child; wait"
+    with subprocess.Popen([script(tmp_path, stubborn)], start_new_session=True) as process:
+        until((tmp_path / "child").exists)
+        runner.stop(process)
     child = int((tmp_path / "child").read_text())
     until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+
+
+def test_what_a_command_wrote_last_is_kept_however_busy_the_machine_is() -> None:
+    """The thread that reads did not run until the command had ended: what is in the pipe is its output all the same."""
+    tail = bytearray()
+    with subprocess.Popen(["echo", "the end"], stdout=subprocess.PIPE) as process:
+        process.wait()
+        runner.read_the_rest(process, tail, threading.Lock())
+    assert tail == b"the end\n"
+
+
+def test_another_node_that_looks_is_not_taken_for_the_work(tmp_path: Path) -> None:
+    """The work has ended, and a node at the same place looks at the same moment: neither sees the other's look."""
+    runs = executor(tmp_path, "true")
+    runs.take(work())
+    report = ended(runs)
+    looks = os.open(tmp_path / "orders" / f"{ID}-1" / "lock", os.O_RDWR)
+    try:
+        fcntl.flock(looks, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert executor(tmp_path, "true").status(work()) == report.outcome
+    finally:
+        os.close(looks)
 
 
 def test_only_the_end_of_a_chatty_command_is_kept(tmp_path: Path) -> None:
@@ -216,10 +250,12 @@ def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
 
 def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     """The folder vanished under a running command: the order fails, and its slot is free again."""
-    runs = executor(tmp_path, "sleep", "0.3")
+    go = tmp_path / "go"
+    runs = executor(tmp_path, script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done"))
     runs.take(work())
     assert runs.free_slots() == 1
     (tmp_path / "orders" / f"{ID}-1" / "result.json").mkdir()
+    go.touch()
     report = ended(runs)
     assert not report.outcome.ok
     runs.report_saved(report)
@@ -241,7 +277,7 @@ def test_the_ticker_is_nudged_when_a_command_ends(tmp_path: Path) -> None:
     runs = executor(tmp_path, "true")
     runs.connect(nudged.set, lambda _: None)
     runs.take(work())
-    assert nudged.wait(10)
+    assert nudged.wait(PATIENCE_S)
 
 
 def test_simulated_work_takes_its_time_and_fails_as_scripted() -> None:

@@ -13,7 +13,7 @@ import pytest
 from forewarn.app.server import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, EventType, Machine, Request, Scope, ScopeKind, Status, Targets
+from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
 from forewarn.executors import registry
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
@@ -58,7 +58,7 @@ def test_an_executor_of_another_package_does_the_work(tmp_path: Path, site: Path
     shop = Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)
     fleet = Fleet({"shop": shop}, {("shop", "web-0"): Machine(scope="shop", name="web-0")})
     prepared.control.apply_fleet(fleet, Actor("test"))
-    prepared.control.submit(Request(type=EventType.REBOOT, targets=Targets(scope="shop")), Actor("test"))
+    prepared.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop")), Actor("test"))
     prepared.close()
     settings = example("toml", 'executor = "notebook"').replace("/var/lib/forewarn/orders.txt", str(notes))
     path = config(tmp_path, f'store = "sqlite:{database}"\nstate_dir = "{tmp_path}"\n{settings}')

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
@@ -22,15 +23,13 @@ from forewarn.core.model import (
     OPEN,
     Actor,
     ApprovalMode,
-    Change,
     Event,
     EventType,
     Machine,
+    MaintenanceRequest,
     OnFailure,
-    Request,
     Scope,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,
@@ -163,7 +162,7 @@ class ServiceMachine(RuleBasedStateMachine):
         )
         source = data.draw(st.sampled_from([Source.PLATFORM, Source.PLATFORM, Source.USER]))
         try:
-            request = Request(
+            request = MaintenanceRequest(
                 type=type_, targets=data.draw(targets()), source=source, on_failure=on_failure, duration_s=9, **extra
             )
         except RequestError:

@@ -7,7 +7,7 @@ import pytest
 from forewarn.app.server import Service
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, EventType, Machine, Request, Scope, ScopeKind, Status, Targets
+from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import KEPT_FOR_S, MAX_READING_S, MAX_READINGS, KeptClock, SystemClock
 from forewarn.service.settings import Settings
@@ -186,7 +186,7 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     )
     service.control.apply_fleet(fleet, OPERATOR)
     service.control.enable("shop", Actor("guest"))
-    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("shop", "web-0"),)))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("shop", "web-0"),)))
     maintenance_id = service.control.submit(request, OPERATOR)
     (event,) = service.control.maintenance(maintenance_id)[1]
     times.pass_by(60)

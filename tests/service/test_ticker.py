@@ -9,24 +9,23 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, InvalidFleet, NotFound, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
-    Change,
     EventType,
     Machine,
+    MaintenanceRequest,
     OrderState,
-    Request,
     Scope,
     ScopeKind,
-    Snapshot,
     Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import Executor, Progress, Report, Work
+from forewarn.executors import Executor, OrderReport, Progress, Work
 from forewarn.service.clock import ManualClock, ScaledClock, SystemClock, clock_for
 from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
 from forewarn.service.pruning import PRUNE_BATCH
@@ -57,7 +56,7 @@ def make_service(store: Store, *, scopes: int = 1, enabled: bool = True, **setti
 
 def reboot(service: Service, scope: str = "s-0") -> str:
     """Schedule a Reboot of the scope's machine; the event's id."""
-    request = Request(type=EventType.REBOOT, targets=Targets(machines=((scope, "m"),)))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=((scope, "m"),)))
     maintenance_id = service.control.submit(request, OPERATOR)
     return service.control.maintenance(maintenance_id)[1][0].id
 
@@ -125,7 +124,7 @@ class ScriptedExecutor(Executor):
     def __init__(self, status: Progress | Outcome = Progress.UNKNOWN) -> None:
         self.asked: list[str] = []
         self.answer = status
-        self.ended: list[Report] = []
+        self.ended: list[OrderReport] = []
 
     def free_slots(self) -> int:
         return 2
@@ -140,11 +139,11 @@ class ScriptedExecutor(Executor):
     def watch(self, work: Work) -> None:
         self.asked.append("watch")
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         ended, self.ended = self.ended, []
         return ended
 
-    def report_saved(self, report: Report) -> None:
+    def report_saved(self, report: OrderReport) -> None:
         self.asked.append("settled")
 
 
@@ -207,7 +206,7 @@ def test_a_report_of_an_older_attempt_changes_nothing() -> None:
     ticker.settle()
     service.control.report_order(event_id, Outcome(ok=False, reason="no"), Actor("ticker"))
     service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
-    executor.ended = [Report(event_id, 1, Outcome(ok=True))]
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
     ticker.settle()
     assert service.control.event(event_id)[0].status is Status.STARTED
 
@@ -219,7 +218,7 @@ def test_one_late_report_does_not_hold_up_the_others() -> None:
     executor = ScriptedExecutor()
     ticker = ticker_with(service, executor)
     service.control.report_order(events[1], Outcome(ok=True), OPERATOR)
-    executor.ended = [Report(event_id, 1, Outcome(ok=True)) for event_id in events]
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in events]
     ticker.settle()
     assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 3
     assert executor.asked.count("settled") == 3
@@ -233,7 +232,7 @@ def test_a_report_that_comes_after_the_end_is_only_logged(caplog: pytest.LogCapt
     ticker = ticker_with(service, executor)
     ticker.settle()
     service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
-    executor.ended = [Report(event_id, 1, Outcome(ok=True))]
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
     with caplog.at_level(logging.INFO, "forewarn.service.orders"):
         ticker.settle()
     assert "came too late" in caplog.text
@@ -305,7 +304,7 @@ def test_the_end_of_an_order_outlives_a_full_disk() -> None:
     executor = ScriptedExecutor()
     ticker = ticker_with(service, executor)
     ticker.settle()
-    executor.ended = [Report(event_id, 1, Outcome(ok=True)) for event_id in events]
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in events]
     store.full = True
     with pytest.raises(StoreUnavailable):
         ticker.cycle()
@@ -438,7 +437,7 @@ def test_an_error_nobody_foresaw_does_not_end_the_loop(caplog: pytest.LogCapture
     class Surprising(ScriptedExecutor):
         surprises = 2
 
-        def reports(self, now: datetime) -> list[Report]:
+        def reports(self, now: datetime) -> list[OrderReport]:
             if self.surprises:
                 self.surprises -= 1
                 raise RuntimeError("nobody foresaw this")
@@ -554,7 +553,7 @@ def test_what_was_decided_too_long_ago_is_decided_again() -> None:
 
     ids = iter("abcd")
     control = Control(service.store, clock, new_id=stopped_once, order_timeout_s=0, monotonic=lambda: boot_s[0])
-    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
     _, (event,) = control.maintenance(control.submit(request, OPERATOR))
     assert (event.published, event.not_before) == (START + timedelta(minutes=10), START + timedelta(minutes=25))
     assert event.id == "d"
@@ -566,7 +565,7 @@ def test_a_tick_that_was_stopped_is_left_to_the_next(monkeypatch: pytest.MonkeyP
     boot_s = iter([0.0, MAX_DECISION_AGE_S + 1] + [0.0] * 1_000)
     for i in range(BATCH):
         service.control.submit(
-            Request(
+            MaintenanceRequest(
                 type=EventType.REBOOT,
                 targets=Targets(machines=((f"s-{i}", "m"),)),
                 not_before=START + timedelta(hours=1),
@@ -588,7 +587,9 @@ def test_old_history_is_forgotten_and_open_events_are_not(store: Store) -> None:
     old = reboot(service, "s-0")
     service.ticker.advance(3_600)
     assert service.control.event(old)[0].status is Status.COMPLETED
-    request = Request(type=EventType.REBOOT, targets=Targets(scope="s-1"), not_before=START + timedelta(days=30))
+    request = MaintenanceRequest(
+        type=EventType.REBOOT, targets=Targets(scope="s-1"), not_before=START + timedelta(days=30)
+    )
     kept = service.control.submit(request, OPERATOR)
     service.ticker.advance(3 * 86_400)
     with pytest.raises(ForewarnError):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Change
 from forewarn.core.model import (
     ApprovalMode,
-    Change,
     Event,
     EventType,
     Maintenance,
@@ -326,7 +326,8 @@ class Account:
         of_it = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
         live = [e for e in of_it if e.status in SHOWN or (e.status is Status.PLANNED and e.born_approved)]
         return all(
-            e.status is Status.SCHEDULED and (self.has_go(e) or _notice_over(e, maintenance.told, now)) for e in live
+            e.status is Status.SCHEDULED and (self.has_go(e) or _notice_over(e, maintenance.observed_published_at, now))
+            for e in live
         )
 
     def _check_waves(self, maintenance_id: str) -> None:

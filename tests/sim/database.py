@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from forewarn.core.model import Change
+from forewarn.core.change import Change
 from forewarn.store import Mark, News
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import Adopted, Committed, Entry, FailedOver

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from forewarn.core.model import Change
+from forewarn.core.change import Change
 
 
 class Committed(NamedTuple):

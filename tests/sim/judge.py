@@ -6,7 +6,7 @@ acknowledged and must still be there is compared by the checker of the crash tes
 
 from collections.abc import Iterable
 
-from forewarn.core.model import Change
+from forewarn.core.change import Change
 from forewarn.store import Store
 from tests.integration.crash import checker
 from tests.integration.crash.history import History, saved

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from forewarn.core import draft
-from forewarn.core.model import Change
+from forewarn.core.change import Change
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Guests
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service import clock, follower
 from forewarn.service.control import Control
 from forewarn.service.follower import Follower
@@ -90,7 +90,7 @@ def lost_bells_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """A guest that has seen more than this node is answered from its memory all the same."""
-    patch.setattr(Guests, "behind", lambda guests, state, etag: False)
+    patch.setattr(Endpoint, "behind", lambda guests, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -197,10 +197,10 @@ def every_failover_is_one_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_its_own_guests_count(patch: pytest.MonkeyPatch) -> None:
-    def blind(attendance: Attendance, now: Any, after: Any) -> list[str]:
+    def blind(attendance: LastSeen, now: Any, after: Any) -> list[str]:
         return attendance._documents.idle(now, after)
 
-    patch.setattr(Attendance, "_silent_everywhere", blind)
+    patch.setattr(LastSeen, "_silent_everywhere", blind)
 
 
 def decisions_never_age(patch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 from forewarn.app.node import GuestParts, Times, follow
 from forewarn.app.node import Node as Parts
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
-from forewarn.core.model import Change
 from forewarn.endpoint.documents import Caller
-from forewarn.endpoint.endpoint import Guests, Limits
+from forewarn.endpoint.endpoint import Endpoint, Limits
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
-from forewarn.endpoint.protocol import Answer, Request, plain_tag
+from forewarn.endpoint.protocol import Request, Response, plain_tag
 from forewarn.store import SharedStore
 from tests.sim.database import Database
 from tests.sim.history import Alarm, Answered, Born, Entry
@@ -338,7 +338,7 @@ class Connection:
     address = "10.0.0.1"
     gone = False
 
-    def __init__(self, guests: Guests, caller: Caller | None) -> None:
+    def __init__(self, guests: Endpoint, caller: Caller | None) -> None:
         self.guests = guests
         self.caller = caller
         self.status = 0
@@ -351,7 +351,7 @@ class Connection:
     def keeps(self, request: Request) -> bool:
         return request.keep_alive
 
-    def answer(self, answer: Answer, request: Request) -> None:
+    def answer(self, answer: Response, request: Request) -> None:
         del request
         self.status, self.body = answer.status, answer.body
         for line in answer.extra:

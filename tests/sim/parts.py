@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, StoreUnavailable
-from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Change
+from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.executors import Executor, Progress, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import Mark, News, Seen, Sighting
@@ -267,12 +267,12 @@ class NodeExecutor(Executor):
     def watch(self, work: Work) -> None:
         self._awaited[work.order.id, work.order.attempt] = None
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         del now
         ended = {key: outcome for key in self._awaited if (outcome := self._works.outcome(key)) is not None}
         for key in ended:
             del self._awaited[key]
-        reports = [Report(*key, outcome) for key, outcome in ended.items()]
+        reports = [OrderReport(*key, outcome) for key, outcome in ended.items()]
         return reports * 2 if reports and self._universe.chance(self._universe.faults.report_twice) else reports
 
     def next_report(self) -> datetime | None:

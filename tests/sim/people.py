@@ -3,15 +3,15 @@
 import json
 from datetime import timedelta
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
     Actor,
     EventType,
+    MaintenanceRequest,
     MaintenanceStatus,
     OnFailure,
     OrderState,
-    Request,
-    Snapshot,
     Source,
     Status,
     Targets,
@@ -159,7 +159,7 @@ class Operator:
             self._keys += 1
             self._submit(node, self._request(), f"key-{self._keys}")
 
-    def _submit(self, node: Node, request: Request, key: str) -> None:
+    def _submit(self, node: Node, request: MaintenanceRequest, key: str) -> None:
         """Under one key until it is answered, through whichever node: it must become one maintenance."""
         once = Once("operator", key, key)
 
@@ -177,7 +177,7 @@ class Operator:
             again = self._universe.choose.choice(self._shared.nodes)
             self._universe.later(self._universe.about_ms(10), lambda: self._submit(again, request, key))
 
-    def _request(self) -> Request:
+    def _request(self) -> MaintenanceRequest:
         choose = self._universe.choose
         machines = sorted(self._shared.database.memory.inventory().machines)
         some = Targets(machines=tuple(choose.sample(machines, min(len(machines), choose.randint(1, 2)))))
@@ -191,22 +191,24 @@ class Operator:
             case "scope":
                 scope = choose.choice(sorted({scope for scope, _ in machines}))
                 earliest = start if choose.random() < 0.3 else None
-                return Request(type=rolling, targets=Targets(scope=scope), earliest=earliest, on_failure=on_failure)
+                return MaintenanceRequest(
+                    type=rolling, targets=Targets(scope=scope), earliest=earliest, on_failure=on_failure
+                )
             case "host":
-                return Request(
+                return MaintenanceRequest(
                     type=rolling, targets=Targets(hosts=(choose.choice(["h0", "h1"]),)), on_failure=on_failure
                 )
             case "user":
-                return Request(type=choose.choice(ROLLING[1:]), targets=some, source=Source.USER)
+                return MaintenanceRequest(type=choose.choice(ROLLING[1:]), targets=some, source=Source.USER)
             case "emergency":
-                return Request(type=rolling, targets=some, emergency=True)
+                return MaintenanceRequest(type=rolling, targets=some, emergency=True)
             case "preempt":
-                return Request(type=EventType.PREEMPT, targets=some)
+                return MaintenanceRequest(type=EventType.PREEMPT, targets=some)
             case "terminate":
                 pool = [key for key in machines if key[0] == "pool"] or machines
-                return Request(type=EventType.TERMINATE, targets=Targets(machines=(choose.choice(pool),)))
+                return MaintenanceRequest(type=EventType.TERMINATE, targets=Targets(machines=(choose.choice(pool),)))
         not_before = start if choose.random() < 0.3 else None
-        return Request(type=rolling, targets=some, not_before=not_before, on_failure=on_failure)
+        return MaintenanceRequest(type=rolling, targets=some, not_before=not_before, on_failure=on_failure)
 
     # -- steer
 

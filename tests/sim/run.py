@@ -8,8 +8,9 @@ import logging
 import random
 from dataclasses import dataclass
 
+from forewarn.core.change import Change
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, ApprovalMode, Change, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
+from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.service.clock import MAX_READING_S
 from forewarn.service.control import MAX_DECISION_AGE_S
 from forewarn.store import MaintenanceQuery

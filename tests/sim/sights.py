@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from forewarn.core.model import Change
+from forewarn.core.change import Change
 from tests.sim.account import Account, Stage
 from tests.sim.history import Answered, Approved, Committed, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, LOOK_EVERY_MS, MAX_STALE_MS

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.model import (
     Approval,
     ApprovalMode,
     AuditEntry,
-    Change,
     Event,
     EventType,
     Hold,

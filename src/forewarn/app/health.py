@@ -11,7 +11,7 @@ from datetime import datetime
 
 from forewarn.core.errors import ServiceError
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Guests
+from forewarn.endpoint.endpoint import Endpoint
 from forewarn.operator.metrics import Facts, Following, GuestCounts
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
@@ -114,7 +114,7 @@ class Health:
             return backlog
 
 
-def guest_counts(guests: Guests) -> GuestCounts:
+def guest_counts(guests: Endpoint) -> GuestCounts:
     """Copy the guest listener's counters for the metrics page."""
     counters = guests.counters
     by_status = dict(counters.outcomes)

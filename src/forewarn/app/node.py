@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from forewarn.core.errors import ServiceError
 from forewarn.endpoint.documents import Caller, Documents
-from forewarn.endpoint.endpoint import Guests, Limits
+from forewarn.endpoint.endpoint import Endpoint, Limits
 from forewarn.endpoint.identity import Trust
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock, KeptClock, boot_clock_s
@@ -129,7 +129,7 @@ class GuestParts:
         node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
-        self.guests = Guests(
+        self.guests = Endpoint(
             self.documents,
             node.control,
             writer,
@@ -139,7 +139,7 @@ class GuestParts:
             first_call_delay_s=first_call_delay_s,
             monotonic=monotonic,
         )
-        self._attendance = Attendance(self.documents, node.control, node.store, disable_after_s=disable_after_s)
+        self._attendance = LastSeen(self.documents, node.control, node.store, disable_after_s=disable_after_s)
         if listens:
             node.ticker.add_chore(self._attendance)
 

@@ -27,7 +27,8 @@ import uvicorn
 from forewarn.app.health import Health, guest_counts
 from forewarn.app.node import REAL, GuestParts, Node, Times, follow, try_to_write
 from forewarn.core.errors import ForewarnError, Invalid, InvalidFleet, InvalidSettings, Refused
-from forewarn.core.fleet import MAX_FILE_BYTES, Difference, parse_fleet
+from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
+from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor, Role, Token
 from forewarn.endpoint.connection import Connection, NewConnection
 from forewarn.endpoint.endpoint import Limits
@@ -44,7 +45,7 @@ from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer
 from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.operator.portal.visit import House
+from forewarn.operator.portal.visit import SiteInfo
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import check_tls, make_folder, read_private, write_private
@@ -541,7 +542,7 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free_key=secrets.token_bytes(SECRET_BYTES),
         free=settings.token_free,
     )
-    house = House(
+    house = SiteInfo(
         takes_orders=service.executor.takes_orders,
         touches_no_machine=service.executor.touches_no_machine,
         clock=service.clock.name,

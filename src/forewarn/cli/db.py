@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.output import Out
+from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, group
 from forewarn.core.errors import InvalidSettings
 
@@ -30,7 +30,7 @@ def status(store: Store = None, config: Config = None, as_json: AsJson = False) 
     database = _database(store, config)
     facts = [("database", database.name), *database.describe()]
     if as_json:
-        Out(as_json=True).json({name.replace(" ", "_"): value for name, value in facts})
+        Output(as_json=True).json({name.replace(" ", "_"): value for name, value in facts})
         return
     for name, value in facts:
         print(f"{name:<10} {value}")
@@ -42,7 +42,7 @@ def migrate(store: Store = None, config: Config = None, as_json: AsJson = False)
     database = _database(store, config)
     steps = database.migrate()
     if as_json:
-        Out(as_json=True).json({"database": database.name, "applied": steps, "schema": database.newest_schema})
+        Output(as_json=True).json({"database": database.name, "applied": steps, "schema": database.newest_schema})
         return
     for step in steps:
         print(f"applied {step}")
@@ -63,7 +63,7 @@ def backup(
     file.backup(path, target)
     size = target.stat().st_size
     if as_json:
-        Out(as_json=True).json({"database": str(path), "backup": str(target), "bytes": size})
+        Output(as_json=True).json({"database": str(path), "backup": str(target), "bytes": size})
     else:
         print(f"{path} -> {target} ({size:,} bytes)")
 
@@ -86,7 +86,7 @@ def restore(
         typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
     file.restore(source, path)
     if as_json:
-        Out(as_json=True).json({"backup": str(source), "database": str(path)})
+        Output(as_json=True).json({"backup": str(source), "database": str(path)})
     else:
         print(f"{source} -> {path}")
 

@@ -26,7 +26,7 @@ from forewarn.core.waiting import current_wave, due, in_the_way, notice_over, or
 def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> None:
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id)
-        _note_told(draft, maintenance_id)
+        _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
     waves = []
     for maintenance_id in maintenance_ids:
@@ -59,12 +59,13 @@ def _fail_late_orders(draft: Draft, maintenance_id: str) -> None:
         cancel_rest(draft, maintenance, f"the order of event {failed[0].id} failed")
 
 
-def _note_told(draft: Draft, maintenance_id: str) -> None:
+def _note_published(draft: Draft, maintenance_id: str) -> None:
     """What was read as published is saved, and guests can see it: the notice that is due counts from here."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
-    if maintenance.told is None and wave:
-        draft.put_maintenance(replace(maintenance, told=max(draft.now_in(e.scope) for e in wave)))
+    if maintenance.observed_published_at is None and wave:
+        observed = max(draft.now_in(e.scope) for e in wave)
+        draft.put_maintenance(replace(maintenance, observed_published_at=observed))
 
 
 def _publish(draft: Draft, maintenance_id: str) -> None:
@@ -73,7 +74,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
     if not wave or stopped(draft, maintenance):
         return
-    draft.put_maintenance(replace(maintenance, told=None))
+    draft.put_maintenance(replace(maintenance, observed_published_at=None))
     told = publication(maintenance, wave, draft.scopes, draft.now_in)
     for event in wave:
         now_told = told[event.id]

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Never
 
 from forewarn.core.errors import Invalid, NotFound
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import VISIBLE, Event, EventType, Scope, ScopeKind, Status
 
 MAX_START_REQUESTS = 100
@@ -19,7 +20,6 @@ MAX_BODY_BYTES = 64 * 1024
 
 _DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_FIRST_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -29,27 +29,26 @@ class ApiVersion:
     """One row of the version table: what a document of this version may hold."""
 
     name: str
-    types: frozenset[EventType] = _FIRST_TYPES
     leading_underscore: bool = False
     iso_times: bool = False
     description: bool = False
     source: bool = False
     duration: bool = False
 
+    def shows(self, type_: EventType) -> bool:
+        return EVENT_TYPES[type_].first_api_version <= self.name
 
-_WITH_PREEMPT = _FIRST_TYPES | {EventType.PREEMPT}
-_ALL = frozenset(EventType)
 
 VERSIONS: dict[str, ApiVersion] = {
     row.name: row
     for row in (
         ApiVersion(name="2017-03-01", leading_underscore=True, iso_times=True),
         ApiVersion(name="2017-08-01"),
-        ApiVersion(name="2017-11-01", types=_WITH_PREEMPT),
-        ApiVersion(name="2019-01-01", types=_ALL),
-        ApiVersion(name="2019-04-01", types=_ALL, description=True),
-        ApiVersion(name="2019-08-01", types=_ALL, description=True, source=True),
-        ApiVersion(name="2020-07-01", types=_ALL, description=True, source=True, duration=True),
+        ApiVersion(name="2017-11-01"),
+        ApiVersion(name="2019-01-01"),
+        ApiVersion(name="2019-04-01", description=True),
+        ApiVersion(name="2019-08-01", description=True, source=True),
+        ApiVersion(name="2020-07-01", description=True, source=True, duration=True),
     )
 }
 NEWEST = list(VERSIONS)[-1]
@@ -71,7 +70,7 @@ def visible(events: Iterable[Event]) -> list[Event]:
 
 def render(scope: Scope, events: Iterable[Event], version: ApiVersion) -> bytes:
     """The scope's document in one version, exactly as it goes over the wire."""
-    shown = [_render_event(scope, e, version) for e in visible(events) if e.type in version.types]
+    shown = [_render_event(scope, e, version) for e in visible(events) if version.shows(e.type)]
     document = {"DocumentIncarnation": scope.incarnation, "Events": shown}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 

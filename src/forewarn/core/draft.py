@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import visible
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
@@ -19,14 +20,12 @@ from forewarn.core.model import (
     Actor,
     Approval,
     AuditEntry,
-    Change,
     Event,
     Machine,
     Maintenance,
     Order,
     OrderState,
     Scope,
-    Snapshot,
     Status,
 )
 

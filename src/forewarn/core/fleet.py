@@ -6,31 +6,24 @@ of files on disk: it is handed text.
 
 import json
 import tomllib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from forewarn.core.durations import duration_text, parse_duration
-from forewarn.core.errors import Invalid, InvalidFleet, MachineBusy, Refused
+from forewarn.core.errors import Invalid, InvalidFleet
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
-    OPEN,
-    Actor,
     ApprovalMode,
-    AuditEntry,
-    Change,
     EventType,
     Machine,
     Scope,
     ScopeKind,
-    Snapshot,
 )
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
-MAX_AUDIT_LINES = 1_000
 SCOPE_KEYS = (
     "name",
     "kind",
@@ -50,8 +43,15 @@ MACHINE_KEYS = (
     "interface",
     "instance_id",
 )
-_SETTINGS = ("kind", "approval", "approve_user_events", "max_user_operations", "terminate_notice_s", "minimum_notice_s")
-_PLACEMENT = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
+SCOPE_SETTINGS = (
+    "kind",
+    "approval",
+    "approve_user_events",
+    "max_user_operations",
+    "terminate_notice_s",
+    "minimum_notice_s",
+)
+MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -191,7 +191,7 @@ def _duration(value: object, key: str) -> int:
 
 def _check_whole(fleet: Fleet, places: Mapping[tuple[str, str], str], source: str) -> None:
     """What no single table can tell."""
-    _check_identities(fleet.machines.values(), lambda machine: places[machine.key])
+    check_identities(fleet.machines.values(), lambda machine: places[machine.key])
     members = Counter(machine.scope for machine in fleet.machines.values())
     for name, scope in fleet.scopes.items():
         if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
@@ -205,7 +205,7 @@ def _check_whole(fleet: Fleet, places: Mapping[tuple[str, str], str], source: st
             )
 
 
-def _check_identities(machines: Iterable[Machine], place: Callable[[Machine], str]) -> None:
+def check_identities(machines: Iterable[Machine], place: Callable[[Machine], str]) -> None:
     """A caller must be one machine: no (interface, address) pair and no instance id twice."""
     taken: dict[object, Machine] = {}
     for machine in machines:
@@ -251,10 +251,10 @@ def fleet_text(fleet: Fleet) -> str:
     tables = []
     for scope in fleet.scopes.values():
         head = ["[[scopes]]", f"name = {_quoted(scope.name)}", f"kind = {_quoted(scope.kind)}"]
-        tables.append(head + _changed_lines(scope, Scope(name=scope.name, kind=scope.kind), _SETTINGS))
+        tables.append(head + _changed_lines(scope, Scope(name=scope.name, kind=scope.kind), SCOPE_SETTINGS))
     for machine in fleet.machines.values():
         head = ["[[machines]]", f"scope = {_quoted(machine.scope)}", f"name = {_quoted(machine.name)}"]
-        tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), _PLACEMENT))
+        tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), MACHINE_SETTINGS))
     return "\n\n".join("\n".join(lines) for lines in tables) + "\n" if tables else ""
 
 
@@ -281,151 +281,3 @@ def _toml(key: str, value: object) -> str:
 def _quoted(text: str) -> str:
     """A JSON string is a TOML basic string."""
     return json.dumps(text)
-
-
-# -- the difference
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What applying a fleet would do; the scopes and machines are those to write."""
-
-    scopes: tuple[Scope, ...] = ()
-    machines: tuple[Machine, ...] = ()
-    removed_scopes: tuple[str, ...] = ()
-    removed_machines: tuple[tuple[str, str], ...] = ()
-    lines: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
-
-    @property
-    def touched(self) -> tuple[str, ...]:
-        """The scopes whose version it must see unchanged."""
-        names = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
-        return tuple(sorted(names | {scope for scope, _ in self.removed_machines}))
-
-
-def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Difference:
-    """What must change for the fleet to be as stated; with `prune`, what is not stated goes."""
-    lines: list[str] = []
-    scopes = []
-    for name, scope in wanted.scopes.items():
-        known = current.scopes.get(name)
-        merged = scope if known is None else replace(known, **{key: getattr(scope, key) for key in _SETTINGS})
-        if merged != known:
-            scopes.append(merged)
-            lines.append(_line(f"scope {name}", f" ({scope.kind})", known, scope, _SETTINGS))
-    machines = []
-    for key, machine in wanted.machines.items():
-        if machine != current.machines.get(key):
-            machines.append(machine)
-            lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, _PLACEMENT))
-    gone = [key for key in current.machines if prune and key not in wanted.machines]
-    gone_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
-    lines += [f"- machine {scope}/{name}" for scope, name in gone] + [f"- scope {name}" for name in gone_scopes]
-    after = {key: m for key, m in current.machines.items() if key not in set(gone)} | dict(wanted.machines)
-    _check_identities(after.values(), lambda machine: f"machine {machine}")
-    _check_members(after.values(), {**current.scopes, **wanted.scopes})
-    warnings = _spanning_hosts(after.values()) if machines else ()
-    return Difference(tuple(scopes), tuple(machines), tuple(gone_scopes), tuple(gone), tuple(lines), warnings)
-
-
-def _line(what: str, detail: str, known: object | None, wanted: object, keys: Iterable[str]) -> str:
-    if known is None:
-        return f"+ {what}{detail}"
-    changes = [
-        f"{key.removesuffix('_s')} {_shown(key, getattr(known, key))} -> {_shown(key, getattr(wanted, key))}"
-        for key in keys
-        if getattr(known, key) != getattr(wanted, key)
-    ]
-    return f"~ {what}: {', '.join(changes)}"
-
-
-def _shown(key: str, value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} {duration_text(v)}" for k, v in sorted(value.items())) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(value) + "]"
-    if key.endswith("_s") and isinstance(value, int):
-        return duration_text(value)
-    return str(value).lower() if isinstance(value, bool) else (str(value) or '""')
-
-
-def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
-    members = Counter(machine.scope for machine in machines)
-    for name, count in members.items():
-        if scopes[name].kind is ScopeKind.STANDALONE and count > 1:
-            raise InvalidFleet(f"scope {name}: kind: standalone means one machine, and {count} would be in it")
-        if count > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(f"scope {name}: {count} machines: at most {MAX_MACHINES_PER_SCOPE} share a document")
-
-
-def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
-    """A host that spans update domains of one scope is legal, and maintenance of it takes several waves."""
-    domains: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for machine in machines:
-        if machine.host:
-            domains[machine.host, machine.scope].add(machine.update_domain)
-    return tuple(
-        f"host {host} carries update domains {', '.join(map(str, sorted(found)))} of scope {scope}:"
-        f" maintenance of it takes {len(found)} waves"
-        for (host, scope), found in sorted(domains.items())
-        if len(found) > 1
-    )
-
-
-def apply_difference(
-    snapshot: Snapshot, diff: Difference, *, versions: Mapping[str, int], now: datetime, actor: Actor
-) -> Change:
-    """The change that makes it so. `versions` are those the difference was computed from."""
-    _refuse_open(snapshot, diff)
-    written = {scope.name: scope for scope in diff.scopes}
-    for name in diff.touched:
-        if name not in written and name not in diff.removed_scopes:
-            written[name] = snapshot.scopes[name]
-    lines = diff.lines[:MAX_AUDIT_LINES]
-    if len(diff.lines) > MAX_AUDIT_LINES:
-        lines = (*lines, f"and {len(diff.lines) - MAX_AUDIT_LINES} more")
-    audit = [AuditEntry(at=now, who=actor.name, origin=actor.origin, action="fleet changed", detail=d) for d in lines]
-    return Change(
-        at=now,
-        expect=tuple((name, versions.get(name, 0)) for name in diff.touched),
-        scopes=tuple(_moved_on(snapshot, scope, now) for scope in written.values()),
-        removed_scopes=diff.removed_scopes,
-        machines=diff.machines,
-        removed_machines=diff.removed_machines,
-        audit=tuple(audit),
-    )
-
-
-def _moved_on(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:
-    known = snapshot.scopes.get(scope.name)
-    return replace(scope, changed=now if known is None or known.changed is None else max(now, known.changed))
-
-
-def _refuse_open(snapshot: Snapshot, diff: Difference) -> None:
-    """Machines with open events cannot be removed or moved, and their scope can neither go nor change its kind."""
-    told = {event.scope: event for event in snapshot.events.values() if event.status in OPEN}
-    for name in diff.removed_scopes:
-        if name in told:
-            raise Refused(f"scope {name} has open event {told[name].id}: cancel it or wait for its end")
-    for scope in diff.scopes:
-        # The kind shows in the oldest version of the document.
-        if scope.name in told and snapshot.scopes[scope.name].kind is not scope.kind:
-            raise Refused(
-                f"scope {scope.name} has open event {told[scope.name].id}: its kind cannot change before that ends"
-            )
-    busy = {
-        (event.scope, name): event
-        for event in snapshot.events.values()
-        if event.status in OPEN
-        for name in event.resources
-    }
-    for key in diff.removed_machines:
-        if key in busy:
-            raise MachineBusy(f"machine {'/'.join(key)} is in open event {busy[key].id}: cancel it or wait for its end")
-    for machine in diff.machines:
-        event = busy.get(machine.key)
-        if event is not None and machine.update_domain != event.update_domain:
-            raise MachineBusy(
-                f"machine {machine} is in open event {event.id}: its update domain cannot change before that ends"
-            )

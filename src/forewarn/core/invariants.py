@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.model import (
     ENDED,
@@ -19,7 +20,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     OrderState,
-    Snapshot,
     Status,
 )
 
@@ -44,7 +44,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     started = [e for e in moved if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)
-    _check_told(after, started)
+    _check_visible_long_enough(after, started)
     _check_trusted(before, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
     _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
@@ -141,19 +141,20 @@ def _check_start(after: Snapshot, event: Event) -> None:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
 
-def _check_told(after: Snapshot, started: Iterable[Event]) -> None:
+def _check_visible_long_enough(after: Snapshot, started: Iterable[Event]) -> None:
     """2. What nobody approved starts when guests could see it for the minimum notice, whatever was published."""
     for event in started:
         go = event.born_approved or not event.needs_approval or _has_go(event)
         maintenance = after.maintenances[event.maintenance_id]
-        if not go and event.started is not None and not _told_long_enough(maintenance, event, event.started):
+        if not go and event.started is not None and not _visible_long_enough(maintenance, event, event.started):
             raise _broken(2, f"event {event.id} would start before guests could see it for its minimum notice")
 
 
-def _told_long_enough(maintenance: Maintenance, event: Event, now: datetime) -> bool:
+def _visible_long_enough(maintenance: Maintenance, event: Event, now: datetime) -> bool:
     if not event.minimum_notice_s:
         return True
-    return maintenance.told is not None and now - maintenance.told >= timedelta(seconds=event.minimum_notice_s)
+    observed = maintenance.observed_published_at
+    return observed is not None and now - observed >= timedelta(seconds=event.minimum_notice_s)
 
 
 def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
@@ -268,7 +269,7 @@ def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datet
         and (
             not e.needs_approval
             or _has_go(e)
-            or ((e.not_before or now) <= now and _told_long_enough(maintenance, e, now))
+            or ((e.not_before or now) <= now and _visible_long_enough(maintenance, e, now))
         )
         for e in live
     )

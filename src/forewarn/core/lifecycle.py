@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import (
     IllegalTransition,
@@ -18,22 +19,18 @@ from forewarn.core.errors import (
     Refused,
     TooManyUserOperations,
 )
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     OPEN,
     UNSTARTED,
     Actor,
     Approval,
     ApprovalMode,
-    AuditEntry,
-    Change,
     Event,
-    EventType,
-    Hold,
     Maintenance,
+    MaintenanceRequest,
     Order,
-    Request,
     Scope,
-    Snapshot,
     Source,
     Status,
 )
@@ -42,8 +39,6 @@ from forewarn.core.transitions import OrderVerb, Verb, after, order_after
 from forewarn.core.waiting import order_failed
 
 MAX_NOTED_OUTPUT = 4_000
-# Two nodes that measure one jump differ by the steps that are too small to hold anything.
-SAME_JUMP_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class Outcome:
 
 def submit(
     snapshot: Snapshot,
-    request: Request,
+    request: MaintenanceRequest,
     *,
     now: datetime,
     actor: Actor,
@@ -252,7 +247,7 @@ def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor,
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class OrderReport:
     """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's.
 
     `node` says who tells it, if given: one from whom the order was taken over cannot speak for whoever goes on with it.
@@ -264,7 +259,7 @@ class Report:
     node: str = ""
 
 
-def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, actor: Actor) -> Change:
+def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime, actor: Actor) -> Change:
     """Executors are done, one way or the other, all in one change. A failed order leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
     for each in reports:
@@ -272,7 +267,7 @@ def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, acto
     return draft.change()
 
 
-def _report(draft: Draft, told: Report) -> None:
+def _report(draft: Draft, told: OrderReport) -> None:
     order_id, attempt, outcome = told.order_id, told.attempt, told.outcome
     order = _order(draft, order_id)
     event = draft.events[order_id]
@@ -306,7 +301,7 @@ def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str
 def _complete(draft: Draft, event: Event, reason: str) -> None:
     draft.put(replace(event, status=after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event completed", event=draft.events[event.id])
-    if event.type is EventType.TERMINATE:
+    if EVENT_TYPES[event.type].removes_machines:
         for name in event.resources:
             draft.remove_machine((event.scope, name))
         left = {name for scope, name in draft.machines if scope == event.scope}
@@ -328,34 +323,6 @@ def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: in
 
 def _lies_within(draft: Draft, maintenance_id: str) -> bool:
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
-
-
-# -- a clock that jumped
-
-
-def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime) -> Change:
-    """From here on, what time alone would let start waits for an operator; unless one has confirmed this very jump.
-
-    `since` is what the clock said when it was last looked at: a node that was cut off for a while notices later than others.
-    """
-    known = snapshot.confirmed
-    if known is not None and known.confirmed is not None:
-        # They looked before it jumped, they see no less than was confirmed, and little more than that is left to explain.
-        during = since <= known.trusted and known.confirmed <= now
-        if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
-            return Change(at=now)
-    detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
-    noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
-    return Change(at=now, hold=hold, audit=(noted,))
-
-
-def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
-    """An operator has looked: the clock is right, and what is due by it may start."""
-    if snapshot.hold is None:
-        raise Refused("the clock is not held: there is nothing to confirm")
-    detail = f"it had jumped by {snapshot.hold.jumped_s} s"
-    noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
-    return Change(at=now, releases_hold=snapshot.hold, audit=(noted,))
 
 
 # -- enabling

@@ -13,6 +13,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from forewarn.core.errors import Invalid
+from forewarn.core.event_types import EVENT_TYPES, TERMINATE_NOTICE_RANGE_S
+from forewarn.core.event_types import EventType as EventType
+from forewarn.core.event_types import ScopeKind as ScopeKind
+from forewarn.core.event_types import Source as Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -25,21 +29,6 @@ MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
-
-
-class EventType(StrEnum):
-    """What the event does to a machine."""
-
-    FREEZE = "Freeze"
-    REBOOT = "Reboot"
-    REDEPLOY = "Redeploy"
-    PREEMPT = "Preempt"
-    TERMINATE = "Terminate"
-
-
-class Source(StrEnum):
-    PLATFORM = "Platform"
-    USER = "User"
 
 
 class Status(StrEnum):
@@ -57,13 +46,6 @@ VISIBLE = frozenset({Status.SCHEDULED, Status.STARTED})
 UNSTARTED = frozenset({Status.PLANNED, Status.SCHEDULED})
 OPEN = UNSTARTED | VISIBLE
 ENDED = frozenset(Status) - OPEN
-
-
-class ScopeKind(StrEnum):
-    CLOUD_SERVICE = "cloud-service"
-    AVAILABILITY_SET = "availability-set"
-    PLACEMENT_GROUP = "placement-group"
-    STANDALONE = "standalone"
 
 
 class ApprovalMode(StrEnum):
@@ -102,17 +84,6 @@ class Role(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     OWNER = "owner"
-
-
-# "Each event is scheduled a minimum amount of time in the future based on the event type."
-MINIMUM_NOTICE_S: Mapping[EventType, int] = {
-    EventType.FREEZE: 900,
-    EventType.REBOOT: 900,
-    EventType.REDEPLOY: 600,
-    EventType.PREEMPT: 30,
-    EventType.TERMINATE: 300,
-}
-TERMINATE_NOTICE_RANGE_S = (300, 900)
 
 
 def require(condition: bool, message: str) -> None:
@@ -194,7 +165,7 @@ class Scope:
     approval: ApprovalMode = ApprovalMode.ANY
     approve_user_events: bool = False
     max_user_operations: int = 0
-    terminate_notice_s: int = MINIMUM_NOTICE_S[EventType.TERMINATE]
+    terminate_notice_s: int = TERMINATE_NOTICE_RANGE_S[0]
     minimum_notice_s: Mapping[EventType, int] = field(default_factory=dict)
     enabled: bool = False
     epoch: int = 0
@@ -214,11 +185,11 @@ class Scope:
             f"terminate_notice is {self.terminate_notice_s}s: it must lie between 5m and 15m",
         )
         for type_, seconds in self.minimum_notice_s.items():
+            rules, floor_s = EVENT_TYPES[type_], EVENT_TYPES[type_].minimum_notice_s
             require(
-                type_ is not EventType.TERMINATE,
-                "minimum_notice does not take Terminate: set terminate_notice instead",
+                not rules.own_notice_setting,
+                f"minimum_notice does not take {type_}: set {rules.own_notice_setting} instead",
             )
-            floor_s = MINIMUM_NOTICE_S[type_]
             require(
                 floor_s <= seconds <= MAX_NOTICE_S,
                 f"minimum_notice of {type_} is {seconds}s: it can only be raised above the protocol's {floor_s}s,"
@@ -227,9 +198,10 @@ class Scope:
 
     def notice_s(self, type_: EventType) -> int:
         """The minimum notice this scope is due when it is enabled."""
-        if type_ is EventType.TERMINATE:
-            return self.terminate_notice_s
-        return self.minimum_notice_s.get(type_, MINIMUM_NOTICE_S[type_])
+        rules = EVENT_TYPES[type_]
+        if rules.own_notice_setting:
+            return int(getattr(self, f"{rules.own_notice_setting}_s"))
+        return self.minimum_notice_s.get(type_, rules.minimum_notice_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,15 +248,15 @@ class Event:
     @property
     def one_domain_at_a_time(self) -> bool:
         """Whether the update-domain rule binds it: "Platform Freeze/Reboot/Redeploy without emergency"."""
-        rolling = self.type in (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
-        return self.source is Source.PLATFORM and rolling and not self.emergency
+        rules = EVENT_TYPES[self.type]
+        return rules.one_domain_at_a_time and self.source is Source.PLATFORM and not self.emergency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it.
 
-    `told` is when a tick first found its current wave saved as published: from then on at the latest guests could see it.
+    `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
     """
 
     id: str
@@ -302,7 +274,7 @@ class Maintenance:
     cancelled: bool = False
     status: MaintenanceStatus = MaintenanceStatus.PLANNED
     wake_at: datetime | None = None
-    told: datetime | None = None
+    observed_published_at: datetime | None = None
     version: int = 0
     ended: datetime | None = None
 
@@ -414,8 +386,13 @@ class Targets:
         )
 
 
+def _check_source(type_: EventType, source: Source) -> None:
+    allowed = [known for known, rules in EVENT_TYPES.items() if source in rules.sources]
+    require(type_ in allowed, f"a {source} event can be of type {' or '.join(allowed)}, not {type_}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MaintenanceRequest:
     """A maintenance as an operator asks for it."""
 
     type: EventType
@@ -434,15 +411,12 @@ class Request:
             -1 <= self.duration_s <= MAX_DURATION_S,
             f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",
         )
-        if self.source is Source.USER:
-            require(
-                self.type in (EventType.REBOOT, EventType.REDEPLOY),
-                f"a user can ask for Reboot (restart) or Redeploy, not {self.type}",
-            )
+        _check_source(self.type, self.source)
         if self.emergency:
+            allowed = [type_ for type_, rules in EVENT_TYPES.items() if rules.may_be_emergency]
             require(
-                self.source is Source.PLATFORM and self.type not in (EventType.PREEMPT, EventType.TERMINATE),
-                "an emergency is a Platform Freeze, Reboot or Redeploy",
+                self.source is Source.PLATFORM and self.type in allowed,
+                f"an emergency must be a Platform event of type {' or '.join(allowed)}, not {self.source} {self.type}",
             )
             require(
                 self.not_before is None and self.earliest is None,
@@ -453,72 +427,3 @@ class Request:
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The scopes concerned, their open events with approvals and orders, and the maintenances these belong to, whole.
-
-    A maintenance may reach into scopes that are not concerned: those events are there to be read, not changed.
-    Machines are there only where they were asked for. `hold` is one that nobody has confirmed; the last that somebody has
-    is `confirmed`, until there is another.
-    """
-
-    scopes: Mapping[str, Scope] = field(default_factory=dict)
-    machines: Mapping[tuple[str, str], Machine] = field(default_factory=dict)
-    maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
-    events: Mapping[str, Event] = field(default_factory=dict)
-    orders: Mapping[str, Order] = field(default_factory=dict)
-    hold: Hold | None = None
-    confirmed: Hold | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One decision, saved whole or not at all.
-
-    `expect` names every scope the decision relied on and the version it must still have (0: it must not exist). Scopes
-    and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
-    look at again because of this change. Approvals rely on no version: any number may be recorded at once. Tokens are added
-    and removed, never updated; a receipt that is already there makes the whole change a conflict. Of two holds the earlier
-    counts; one that is released must be the one that was looked at, and wakes every open maintenance.
-    """
-
-    at: datetime
-    expect: tuple[tuple[str, int], ...] = ()
-    scopes: tuple[Scope, ...] = ()
-    removed_scopes: tuple[str, ...] = ()
-    machines: tuple[Machine, ...] = ()
-    removed_machines: tuple[tuple[str, str], ...] = ()
-    maintenances: tuple[Maintenance, ...] = ()
-    events: tuple[Event, ...] = ()
-    approvals: tuple[Approval, ...] = ()
-    orders: tuple[Order, ...] = ()
-    wakes: tuple[str, ...] = ()
-    audit: tuple[AuditEntry, ...] = ()
-    tokens: tuple[Token, ...] = ()
-    removed_tokens: tuple[str, ...] = ()
-    receipts: tuple[Receipt, ...] = ()
-    hold: Hold | None = None
-    releases_hold: Hold | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Nothing to save: the request was a repetition."""
-        return not (
-            self.scopes
-            or self.removed_scopes
-            or self.machines
-            or self.removed_machines
-            or self.maintenances
-            or self.events
-            or self.approvals
-            or self.orders
-            or self.wakes
-            or self.audit
-            or self.tokens
-            or self.removed_tokens
-            or self.receipts
-            or self.hold
-            or self.releases_hold
-        )

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     MAX_MACHINES_PER_MAINTENANCE,
     Event,
-    EventType,
     Machine,
     Maintenance,
-    Request,
+    MaintenanceRequest,
     Scope,
-    ScopeKind,
-    Snapshot,
     Source,
     Targets,
 )
@@ -52,11 +51,11 @@ def resolve(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> li
 
 
 def plan(
-    snapshot: Snapshot, request: Request, *, now: datetime, created_by: str, new_id: Callable[[], str]
+    snapshot: Snapshot, request: MaintenanceRequest, *, now: datetime, created_by: str, new_id: Callable[[], str]
 ) -> tuple[Maintenance, list[Event]]:
     """The maintenance and all its events, every id fixed, all of them Planned."""
     machines = resolve(request.targets, snapshot.machines)
-    _refuse_terminate_elsewhere(request, machines, snapshot.scopes)
+    _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(
         id=new_id(),
         type=request.type,
@@ -94,13 +93,13 @@ def plan(
     return maintenance, events
 
 
-def _waves(request: Request, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
+def _waves(request: MaintenanceRequest, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
     """(wave number, the machines of one event), in order.
 
     "One platform event per (scope, update domain) of the targets. Wave k holds the k-th targeted update domain
     (ascending) of every targeted scope." User events, Preempt and Terminate: one event per machine, one wave.
     """
-    if request.source is Source.USER or request.type in (EventType.PREEMPT, EventType.TERMINATE):
+    if request.source is Source.USER or EVENT_TYPES[request.type].one_event_per_machine:
         return [(1, [m]) for m in sorted(machines, key=lambda m: m.key)]
     domains: dict[str, dict[int, list[Machine]]] = defaultdict(lambda: defaultdict(list))
     for machine in machines:
@@ -115,14 +114,16 @@ def _waves(request: Request, machines: Iterable[Machine]) -> list[tuple[int, lis
     )
 
 
-def _refuse_terminate_elsewhere(request: Request, machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
-    if request.type is not EventType.TERMINATE:
-        return
+def _refuse_other_scope_kinds(
+    request: MaintenanceRequest, machines: Iterable[Machine], scopes: Mapping[str, Scope]
+) -> None:
+    allowed = EVENT_TYPES[request.type].scope_kinds
     for machine in machines:
         kind = scopes[machine.scope].kind
-        if kind is not ScopeKind.PLACEMENT_GROUP:
+        if kind not in allowed:
             raise Refused(
-                f"{machine} cannot be terminated: its scope's kind is {kind}, and Terminate needs placement-group"
+                f"{request.type} needs a scope of kind {' or '.join(sorted(allowed))}:"
+                f" machine {machine} is in a scope of kind {kind}"
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
+from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
 from forewarn.core.model import (
@@ -21,7 +22,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     OrderState,
-    Snapshot,
     Status,
 )
 
@@ -142,9 +142,9 @@ def notice_over(maintenance: Maintenance, event: Event) -> datetime | None:
     """
     if event.not_before is None or not event.minimum_notice_s:
         return event.not_before
-    if maintenance.told is None:
+    if maintenance.observed_published_at is None:
         return None
-    return max(event.not_before, maintenance.told + timedelta(seconds=event.minimum_notice_s))
+    return max(event.not_before, maintenance.observed_published_at + timedelta(seconds=event.minimum_notice_s))
 
 
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:

@@ -8,8 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Change, Event, Order
+from forewarn.core.change import Change
+from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.model import Event, Order
 from forewarn.executors.settings import NoSettings
 
 
@@ -79,7 +80,7 @@ class Executor:
     def watch(self, work: Work) -> None:
         """Wait for work for which `status` returned RUNNING; `reports` returns its end."""
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         """Return the orders that have ended since the last call; called at least once a second."""
         del now
         return []
@@ -88,7 +89,7 @@ class Executor:
         """Return when, on the service clock, the next report is due; None if that is not known."""
         return None
 
-    def report_saved(self, report: Report) -> None:
+    def report_saved(self, report: OrderReport) -> None:
         """Forget the order: its report is saved, and nobody will ask for its `status` again."""
 
     def tidy(self, running: Collection[Work]) -> None:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, InvalidSettings
-from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Change
+from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.runner import boot_id, save
 from forewarn.executors.settings import parse_duration, read_words, setting, whole_number
@@ -75,7 +75,7 @@ class CommandExecutor(Executor):
         self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
         self._parallel = parallel
         self._watched: set[tuple[str, int]] = set()
-        self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
         self._nudge: Callable[[], None] = lambda: None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Another node of this machine may share the folder: `tidy` must not remove the orders it takes from here on.
@@ -124,7 +124,7 @@ class CommandExecutor(Executor):
     def watch(self, work: Work) -> None:
         self._await_in_thread(work, None)
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         del now
         ended = []
         while not self._ended.empty():
@@ -132,7 +132,7 @@ class CommandExecutor(Executor):
         self._watched -= {(report.order_id, report.attempt or 0) for report in ended}
         return ended
 
-    def report_saved(self, report: Report) -> None:
+    def report_saved(self, report: OrderReport) -> None:
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
     def tidy(self, running: Collection[Work]) -> None:
@@ -181,7 +181,7 @@ class CommandExecutor(Executor):
         try:
             lock = os.open(folder / "lock", os.O_RDWR)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_SH)
             finally:
                 os.close(lock)
             if runner is not None:
@@ -189,7 +189,7 @@ class CommandExecutor(Executor):
             outcome = _result(folder) or _LOST
         except (OSError, ValueError) as error:
             outcome = Outcome(ok=False, reason=f"its result cannot be read: {error}")
-        self._ended.put(Report(work.order.id, work.order.attempt, outcome))
+        self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
         self._nudge()
 
 
@@ -202,12 +202,13 @@ def _may_have_run(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> bool:
+    """Whether its runner lives. A shared lock is tried: another node that looks at the same moment is no runner."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -7,6 +7,7 @@ restarted service can tell work that goes on from work that died. Called as `pyt
 import errno
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_OUTPUT_BYTES = 64 * 1024
+READ_BYTES = 65_536
+# As much as a pipe can hold: what a command leaves there when it ends.
+MAX_LAST_READS = 1024 * 1024 // READ_BYTES
 GRACE_S = 5.0
 SAVE_TRIES = 600
 SAVE_AGAIN_S = 1.0
@@ -73,8 +77,8 @@ def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    tail = bytearray()
-    reader = threading.Thread(target=read_tail, args=(process, tail), daemon=True)
+    tail, reading = bytearray(), threading.Lock()
+    reader = threading.Thread(target=read_tail, args=(process, tail, reading), daemon=True)
     reader.start()
     threading.Thread(target=feed, args=(process, stdin.encode()), daemon=True).start()
     try:
@@ -83,8 +87,9 @@ def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_
     except subprocess.TimeoutExpired:
         stop(process)
         code, reason = -1, f"stopped after its time limit of {time_limit_s:g} s"
-    # A grandchild may keep the pipe open; its output is not waited for.
+    # A grandchild may keep the pipe open; its output is not waited for. What the command wrote is there.
     reader.join(timeout=1.0)
+    read_the_rest(process, tail, reading)
     return {"ok": code == 0, "reason": reason, "output": bytes(tail).decode("utf-8", errors="replace")}
 
 
@@ -92,12 +97,38 @@ def ended_badly(code: int) -> str:
     return f"exit code {code}" if code > 0 else f"killed by signal {-code}"
 
 
-def read_tail(process: "subprocess.Popen[bytes]", tail: bytearray) -> None:
+def read_tail(process: "subprocess.Popen[bytes]", tail: bytearray, reading: threading.Lock) -> None:
     """Keep the last of the output, and keep reading, so that a chatty command never blocks."""
     assert process.stdout is not None  # noqa: S101 - Popen was given PIPE
-    while chunk := os.read(process.stdout.fileno(), 65_536):
-        tail += chunk
-        del tail[:-MAX_OUTPUT_BYTES]
+    goes_on = True
+    while goes_on:
+        wait_for_output(process.stdout.fileno())
+        with reading:
+            goes_on = read_some(process.stdout.fileno(), tail)
+
+
+def read_the_rest(process: "subprocess.Popen[bytes]", tail: bytearray, reading: threading.Lock) -> None:
+    """Take what the command left in the pipe, should the machine have been too busy for the reader."""
+    assert process.stdout is not None  # noqa: S101 - Popen was given PIPE
+    with reading:
+        for _ in range(MAX_LAST_READS):
+            if not wait_for_output(process.stdout.fileno(), 0) or not read_some(process.stdout.fileno(), tail):
+                return
+
+
+def wait_for_output(pipe: int, within_ms: "int | None" = None) -> bool:
+    """Return whether there is something to read, or the end of it."""
+    polled = select.poll()
+    polled.register(pipe, select.POLLIN)
+    return bool(polled.poll(within_ms))
+
+
+def read_some(pipe: int, tail: bytearray) -> bool:
+    """Return whether more may come."""
+    chunk = os.read(pipe, READ_BYTES)
+    tail += chunk
+    del tail[:-MAX_OUTPUT_BYTES]
+    return bool(chunk)
 
 
 def feed(process: "subprocess.Popen[bytes]", data: bytes) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Change, EventType, OrderState
+from forewarn.core.change import Change
+from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.model import EventType, OrderState
 from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.settings import parse_duration, read_counts, setting
 
@@ -62,7 +63,7 @@ class SimulatedExecutor(Executor):
         end = (taken + timedelta(seconds=seconds), order.id, order.attempt, order.attempt > failing)
         heapq.heappush(self._ends, end)
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         reports = []
         while self._ends and self._ends[0][0] <= now:
             _, order_id, attempt, ok = heapq.heappop(self._ends)
@@ -70,7 +71,7 @@ class SimulatedExecutor(Executor):
                 self._reported_by_others.remove((order_id, attempt))
                 continue
             outcome = Outcome(ok=ok, reason="simulated" if ok else f"simulated failure of attempt {attempt}")
-            reports.append(Report(order_id, attempt, outcome))
+            reports.append(OrderReport(order_id, attempt, outcome))
         return reports
 
     def next_report(self) -> datetime | None:

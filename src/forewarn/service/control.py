@@ -12,25 +12,26 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.clock_hold import confirm_clock, hold_clock
 from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import Conflict, KeyReused, NotFound, Refused, ServiceError, StoreUnavailable
-from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
-from forewarn.core.lifecycle import Outcome, Report
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fleet import Fleet
+from forewarn.core.fleet_difference import Difference, apply_difference, difference
+from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import (
     OPEN,
     Actor,
     AuditEntry,
-    Change,
     Event,
-    EventType,
     Hold,
     Machine,
     Maintenance,
+    MaintenanceRequest,
     Order,
     Receipt,
-    Request,
     Scope,
-    Snapshot,
     Targets,
     Token,
 )
@@ -199,7 +200,7 @@ class Control:
 
     def submit(
         self,
-        request: Request,
+        request: MaintenanceRequest,
         actor: Actor,
         *,
         once: Once | None = None,
@@ -218,14 +219,16 @@ class Control:
         return ids[-1]
 
     def plan(
-        self, request: Request, actor: Actor, *, look: Callable[[Focus], Snapshot] | None = None
+        self, request: MaintenanceRequest, actor: Actor, *, look: Callable[[Focus], Snapshot] | None = None
     ) -> tuple[str, Snapshot]:
         """What `submit` would do now, and where the fleet would stand then; nothing is saved. `look` reads for the store."""
         snapshot = (look or self._store.snapshot)(_focus_of(request.targets))
         maintenance_id, change = self._submitted(snapshot, request, self._clock.now(), actor)
         return maintenance_id, _applied(snapshot, change)
 
-    def _submitted(self, snapshot: Snapshot, request: Request, now: datetime, actor: Actor) -> tuple[str, Change]:
+    def _submitted(
+        self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
+    ) -> tuple[str, Change]:
         _refuse_unknown_scope(snapshot, request.targets)
         return lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
@@ -325,9 +328,9 @@ class Control:
         return change.orders[0]
 
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
-        self.report_orders([Report(order_id, attempt, outcome)], actor)
+        self.report_orders([OrderReport(order_id, attempt, outcome)], actor)
 
-    def report_orders(self, reports: Sequence[Report], actor: Actor) -> None:
+    def report_orders(self, reports: Sequence[OrderReport], actor: Actor) -> None:
         """The ends of some orders, all in one change, or none."""
         ids = tuple(report.order_id for report in reports)
         moved = tuple(key for report in reports for key in report.outcome.new_hosts or ())
@@ -366,7 +369,7 @@ class Control:
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             if snapshot.hold is not None and snapshot.hold != seen:
                 raise Refused("the clock jumped once more meanwhile: look at it, then confirm it")
-            return lifecycle.confirm_clock(snapshot, now=now, actor=actor)
+            return confirm_clock(snapshot, now=now, actor=actor)
 
         self._decide(Focus(), decide)
 
@@ -379,7 +382,7 @@ class Control:
         jump = self._clock.jump()
         if jump is not None:
             hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
-            change = lifecycle.hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
+            change = hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
             if not change.empty:
                 self._store.apply(change)
                 log.error(
@@ -434,7 +437,7 @@ class Control:
 
         def seeing_machines(snapshot: Snapshot, now: datetime) -> Change:
             named = [snapshot.events[i] for i in focus.events if i in snapshot.events]
-            scopes = tuple({e.scope for e in named if e.type is EventType.TERMINATE})
+            scopes = tuple({e.scope for e in named if EVENT_TYPES[e.type].removes_machines})
             if scopes:
                 snapshot = self._store.snapshot(replace(focus, scopes=scopes, inventory=True))
             return decide(snapshot, now)

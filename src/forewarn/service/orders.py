@@ -15,7 +15,7 @@ from itertools import islice
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState
-from forewarn.executors import Executor, Progress, Report, Work
+from forewarn.executors import Executor, OrderReport, Progress, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import Leases
@@ -59,7 +59,7 @@ class Orders:
         # The name under which reports are saved; empty where no other node could have taken over the order.
         self._reporter = self._taker if shared else ""
         # Reports that are not saved yet: they must survive a store that is away.
-        self._unsaved: deque[Report] = deque()
+        self._unsaved: deque[OrderReport] = deque()
         # Orders that may be ours: the store failed while it saved them, or our lease ended. If they are ours, no other
         # node will hand them to its executor.
         self._doubtful: set[str] = set()
@@ -160,7 +160,7 @@ class Orders:
                 self._unsaved.popleft()
         return done
 
-    def _save_report(self, report: Report) -> Counter[str]:
+    def _save_report(self, report: OrderReport) -> Counter[str]:
         """Save a report unless it came too late: after another attempt, or after an operator resolved the event."""
         done: Counter[str] = Counter()
         try:
@@ -173,7 +173,7 @@ class Orders:
         self._executor.report_saved(report)
         return done
 
-    def _runs_elsewhere(self, report: Report) -> bool:
+    def _runs_elsewhere(self, report: OrderReport) -> bool:
         if not self._shared:
             return False
         with suppress(NotFound):
@@ -186,7 +186,7 @@ class Orders:
         """Continue an order that is ours and that the executor may already have: ask the executor first."""
         status = self._executor.status(work)
         if isinstance(status, Outcome):
-            self._unsaved.append(Report(work.order.id, work.order.attempt, status, self._reporter))
+            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.RUNNING:
             self._executor.watch(work)
         else:
@@ -197,7 +197,7 @@ class Orders:
             self._executor.take(work)
         except OSError as error:
             outcome = Outcome(False, f"the executor could not take it: {error}")
-            self._unsaved.append(Report(work.order.id, work.order.attempt, outcome, self._reporter))
+            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
 
     def _work_of(self, order: Order) -> Work:
         event, _ = self._control.event(order.id)
@@ -206,5 +206,5 @@ class Orders:
         return Work(order, event, {name: m.host for (_, name), m in machines.items()})
 
 
-def _ended(report: Report) -> str:
+def _ended(report: OrderReport) -> str:
     return "finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, Refused, StoreUnavailable
-from forewarn.core.model import Actor, Change, Status
+from forewarn.core.model import Actor, Status
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control

@@ -22,10 +22,10 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
+    MaintenanceRequest,
     OnFailure,
     Order,
     OrderState,
-    Request,
     Source,
     Targets,
 )
@@ -233,7 +233,7 @@ class Emulator:
             update_domain=update_domain,
             hosts=tuple(hosts),
         )
-        request = Request(
+        request = MaintenanceRequest(
             type=_one_of(EventType, type, "type"),
             targets=targets,
             source=_one_of(Source, source, "source"),

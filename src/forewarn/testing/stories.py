@@ -21,9 +21,9 @@ from forewarn.core.model import (
     Actor,
     Event,
     EventType,
+    MaintenanceRequest,
     OnFailure,
     OrderState,
-    Request,
     Source,
     Status,
     Targets,
@@ -156,7 +156,7 @@ class Player:
         machines = tuple(_key(each) for each in targets if "/" in each)
         hosts = tuple(options["host"].split(",")) if "host" in options else ()
         domain = int(options["ud"]) if "ud" in options else None
-        request = Request(
+        request = MaintenanceRequest(
             type=EventType(type_),
             targets=Targets(machines=machines, hosts=hosts, scope=options.get("scope", ""), update_domain=domain),
             source=Source.USER if "user" in flags else Source.PLATFORM,

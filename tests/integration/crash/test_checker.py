@@ -15,10 +15,10 @@ from forewarn.core.model import (
     Event,
     EventType,
     Machine,
+    MaintenanceRequest,
     MaintenanceStatus,
     Order,
     OrderState,
-    Request,
     Scope,
     ScopeKind,
     Status,
@@ -108,7 +108,7 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
     def submit(*machines: str) -> list[Event]:
         targets = Targets(machines=tuple(("shop", name) for name in machines))
-        maintenance_id = control.submit(Request(type=EventType.REBOOT, targets=targets), WHO)
+        maintenance_id = control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=targets), WHO)
         _, events = control.maintenance(maintenance_id)
         recorder.plan(maintenance_id, [e.id for e in events])
         look()

@@ -19,7 +19,18 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, EventType, Machine, Order, OrderState, Request, Scope, ScopeKind, Status, Targets
+from forewarn.core.model import (
+    Actor,
+    EventType,
+    Machine,
+    MaintenanceRequest,
+    Order,
+    OrderState,
+    Scope,
+    ScopeKind,
+    Status,
+    Targets,
+)
 from forewarn.service.clock import SystemClock
 from forewarn.service.control import Control
 from forewarn.store import EventQuery
@@ -60,7 +71,7 @@ class Place:
             control = Control(store, SystemClock(), new_id=lambda: f"ID-{next(ids)}", order_timeout_s=0)
             control.apply_fleet(Fleet(scopes, machines), Actor("test"))
             for name in names:
-                control.submit(Request(type=EventType.FREEZE, targets=Targets(scope=name)), Actor("test"))
+                control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=Targets(scope=name)), Actor("test"))
         (self.folder / "script.sh").write_text(f"cd '{self.folder}'\n{script}")
 
     @contextmanager

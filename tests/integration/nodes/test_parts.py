@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from forewarn.app.server import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.model import Actor, Change, Order, OrderState, Snapshot
+from forewarn.core.model import Actor, Order, OrderState
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.executors import Progress
 from forewarn.service.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
@@ -264,7 +265,7 @@ def test_a_scope_is_idle_only_where_nobody_asked_any_node() -> None:
     documents = Documents(store, service.clock, max_stale_s=20)
     documents.load()
     service.control.listen(documents.heard)
-    attendance = Attendance(documents, service.control, store, disable_after_s=3_600)
+    attendance = LastSeen(documents, service.control, store, disable_after_s=3_600)
     seen_at = service.clock.now() + timedelta(minutes=50)
     store.record_seen([Seen("s-0", "m", seen_at)])
     service.clock.move_to(service.clock.now() + timedelta(minutes=61))

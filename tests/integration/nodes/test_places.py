@@ -14,7 +14,7 @@ from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
 from forewarn.endpoint.documents import Documents
-from forewarn.executors import Progress, Report
+from forewarn.executors import OrderReport, Progress
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest
 from forewarn.service import leases
 from forewarn.service.clock import KeptClock
@@ -170,14 +170,14 @@ def taken_over() -> tuple[Service, Order, Ticker, ScriptedExecutor, Ticker, Scri
 def test_an_event_does_not_end_while_its_work_still_runs(outcome: Outcome) -> None:
     """What a node says of an order that another has taken over does not matter, well or ill; what the other says does."""
     service, begun, first, frozen, second, goes_on = taken_over()
-    frozen.ended = [Report(begun.id, begun.attempt, outcome)]
+    frozen.ended = [OrderReport(begun.id, begun.attempt, outcome)]
     renewed(first)
     event, order = service.control.event(begun.id)
     assert order is not None
     assert (event.status, order.state) == (Status.STARTED, OrderState.RUNNING)
     # What is kept of it may be what the other waits for, at the same place.
     assert frozen.asked == []
-    goes_on.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     second.settle()
     assert service.control.event(begun.id)[0].status is Status.COMPLETED
     assert goes_on.asked == ["settled"]
@@ -186,9 +186,9 @@ def test_an_event_does_not_end_while_its_work_still_runs(outcome: Outcome) -> No
 def test_what_came_too_late_is_tidied() -> None:
     """Where the other has ended it meanwhile, nobody waits for what is kept here."""
     service, begun, first, frozen, second, goes_on = taken_over()
-    goes_on.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     second.settle()
-    frozen.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    frozen.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     renewed(first)
     assert frozen.asked == ["settled"]
     assert order_of(service, begun.id).node == "scripted on b:2"
@@ -306,7 +306,7 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_report_without_a_name_counts_as_ever() -> None:
     """Whoever does the work through the API is no node: the attempt alone says what it is about."""
     service, begun, *_ = taken_over()
-    report = Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
+    report = OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
     with pytest.raises(Exception, match="no longer matters"):
         service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
     service.control.report_orders([report], Actor("test"))

@@ -10,8 +10,9 @@ from itertools import count
 import pytest
 
 from forewarn.app import server
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
-from forewarn.core.model import Actor, Change, EventType, Hold, Machine, Request, Scope, ScopeKind, Targets
+from forewarn.core.model import Actor, EventType, Hold, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
 from forewarn.endpoint import exchange
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
@@ -213,7 +214,7 @@ def test_after_a_conflict_there_is_a_pause(times: int, fails: bool) -> None:
 
     control._pause = pause
     store.times = times
-    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
     asked: list[Callable[[], object]] = [
         lambda: control.submit(request, OPERATOR),
         lambda: control.put_scope(Scope(name="new", kind=ScopeKind.STANDALONE), OPERATOR),

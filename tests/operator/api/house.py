@@ -16,6 +16,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
+from tests.support.waiting import PATIENCE_S
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
@@ -94,7 +95,7 @@ class House:
         else:
             data = json.dumps(body).encode() if body is not None else None
         place = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=10)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, data, {**sent, **(headers or {})})
             answer = connection.getresponse()

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Change, Hold
+from forewarn.core.model import Hold
 from tests.operator.api.house import FLEET, START, House, house
 
 

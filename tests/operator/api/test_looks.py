@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.model import Actor, Change, Snapshot
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.model import Actor
 from forewarn.operator.api import snapshot_cache
 from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control

@@ -10,13 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound
-from forewarn.core.model import (
-    Event,
-    Request,
-    Snapshot,
-    Targets,
-)
+from forewarn.core.model import Event, MaintenanceRequest, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Asking
 from forewarn.operator.api.bodies import Said
@@ -125,7 +121,7 @@ class Api:
         waiting = self.control.waiting(snapshot, [e.id for e in events[part]])
         return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance, events, part)
 
-    def told_plan(self, ask: Ask, request: Request) -> bodies.MaintenanceOut:
+    def told_plan(self, ask: Ask, request: MaintenanceRequest) -> bodies.MaintenanceOut:
         """What would be done, and what of others is in its way now; nothing is saved."""
         maintenance_id, snapshot = self.control.plan(request, ask.who.actor, look=self.looks.at)
         return views.as_plan(self.told_maintenance(ask, maintenance_id, snapshot))

@@ -6,15 +6,11 @@ from typing import Any
 import msgspec
 
 from forewarn.core import fleet
+from forewarn.core.change import Snapshot
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
-from forewarn.core.model import (
-    EventType,
-    Request,
-    Snapshot,
-    Source,
-    Targets,
-)
+from forewarn.core.fleet_difference import Difference
+from forewarn.core.model import EventType, MaintenanceRequest, Source, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import Said
 from forewarn.operator.api.context import (
@@ -132,7 +128,7 @@ def delete_machine(api: Api, ask: Ask) -> Answer:
 def user_event(type_: EventType) -> Callable[[Api, Ask], Answer]:
     def call(api: Api, ask: Ask) -> Answer:
         targets = Targets(machines=((ask.path["scope"], ask.path["name"]),))
-        request = Request(type=type_, targets=targets, source=Source.USER)
+        request = MaintenanceRequest(type=type_, targets=targets, source=Source.USER)
         if ask.query.dry_run:
             return told_ok(api.told_plan(ask, request).waves[0].events[0])
         told: list[bytes] = []
@@ -177,7 +173,7 @@ def post_fleet(api: Api, ask: Ask) -> Answer:
             [views.machine_in(m.scope, m.name, m) for m in stated.machines],
         )
 
-    def answer(diff: fleet.Difference) -> tuple[int, str]:
+    def answer(diff: Difference) -> tuple[int, str]:
         return 200, msgspec.json.encode(views.change_out(diff, dry_run=query.dry_run)).decode()
 
     diff = api.control.apply_fleet(

@@ -9,7 +9,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from forewarn.core.model import Event, Snapshot, Status
+from forewarn.core.change import Snapshot
+from forewarn.core.model import Event, Status
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, Focus, Store
 
@@ -22,7 +23,7 @@ Key = tuple[tuple[str, ...], tuple[str, ...]] | Focus
 def _told(snapshot: Snapshot) -> bool:
     """Whether every wave in it is known to be seen: that it is, is noted without an entry in the audit."""
     return all(
-        snapshot.maintenances[event.maintenance_id].told is not None
+        snapshot.maintenances[event.maintenance_id].observed_published_at is not None
         for event in snapshot.events.values()
         if event.status is Status.SCHEDULED
     )

@@ -8,6 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from forewarn.core import fleet
+from forewarn.core.change import Snapshot
+from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import (
     ENDED,
     AuditEntry,
@@ -18,7 +20,6 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
-    Snapshot,
     Status,
     Token,
 )
@@ -65,7 +66,7 @@ def machine_in(scope: str, name: str, said: bodies.MachineIn) -> Machine:
     return Machine(**{**stated, "addresses": tuple(said.addresses), "scope": scope, "name": name})
 
 
-def change_out(diff: fleet.Difference, *, dry_run: bool) -> bodies.FleetChange:
+def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
     return bodies.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Forbidden, NotFound
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -13,11 +14,10 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     EventType,
+    MaintenanceRequest,
     MaintenanceStatus,
     OrderState,
-    Request,
     Role,
-    Snapshot,
     Source,
     Status,
 )
@@ -58,7 +58,7 @@ class MaintenancesQuery(Paged):
 
 def post_maintenance(api: Api, ask: Ask) -> Answer:
     said: bodies.MaintenanceIn = ask.body
-    request = Request(
+    request = MaintenanceRequest(
         type=said.type,
         targets=api.targets(said.targets),
         source=said.source,
