@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.health import Health
-from forewarn.app.server import Service, _keep_operator_token, _new_place, _node_name
+from forewarn.app.operator_token import keep_operator_token
+from forewarn.app.service import Service, new_folder_name, node_name
 from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
@@ -42,7 +43,7 @@ def test_a_place_is_named_once(tmp_path: Path) -> None:
 
 def test_who_is_alone_at_a_place_knows_it(tmp_path: Path) -> None:
     """While one looks, nobody begins; afterwards both serve it; when the first has ended, the second is alone."""
-    first, second = Place(tmp_path, _new_place), Place(tmp_path, _new_place)
+    first, second = Place(tmp_path, new_folder_name), Place(tmp_path, new_folder_name)
     with first.alone() as alone:
         assert alone
         with pytest.raises(Conflict, match="just starting"), second.alone():
@@ -62,30 +63,30 @@ def test_a_place_with_another_name_is_refused(tmp_path: Path, text: str) -> None
     """Names of nodes are made of it: what is no name says so."""
     (tmp_path / "place").write_text(text)
     with pytest.raises(InvalidSettings, match="does not hold the name of a place"):
-        Place(tmp_path, _new_place)
+        Place(tmp_path, new_folder_name)
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     """With what to do about it."""
     (tmp_path / "place.lock").mkdir()
     with pytest.raises(InvalidSettings, match=r"place\.lock cannot be opened.*--state-dir"):
-        Place(tmp_path, _new_place)
+        Place(tmp_path, new_folder_name)
     (tmp_path / "other" / "place").mkdir(parents=True)
     with pytest.raises(InvalidSettings, match="cannot be read"):
-        Place(tmp_path / "other", _new_place)
+        Place(tmp_path / "other", new_folder_name)
 
 
 def test_a_name_that_was_lost_under_a_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another name would part the node from its orders, and the lock is its own for life: nobody waits for that."""
     monkeypatch.setattr("forewarn.service.state_dir.NAMED_WITHIN_S", 0.05)
-    serves = Place(tmp_path, _new_place)
+    serves = Place(tmp_path, new_folder_name)
     with serves.alone():
         pass
     (tmp_path / "place").unlink()
     with pytest.raises(InvalidSettings, match=r"a node serves .*, and its `place` is gone: stop that node"):
-        Place(tmp_path, _new_place)
+        Place(tmp_path, new_folder_name)
     serves.close()
-    Place(tmp_path, _new_place).close()
+    Place(tmp_path, new_folder_name).close()
 
 
 class ClosedFeed(ScriptedFeed):
@@ -111,11 +112,11 @@ def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
     """Not two of one process even: containers have the same process id, and may have the same host name."""
-    place = Place(tmp_path, _new_place)
-    names = {_node_name(place) for _ in range(100)} | {_node_name(None) for _ in range(100)}
+    place = Place(tmp_path, new_folder_name)
+    names = {node_name(place) for _ in range(100)} | {node_name(None) for _ in range(100)}
     assert len(names) == 200
     assert sum(name.rpartition(":")[0] == place.name for name in names) == 100
-    assert len({_new_place() for _ in range(100)}) == 100
+    assert len({new_folder_name() for _ in range(100)}) == 100
     place.close()
 
 
@@ -277,7 +278,7 @@ def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:
 
 
 def tokens_after_start(service: Service, path: Path) -> list[Token]:
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     return sorted(service.store.tokens(), key=lambda token: token.name)
 
 
@@ -285,7 +286,7 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """It is kept, and replaced where its file is lost; where the environment has one, no other is made."""
     monkeypatch.delenv(ENVIRONMENT_TOKEN, raising=False)
     service = make_service(SharedMemory())
-    service.place = Place(tmp_path, lambda: "here-1")
+    service.state_dir = Place(tmp_path, lambda: "here-1")
     path = tmp_path / "operator.token"
     theirs = Token(id="t", name="operator of there-2", role=Role.OPERATOR, digest=digest("t"), created=START)
     service.control.add_token(theirs, Actor("test"))
@@ -300,7 +301,7 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path.unlink()
     assert tokens_after_start(service, path) == [again, theirs]
     assert not path.exists()
-    service.place.close()
+    service.state_dir.close()
 
 
 def test_a_report_without_a_name_counts_as_ever() -> None:
