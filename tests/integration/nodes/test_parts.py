@@ -334,7 +334,7 @@ def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options
 
 def running_order(service: Service, ticker: Ticker) -> Order:
     event_id = reboot(service)
-    ticker.settle()
+    ticker.cycle_until_idle()
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
@@ -356,16 +356,16 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     holder, other = ticker_on(service, "a:1", first), ticker_on(service, "b:2", second)
     assert not holder.cycle()
     reboot(service)
-    assert not other.settle()
+    assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
     assert second.asked == []
-    assert holder.settle()
+    assert holder.cycle_until_idle()
     holder.leave()
     other.leases.renew_at_s = 0.0
     reboot(service)
-    other.settle()
+    other.cycle_until_idle()
     assert other.leads
-    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).settle()
+    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).cycle_until_idle()
 
 
 @pytest.mark.parametrize("dead, waits", [("a:7", False), ("elsewhere:1", True)])

@@ -130,7 +130,9 @@ def test_who_is_alone_at_its_place_takes_up_what_was_left_there_at_once(alone: b
     begun = running_order(service, ticker_on(service, "a:1", ScriptedExecutor()))
     store.ticks = ""
     reboot(service, "s-1")
-    ticker_on(service, "b:1", ScriptedExecutor()).settle()  # its order is elsewhere, and its lease has not ended
+    ticker_on(
+        service, "b:1", ScriptedExecutor()
+    ).cycle_until_idle()  # its order is elsewhere, and its lease has not ended
     executor = ScriptedExecutor(Progress.RUNNING)
     ticker = ticker_on(service, "a:2", executor, alone=lambda: nullcontext(alone))
     ticker.recover()
@@ -178,7 +180,7 @@ def test_an_event_does_not_end_while_its_work_still_runs(outcome: Outcome) -> No
     # What is kept of it may be what the other waits for, at the same place.
     assert frozen.asked == []
     goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
-    second.settle()
+    second.cycle_until_idle()
     assert service.control.event(begun.id)[0].status is Status.COMPLETED
     assert goes_on.asked == ["settled"]
 
@@ -187,7 +189,7 @@ def test_what_came_too_late_is_tidied() -> None:
     """Where the other has ended it meanwhile, nobody waits for what is kept here."""
     service, begun, first, frozen, second, goes_on = taken_over()
     goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
-    second.settle()
+    second.cycle_until_idle()
     frozen.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     renewed(first)
     assert frozen.asked == ["settled"]
