@@ -50,7 +50,7 @@ from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import check_tls, make_folder, read_private, write_private
 from forewarn.service.settings import Settings, is_postgres, on_loopback, store_path
-from forewarn.service.state_dir import Place
+from forewarn.service.state_dir import StateDir
 from forewarn.store import SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite.store import SqliteStore
@@ -120,14 +120,14 @@ def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
         raise InvalidSettings(f"clock: {error}") from None
 
 
-def _new_place() -> str:
+def _new_state_dir_name() -> str:
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:60] or "host"
     return f"{host}-{secrets.token_hex(4)}"
 
 
-def _node_name(place: Place | None) -> str:
+def _node_name(state_dir: StateDir | None) -> str:
     """Never given twice: containers may share a host's name and have the same process id each."""
-    here = place.name if place is not None else socket.gethostname()
+    here = state_dir.name if state_dir is not None else socket.gethostname()
     return f"{here}:{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -153,7 +153,7 @@ class Service(Node):
         executor = executor_for(settings)
         store = store or open_store(settings)
         shared = store if isinstance(store, SharedStore) and clock is None else None
-        self.place: Place | None = None
+        self.state_dir: StateDir | None = None
         follower: Follower | None = None
         try:
             store.hold()
@@ -163,7 +163,7 @@ class Service(Node):
                 lived = [s.changed for s in store.scopes().values() if s.changed is not None]
                 clock = _clock_of(settings, floor=max(lived, default=None))
             if shared is not None and settings.role != "guest":
-                self.place = Place(settings.state_dir, _new_place)
+                self.state_dir = StateDir(settings.state_dir, _new_state_dir_name)
         except BaseException:
             if follower is not None:
                 follower.close()
@@ -173,14 +173,14 @@ class Service(Node):
             store,
             clock,
             executor,
-            name=node or _node_name(self.place),
+            name=node or _node_name(self.state_dir),
             new_id=new_id,
             order_timeout_s=settings.order_timeout_s,
             retain_history_s=settings.retain_history_s,
             shared=shared,
             follower=follower,
             may_tick=settings.role != "guest",
-            alone=self.place.alone if self.place is not None else lambda: nullcontext(False),
+            alone=self.state_dir.alone if self.state_dir is not None else lambda: nullcontext(False),
             pause=_pause,
             times=times,
         )
@@ -198,8 +198,8 @@ class Service(Node):
     def close(self) -> None:
         self.executor.close()
         self.store.close()
-        if self.place is not None:
-            self.place.close()
+        if self.state_dir is not None:
+            self.state_dir.close()
 
 
 class GuestSide(GuestParts):
@@ -445,11 +445,11 @@ def _keep_operator_token(service: Service, path: Path) -> None:
         if digest(read_private(path)) in {token.digest for token in known}:
             return
     name, actor = "operator", Actor("service", "first start")
-    if service.place is not None:
+    if service.state_dir is not None:
         # Nodes come and go, and their folders with them: each would leave a token with the others for ever.
         if environment_token():
             return
-        name = f"operator of {service.place.name}"
+        name = f"operator of {service.state_dir.name}"
         for lost in [token for token in known if token.name == name]:
             service.control.revoke_token(lost.id, actor)
     secret = secret_text(secrets.token_bytes(SECRET_BYTES))

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from forewarn.app.health import Health
-from forewarn.app.server import Service, _keep_operator_token, _new_place, _node_name
-from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
+from forewarn.app.server import Service, _keep_operator_token, _new_state_dir_name, _node_name
+from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
 from forewarn.endpoint.documents import Documents
@@ -20,72 +19,12 @@ from forewarn.service import leases
 from forewarn.service.clock import KeptClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.settings import Settings
-from forewarn.service.state_dir import Place
+from forewarn.service.state_dir import StateDir
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog
 from tests.endpoint.serving import START
 from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
 from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
-
-# -- a place
-
-
-def test_a_place_is_named_once(tmp_path: Path) -> None:
-    """Whoever comes later finds its name; another folder on the same machine is another place."""
-    names = count(1)
-    places = [Place(tmp_path / folder, lambda: f"here-{next(names)}") for folder in ("a", "a", "b")]
-    assert [place.name for place in places] == ["here-1", "here-1", "here-2"]
-    assert (tmp_path / "a" / "place").stat().st_mode & 0o777 == 0o600
-    for place in places:
-        place.close()
-
-
-def test_who_is_alone_at_a_place_knows_it(tmp_path: Path) -> None:
-    """While one looks, nobody begins; afterwards both serve it; when the first has ended, the second is alone."""
-    first, second = Place(tmp_path, _new_place), Place(tmp_path, _new_place)
-    with first.alone() as alone:
-        assert alone
-        with pytest.raises(Conflict, match="just starting"), second.alone():
-            pass
-    with second.alone() as alone:
-        assert not alone
-    with first.alone() as alone:
-        assert not alone
-    first.close()
-    with second.alone() as alone:
-        assert alone
-    second.close()
-
-
-@pytest.mark.parametrize("text", ["", "two words", "a:b", "x" * 81])
-def test_a_place_with_another_name_is_refused(tmp_path: Path, text: str) -> None:
-    """Names of nodes are made of it: what is no name says so."""
-    (tmp_path / "place").write_text(text)
-    with pytest.raises(InvalidSettings, match="does not hold the name of a place"):
-        Place(tmp_path, _new_place)
-
-
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    """With what to do about it."""
-    (tmp_path / "place.lock").mkdir()
-    with pytest.raises(InvalidSettings, match=r"place\.lock cannot be opened.*--state-dir"):
-        Place(tmp_path, _new_place)
-    (tmp_path / "other" / "place").mkdir(parents=True)
-    with pytest.raises(InvalidSettings, match="cannot be read"):
-        Place(tmp_path / "other", _new_place)
-
-
-def test_a_name_that_was_lost_under_a_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another name would part the node from its orders, and the lock is its own for life: nobody waits for that."""
-    monkeypatch.setattr("forewarn.service.state_dir.NAMED_WITHIN_S", 0.05)
-    serves = Place(tmp_path, _new_place)
-    with serves.alone():
-        pass
-    (tmp_path / "place").unlink()
-    with pytest.raises(InvalidSettings, match=r"a node serves .*, and its `place` is gone: stop that node"):
-        Place(tmp_path, _new_place)
-    serves.close()
-    Place(tmp_path, _new_place).close()
 
 
 class ClosedFeed(ScriptedFeed):
@@ -111,12 +50,12 @@ def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
     """Not two of one process even: containers have the same process id, and may have the same host name."""
-    place = Place(tmp_path, _new_place)
-    names = {_node_name(place) for _ in range(100)} | {_node_name(None) for _ in range(100)}
+    folder = StateDir(tmp_path, _new_state_dir_name)
+    names = {_node_name(folder) for _ in range(100)} | {_node_name(None) for _ in range(100)}
     assert len(names) == 200
-    assert sum(name.rpartition(":")[0] == place.name for name in names) == 100
-    assert len({_new_place() for _ in range(100)}) == 100
-    place.close()
+    assert sum(name.rpartition(":")[0] == folder.name for name in names) == 100
+    assert len({_new_state_dir_name() for _ in range(100)}) == 100
+    folder.close()
 
 
 # -- the orders of those who were here before
@@ -287,7 +226,7 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """It is kept, and replaced where its file is lost; where the environment has one, no other is made."""
     monkeypatch.delenv(ENVIRONMENT_TOKEN, raising=False)
     service = make_service(SharedMemory())
-    service.place = Place(tmp_path, lambda: "here-1")
+    service.state_dir = StateDir(tmp_path, lambda: "here-1")
     path = tmp_path / "operator.token"
     theirs = Token(id="t", name="operator of there-2", role=Role.OPERATOR, digest=digest("t"), created=START)
     service.control.add_token(theirs, Actor("test"))
@@ -302,7 +241,7 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path.unlink()
     assert tokens_after_start(service, path) == [again, theirs]
     assert not path.exists()
-    service.place.close()
+    service.state_dir.close()
 
 
 def test_a_report_without_a_name_counts_as_ever() -> None:
