@@ -183,7 +183,7 @@ def follower_that_is_silent_for(silent_s: Callable[[], float]) -> Follower:
     """Return a follower that heard from its database `silent_s()` seconds ago."""
     clock = KeptClock(lambda: START, monotonic=lambda: 1_000.0)
     follower = Follower(ScriptedFeed(lambda: 1_000.0), clock, monotonic=lambda: 1_000.0 + silent_s())
-    follower.begin()
+    follower.start()
     return follower
 
 
