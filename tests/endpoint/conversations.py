@@ -146,7 +146,7 @@ class Talk(Player):
         if closed:
             self._clients.pop(self._who).socket.close()
         if not self.store.away:
-            self.service.ticker.settle()
+            self.service.ticker.cycle_until_idle()
         return _shown(data, closed=closed)
 
     def left_over(self) -> list[str]:

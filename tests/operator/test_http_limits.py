@@ -84,7 +84,7 @@ def test_over_tls_it_answers_and_in_the_clear_it_does_not(tmp_path: Path, pair: 
         ("tls_cert", None, "cert.pem cannot be read: No such file"),
         ("tls_key", None, "key.pem cannot be read: No such file"),
         ("tls_cert", "nonsense", "cert.pem holds no certificate"),
-        ("tls_key", "nonsense", "key.pem is no key without a password for"),
+        ("tls_key", "nonsense", "key.pem is not the key of"),
     ],
 )
 def test_a_certificate_that_does_not_work_is_said(
@@ -113,7 +113,7 @@ def test_a_key_with_a_password_is_not_asked_for(tmp_path: Path, pair: tuple[Path
     subprocess.run(made, check=True, capture_output=True)
     result = run("serve", *STANDING, "--tls-cert", str(pair[0]), "--tls-key", str(locked), "--operator", "127.0.0.1:0")
     assert result.returncode == 2
-    assert f"tls_key: {locked} is no key without a password" in result.stderr
+    assert f"tls_key: {locked} is not the key of" in result.stderr
 
 
 # -- who is asking
@@ -376,7 +376,7 @@ def test_a_token_that_others_can_read_is_closed(
     path.chmod(0o644)
     keep_operator_token(service, path)
     assert (stat.S_IMODE(path.stat().st_mode), path.read_text()) == (0o600, before)
-    assert "could be read by others (mode 0644)" in caplog.text
+    assert "(mode 0644); its mode is 0600 now" in caplog.text
     assert before.strip() not in caplog.text
 
 

@@ -129,11 +129,11 @@ def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
     def hasty(one: Follower, wait_s: float) -> None:
         news = one._feed.look(one._mark, wait_s)
         one._keep_time(news)
-        one._mark, one._asked_s = news.mark, news.asked_s
-        for hearer in one._hearers:
+        one._mark, one._known_s = news.mark, news.asked_s
+        for hearer in one._listeners:
             hearer(news)
 
-    patch.setattr(Follower, "look", hasty)
+    patch.setattr(Follower, "poll", hasty)
 
 
 def what_is_forgotten_is_not_read(patch: pytest.MonkeyPatch) -> None:
@@ -170,14 +170,14 @@ def a_hold_holds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
-    original = clock._Watched.look
+    original = clock._JumpDetector.observe
 
     def forgiving(watched: Any, reading: datetime, read_s: float | None = None) -> None:
         read_s = watched._boot_s() if read_s is None else read_s
         if watched._at is None or reading > watched._at + timedelta(seconds=read_s - watched._at_s):
             original(watched, reading, read_s)
 
-    patch.setattr(clock._Watched, "look", forgiving)
+    patch.setattr(clock._JumpDetector, "observe", forgiving)
 
 
 def late_readings_count(patch: pytest.MonkeyPatch) -> None:

@@ -267,7 +267,7 @@ class Node:
         follower = self.parts.follower
         assert follower is not None
         try:
-            follower.look(0.0)
+            follower.poll(0.0)
         except StoreUnavailable:
             self._universe.say(f"{self.name} could not look")
         finally:

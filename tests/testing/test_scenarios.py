@@ -193,7 +193,7 @@ def looked(emulator: Emulator, client: Client, *, approves: bool, lefts_s: list[
             lefts_s.append(document.time_left_s(event, document.received_s) or 0.0)
             if approves:
                 client.approve(event)
-    emulator.service.ticker.settle()
+    emulator.service.ticker.cycle_until_idle()
     return document.etag
 
 

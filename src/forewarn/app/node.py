@@ -43,7 +43,7 @@ def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptCloc
     clock = KeptClock(shared.now, times.boot_s, times.monotonic)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
     try:
-        follower.begin()
+        follower.start()
     except BaseException:
         follower.close()
         raise

@@ -28,7 +28,7 @@ from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import make_folder
 from forewarn.service.settings import Settings, is_postgres, store_path
-from forewarn.service.state_dir import Place
+from forewarn.service.state_dir import StateDir
 from forewarn.store import SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.sqlite.store import SqliteStore
@@ -96,7 +96,7 @@ class Service:
         executor = executor_for(settings)
         store = store or open_store(settings)
         shared = store if isinstance(store, SharedStore) and clock is None else None
-        self.state_dir: Place | None = None
+        self.state_dir: StateDir | None = None
         follower: Follower | None = None
         try:
             store.hold()
@@ -106,7 +106,7 @@ class Service:
                 changes = [scope.changed for scope in store.scopes().values() if scope.changed is not None]
                 clock = _clock_of(settings, floor=max(changes, default=None))
             if shared is not None and settings.role != "guest":
-                self.state_dir = Place(settings.state_dir, new_folder_name)
+                self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
         except BaseException:
             if follower is not None:
                 follower.close()
@@ -147,13 +147,13 @@ class Service:
             self.state_dir.close()
 
 
-def new_folder_name() -> str:
+def new_state_dir_name() -> str:
     """Return a name for a state folder: the host's name and something random."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:60] or "host"
     return f"{host}-{secrets.token_hex(4)}"
 
 
-def node_name(state_dir: Place | None) -> str:
+def node_name(state_dir: StateDir | None) -> str:
     """Return a name that no other node has: containers may share a host's name and have equal process ids."""
     where = state_dir.name if state_dir is not None else socket.gethostname()
     return f"{where}:{os.getpid()}-{secrets.token_hex(4)}"

@@ -98,7 +98,7 @@ class Player:
             action = self._action(word)
             lines = list(_call(word, action, arguments, options, tuple(body)))
             if self._ticking and word != "service":
-                self.service.ticker.settle()
+                self.service.ticker.cycle_until_idle()
         except ForewarnError as error:
             lines = [f"error {error.code}: {error}"]
         except (ValueError, KeyError) as error:

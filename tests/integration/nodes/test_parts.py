@@ -69,7 +69,7 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     """A hearer that fails leaves the mark where it was: the next look begins from there."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     failing = [True]
 
     def hear(_: News) -> None:
@@ -78,11 +78,11 @@ def test_what_was_not_taken_in_is_told_again() -> None:
 
     follower.listen(hear)
     with pytest.raises(StoreUnavailable):
-        follower.look(0.0)
+        follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
 
 
@@ -92,10 +92,10 @@ def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
     clock = KeptClock(lambda: START)
     follower = Follower(feed, clock)
     feed.took_s = MAX_READING_S + 1
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) < timedelta(minutes=1)
     feed.took_s = 0.0
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) > timedelta(minutes=1)
 
 
@@ -104,12 +104,12 @@ def test_silence_is_complained_about_after_three_seconds() -> None:
     now_s = 1_000.0
     feed: Feed = ScriptedFeed(monotonic=lambda: now_s)
     follower = Follower(feed, KeptClock(lambda: START, monotonic=lambda: now_s), monotonic=lambda: now_s)
-    follower.begin()
+    follower.start()
     now_s += UNREADY_AFTER_S
     assert follower.complaint() == ""
     now_s += 0.1
     assert "not heard from for 3 s" in follower.complaint()
-    follower.look(0.0)
+    follower.poll(0.0)
     assert follower.complaint() == ""
 
 
@@ -117,15 +117,15 @@ def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here()
     """A look that began before does not count; where none comes the answer is that it is not known."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     waiting = threading.Thread(target=follower.catch_up, args=(PATIENCE_S,), daemon=True)
     waiting.start()
-    until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
+    until(lambda: follower._polled._waiters)  # type: ignore[attr-defined]
     assert waiting.is_alive()
-    follower.look(0.0)
+    follower.poll(0.0)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
-    with pytest.raises(StoreUnavailable, match="ask again"):
+    with pytest.raises(StoreUnavailable, match="try again"):
         follower.catch_up(within_s=0.01)
 
 
@@ -334,7 +334,7 @@ def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options
 
 def running_order(service: Service, ticker: Ticker) -> Order:
     event_id = reboot(service)
-    ticker.settle()
+    ticker.cycle_until_idle()
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
@@ -356,16 +356,16 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     holder, other = ticker_on(service, "a:1", first), ticker_on(service, "b:2", second)
     assert not holder.cycle()
     reboot(service)
-    assert not other.settle()
+    assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
     assert second.asked == []
-    assert holder.settle()
+    assert holder.cycle_until_idle()
     holder.leave()
     other.leases.renew_at_s = 0.0
     reboot(service)
-    other.settle()
+    other.cycle_until_idle()
     assert other.leads
-    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).settle()
+    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).cycle_until_idle()
 
 
 @pytest.mark.parametrize("dead, waits", [("a:7", False), ("elsewhere:1", True)])
