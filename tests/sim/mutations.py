@@ -22,7 +22,7 @@ from forewarn.service.control import Control
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import Ticker
 from forewarn.store.memory import MemoryStore
-from tests.properties import test_mutations as core
+from tests.properties import mutations as core
 from tests.sim.database import Database
 from tests.sim.node import MAX_STALE_MS, Node
 
