@@ -1,4 +1,4 @@
-"""The simulation is tested too: each rule is bent on purpose, and some seed must make the judge say the right sentence."""
+"""The simulation is tested too: each rule is bent on purpose, and some seed must cause the right complaint."""
 
 import re
 
@@ -15,7 +15,7 @@ MAX_SEEDS = 200
 def test_a_bent_rule_is_noticed(
     mutate: Patch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the judge alone: the core's own check of its changes is off."""
+    """The judge alone notices: the core's own check of its changes is off."""
     no_invariants(monkeypatch)
     mutate(monkeypatch)
     for seed in range(MAX_SEEDS):
@@ -28,6 +28,6 @@ def test_a_bent_rule_is_noticed(
 
 
 def test_the_judge_needs_no_help_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the core's check off and nothing bent, it finds nothing to say."""
+    """With the core's check off and no rule bent, the judge has no complaint."""
     no_invariants(monkeypatch)
     assert [Simulation(seed).run().complaints for seed in range(5)] == [[]] * 5

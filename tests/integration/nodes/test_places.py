@@ -249,7 +249,7 @@ def test_a_report_without_a_name_counts_as_ever() -> None:
     """Whoever does the work through the API is no node: the attempt alone says what it is about."""
     service, begun, *_ = taken_over()
     report = OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
-    with pytest.raises(Exception, match="no longer matters"):
+    with pytest.raises(Exception, match="no longer counts"):
         service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
     service.control.report_orders([report], Actor("test"))
     assert service.control.event(begun.id)[0].status is Status.COMPLETED
