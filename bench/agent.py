@@ -19,7 +19,8 @@ from bench.measure import quantile, resident_bytes
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import OPERATOR, reboot
 from bench.size import Size
-from forewarn.app.server import GuestSide, Service
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Targets
 from forewarn.service.clock import SystemClock
@@ -76,7 +77,7 @@ def endpoint(*, long_poll: bool) -> Iterator[tuple[Service, int]]:
     service = Service(load(flags, {}), clock=SystemClock(), store=MemoryStore())
     service.control.apply_fleet(parse_fleet(FLEET, "the bench"), OPERATOR)
     service.control.enable("shop", OPERATOR)
-    side = GuestSide(service)
+    side = GuestServer(service)
     side.listener.start()
     try:
         yield service, int(side.listener.urls[0].rpartition(":")[2])

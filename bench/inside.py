@@ -23,7 +23,9 @@ from bench.guests import POLL, announce, scope_name
 from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
-from forewarn.app.server import GuestSide, Service, calm
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.server import calm
+from forewarn.app.service import Service
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import ScopeView
@@ -48,9 +50,9 @@ class House:
             guest_waiting=limit,
         )
         self.service = Service(settings)
-        self.guest_side = GuestSide(self.service)
+        self.guest_side = GuestServer(self.service)
         self.port = int(self.guest_side.listener.urls[0].rpartition(":")[2])
-        self.guests = self.guest_side.guests
+        self.guests = self.guest_side.endpoint
         self._published: str | None = None
         self._rung_s = 0.0
         self._batches_s: list[float] = []

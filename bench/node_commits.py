@@ -26,7 +26,7 @@ from bench.measure import cost_of, median_ratio
 from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_at
 from bench.size import Size
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import EventType, Status, Targets
 from forewarn.endpoint.documents import Documents

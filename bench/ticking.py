@@ -17,7 +17,7 @@ from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import Moves, finish, reboot, service_on
 from bench.size import Size
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import EventType, Status, Targets
 from forewarn.service.clock import ManualClock

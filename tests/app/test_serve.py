@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery

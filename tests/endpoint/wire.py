@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from forewarn.app.server import Service, limits_of, trust_of
+from forewarn.app.guest_server import limits_of, trust_of
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets

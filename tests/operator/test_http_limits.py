@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 from starlette.concurrency import run_in_threadpool
 
-from forewarn.app.server import Service, _keep_operator_token, running
+from forewarn.app.operator_token import keep_operator_token
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.model import Token
 from forewarn.endpoint.listener import reachable
@@ -356,9 +358,9 @@ def test_a_token_that_was_not_saved_is_replaced(tmp_path: Path, service: Service
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service.control, "add_token", fail)
         with pytest.raises(StoreUnavailable):
-            _keep_operator_token(service, path)
+            keep_operator_token(service, path)
     unknown = path.read_text()
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     assert path.read_text() != unknown
     tokens: list[Token] = list(service.store.tokens())
     assert len(tokens) == 1
@@ -369,10 +371,10 @@ def test_a_token_that_others_can_read_is_closed(
 ) -> None:
     """Mode 0600 again, and a warning; the token stays."""
     path = tmp_path / "operator.token"
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     before = path.read_text()
     path.chmod(0o644)
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     assert (stat.S_IMODE(path.stat().st_mode), path.read_text()) == (0o600, before)
     assert "(mode 0644); its mode is 0600 now" in caplog.text
     assert before.strip() not in caplog.text
@@ -383,7 +385,7 @@ def test_a_draft_that_somebody_left_is_not_written_through(tmp_path: Path, servi
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / f"operator.token.{os.getpid()}").symlink_to(victim)
-    _keep_operator_token(service, tmp_path / "operator.token")
+    keep_operator_token(service, tmp_path / "operator.token")
     assert victim.read_text() == "mine"
     assert not (tmp_path / "operator.token").is_symlink()
 
@@ -391,7 +393,7 @@ def test_a_draft_that_somebody_left_is_not_written_through(tmp_path: Path, servi
 def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> None:
     """Mode 0600 for a new file and what SQLite puts beside it; a file that exists keeps its mode."""
     service.store.hold()
-    _keep_operator_token(service, tmp_path / "operator.token")
+    keep_operator_token(service, tmp_path / "operator.token")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("f.db*")}
     assert {"f.db", "f.db-wal", "f.db-shm"} <= modes.keys()
     assert set(modes.values()) == {0o600}

@@ -12,7 +12,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError

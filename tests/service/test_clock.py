@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, InvalidFleet, NotFound, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet

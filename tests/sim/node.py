@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any, cast
 
-from forewarn.app.node import GuestParts, Times, follow
+from forewarn.app.node import EndpointParts, Times, follow
 from forewarn.app.node import Node as Parts
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
@@ -62,7 +62,7 @@ class Node:
     """Everything below `start` belongs to the present life."""
 
     parts: Parts
-    side: GuestParts
+    side: EndpointParts
     feed: NodeFeed
 
     def __init__(self, shared: Shared, number: int) -> None:
@@ -116,7 +116,7 @@ class Node:
             times=times,
         )
         self.control = self.parts.control
-        self.side = GuestParts(
+        self.side = EndpointParts(
             self.parts,
             cast(Any, AtOnce()),
             cast(Any, AtOnce()),
@@ -229,8 +229,8 @@ class Node:
         self.enter(self._write_seen)
 
     def _write_seen(self) -> None:
-        self.side._write_seen()
-        self.side._write_sightings()
+        self.side.write_seen()
+        self.side.write_sightings()
 
     # -- the follower
 
@@ -279,7 +279,7 @@ class Node:
         """None: no answer at all. A busy node still answers what memory can."""
         if not self._answers():
             return None
-        connection = Connection(self.side.guests, self.side.documents.named(scope, machine))
+        connection = Connection(self.side.endpoint, self.side.documents.named(scope, machine))
         if self.busy:
             if self._may_look():
                 self._catch_up()
@@ -309,7 +309,7 @@ class Node:
             request.method == "GET"
             and view is not None
             and view.state.enabled
-            and not (tag is not None and self.side.guests.behind(view.state, tag))
+            and not (tag is not None and self.side.endpoint.behind(view.state, tag))
         )
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from forewarn.app.server import open_store
+from forewarn.app.service import open_store
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.service.settings import holds_password, load
 from forewarn.store import AuditQuery, Focus

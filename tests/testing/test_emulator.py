@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service, running
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load

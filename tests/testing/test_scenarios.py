@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.cli.app import app
 from forewarn.core.errors import ForewarnError, Invalid, NotFound, Refused
 from forewarn.core.model import Actor

@@ -101,7 +101,7 @@ class Node:
             follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
 
 
-class GuestParts:
+class EndpointParts:
     """Documents in memory, who asked lately, and the one writer that every write of a guest waits for in line."""
 
     def __init__(
@@ -129,7 +129,7 @@ class GuestParts:
         node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
-        self.guests = Endpoint(
+        self.endpoint = Endpoint(
             self.documents,
             node.control,
             writer,
@@ -139,23 +139,23 @@ class GuestParts:
             first_call_delay_s=first_call_delay_s,
             monotonic=monotonic,
         )
-        self._attendance = LastSeen(self.documents, node.control, node.store, disable_after_s=disable_after_s)
+        self.last_seen = LastSeen(self.documents, node.control, node.store, disable_after_s=disable_after_s)
         if listens:
-            node.ticker.add_chore(self._attendance)
+            node.ticker.add_chore(self.last_seen)
 
-    def _write_seen(self) -> None:
-        if seen := self.guests.take_seen():
+    def write_seen(self) -> None:
+        if seen := self.endpoint.take_seen():
             self._writer.submit(self._try_seen, seen)
 
     def _try_seen(self, seen: list[Caller]) -> None:
-        if not try_to_write(lambda: self._attendance.write(seen)):
-            self.guests.loop.call_from_thread(lambda: self.guests.not_written(seen))
+        if not try_to_write(lambda: self.last_seen.write(seen)):
+            self.endpoint.loop.call_from_thread(lambda: self.endpoint.not_written(seen))
 
-    def _write_sightings(self) -> None:
+    def write_sightings(self) -> None:
         """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
-        if sightings := self.guests.take_sightings():
-            written = self._writer.submit(try_to_write, lambda: self._attendance.write_sightings(sightings))
-            written.add_done_callback(lambda _: self.guests.loop.call_from_thread(self._write_sightings))
+        if sightings := self.endpoint.take_sightings():
+            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_sightings(sightings))
+            written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_sightings))
 
 
 def try_to_write(write: Callable[[], None]) -> bool:

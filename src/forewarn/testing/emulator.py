@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from forewarn.app.server import MIN_TOKEN_CHARS, Service, environment_token, new_id, running
+from forewarn.app.operator_token import MIN_TOKEN_CHARS, environment_token
+from forewarn.app.server import running
+from forewarn.app.service import Service, new_id
 from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
@@ -178,7 +180,7 @@ class Emulator:
             self.service.ticker.add_chore(self.replay)
             connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
+            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
         self.endpoint = guests.listener.urls[0]
 

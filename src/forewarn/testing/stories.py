@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused

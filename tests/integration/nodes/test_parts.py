@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState

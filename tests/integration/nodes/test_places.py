@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.health import Health
-from forewarn.app.server import Service, _keep_operator_token, _new_state_dir_name, _node_name
+from forewarn.app.operator_token import keep_operator_token
+from forewarn.app.service import Service, new_folder_name, node_name
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
@@ -50,11 +51,11 @@ def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
     """Not two of one process even: containers have the same process id, and may have the same host name."""
-    folder = StateDir(tmp_path, _new_state_dir_name)
-    names = {_node_name(folder) for _ in range(100)} | {_node_name(None) for _ in range(100)}
+    folder = StateDir(tmp_path, new_folder_name)
+    names = {node_name(folder) for _ in range(100)} | {node_name(None) for _ in range(100)}
     assert len(names) == 200
     assert sum(name.rpartition(":")[0] == folder.name for name in names) == 100
-    assert len({_new_state_dir_name() for _ in range(100)}) == 100
+    assert len({new_folder_name() for _ in range(100)}) == 100
     folder.close()
 
 
@@ -218,7 +219,7 @@ def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:
 
 
 def tokens_after_start(service: Service, path: Path) -> list[Token]:
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     return sorted(service.store.tokens(), key=lambda token: token.name)
 
 

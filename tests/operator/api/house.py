@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from forewarn.app.server import GuestSide, Service, running
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock
@@ -69,7 +71,7 @@ class Reply:
 class House:
     """`ask` is a call with the operator's token unless another is given; `token=""` sends none."""
 
-    def __init__(self, service: Service, guests: GuestSide, url: str, clock: ManualClock) -> None:
+    def __init__(self, service: Service, guests: GuestServer, url: str, clock: ManualClock) -> None:
         self.service = service
         self.control = service.control
         self.guests = guests

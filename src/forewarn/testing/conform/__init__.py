@@ -40,7 +40,7 @@ def conform(
     """Try the agent that `command` starts; `said` hears of each behaviour as it is known.
 
     What is expected of the agent has not come when `patience_s` and several of its requests have passed without it, or when it
-    has asked for nothing for `silence_s` (`patience_s` unless it is given).
+    has not asked for the document for `silence_s` (`patience_s` unless it is given).
     """
     chosen = _chosen(only)
     _check(without, CLAIMS, "--without")

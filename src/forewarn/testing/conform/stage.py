@@ -1,7 +1,7 @@
 """One behaviour's stage: an emulator of its own, the agent as a process group of its own, and what both show.
 
 On a busy machine an agent gets to do little in a second. It has failed to do something when it had the time *and* asked for the
-document several times since without doing it, or when it no longer asks for anything: seconds alone decide nothing.
+document several times since without doing it, or when it no longer asks for it: seconds alone decide nothing.
 
 What an agent does inside is seen by two files its hooks write: a line appended to `{prepared}` each time it has prepared, one to
 `{recovered}` each time it has undone that. How many there were when an approval came is noted before it is answered.
@@ -133,7 +133,7 @@ class Stage:
         patience_s: float = PATIENCE_S,
         silence_s: float | None = None,
     ) -> None:
-        """`silence_s` is how long the agent may ask for nothing while something is expected of it; else its patience."""
+        """`silence_s` is how long the agent may not ask for the document while something is expected of it."""
         self._command, self._folder, self._stopping = command, folder, stopping
         self._environment, self._patience_s = environment, patience_s
         self._silence_s = patience_s if silence_s is None else silence_s
@@ -306,22 +306,27 @@ class Stage:
 
     def until(self, true: Callable[[], T | None], what: str) -> T:
         """What it returns once it is something; AgentFailed when the agent had its chance or is no longer there."""
-        log = self.emulated.log
-        begun_s = asked_s = time.monotonic()
-        before = last = log.last_number
+        begun_s = turned_s = time.monotonic()
+        before, turns = self.emulated.log.last_number, 0
         while not (result := true()):
             self._check_going()
             self._check_served()
-            now_s = time.monotonic()
-            if log.last_number != last:
-                last, asked_s = log.last_number, now_s
-            turns = sum(each.number > before and each.answered_s is not None for each in self.polls)
+            now_s, turns_before, turns = time.monotonic(), turns, self._turns_since(before)
+            if turns != turns_before:
+                turned_s = now_s
             if now_s - begun_s > self._patience_s and turns >= TURNS:
                 raise AgentFailed(f"{what}: not within {self._patience_s:g} s and {turns} requests for the document")
-            if now_s - asked_s > self._silence_s:
-                raise AgentFailed(f"{what}: it has asked for nothing for {self._silence_s:g} s")
+            if now_s - turned_s > self._silence_s:
+                raise AgentFailed(f"{what}: it has not got to ask for the document for {self._silence_s:g} s")
             self._pause()
         return result
+
+    def _turns_since(self, number: int) -> int:
+        """How often it asked for the document after request `number`; whoever is turned away for its rate gets no further."""
+        return sum(
+            each.number > number and each.answered_s is not None and (each.status != 429 or bool(each.fault))
+            for each in self.polls
+        )
 
     def _check_going(self) -> None:
         if self._stopping.is_set():

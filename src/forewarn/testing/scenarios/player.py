@@ -12,7 +12,7 @@ from itertools import count
 from textwrap import indent
 from typing import Any
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Refused
 from forewarn.core.model import Actor
