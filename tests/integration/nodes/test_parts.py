@@ -23,7 +23,7 @@ from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
-from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.support.services import ScriptedExecutor, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -358,7 +358,7 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     reboot(service)
     assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
-    assert second.asked == []
+    assert second.calls == []
     assert holder.cycle_until_idle()
     holder.leave()
     other.leases.renew_at_s = 0.0
@@ -379,19 +379,19 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     ticker = ticker_on(service, "a:1", executor)
     ticker.recover()
     ticker.cycle()
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.discard(dead)
     store.lately.add(dead)
     renewed(ticker)
-    assert bool(executor.asked) is not waits
+    assert bool(executor.calls) is not waits
     store.lately.discard(dead)
     renewed(ticker)
-    assert executor.asked == ["status", f"begin {begun.attempt} running on h"]
+    assert executor.calls == ["status", f"take {begun.attempt} running on h"]
     order = service.control.event(begun.id)[1]
     assert order is not None
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker)
-    assert len(executor.asked) == 2
+    assert len(executor.calls) == 2
     assert ticker.taken_over == 1
 
 
@@ -421,10 +421,10 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.add("b:2")
     ticker.cycle()
-    assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
+    assert executor.calls == ([] if overtaken else ["status", "take 1 running on h"])
 
 
 @pytest.mark.parametrize("door", ["apply", "snapshot"])
@@ -455,9 +455,9 @@ def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkey
         failing.setattr(store, "snapshot", snapshot)
         with pytest.raises(StoreUnavailable):
             ticker.cycle()
-    assert (len(saved), executor.asked) == (1, [])
+    assert (len(saved), executor.calls) == (1, [])
     ticker.cycle()
-    assert executor.asked == ["status", "begin 1 running on h"]
+    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
@@ -469,7 +469,7 @@ def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
     store.ticks = "a:1"
     executor = ScriptedExecutor(Progress.RUNNING)
     renewed(ticker_on(service, "a:1", executor))
-    assert executor.asked == ["status", "watch"]
+    assert executor.calls == ["status", "watch"]
 
 
 def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
@@ -480,4 +480,4 @@ def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
     same, other = ScriptedExecutor(Progress.RUNNING), ScriptedExecutor(Progress.RUNNING)
     ticker_on(service, "b:1", other).recover()
     ticker_on(service, "a:1", same).recover()
-    assert (other.asked, same.asked) == ([], ["status", "watch"])
+    assert (other.calls, same.calls) == ([], ["status", "watch"])
