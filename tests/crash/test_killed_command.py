@@ -24,8 +24,8 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, EventType, Machine, Order, OrderState, Request, Scope, ScopeKind, Status, Targets
 from forewarn.store import EventQuery
 from forewarn.store.sqlite import SqliteStore
+from tests.patience import until
 
-WITHIN_S = 30.0
 ORDERS = 24
 KILLS = 3
 
@@ -115,10 +115,7 @@ class Place:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {WITHIN_S:g} s: {what}"
-        time.sleep(0.01)
+    until(condition, told=lambda: what)
 
 
 def wait_for_a_cycle(url: str) -> None:

@@ -408,7 +408,8 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
     """The next agent waits for the reload's end and verifies; or finds the event gone and puts the machine back."""
     before = web.include.read_bytes()
     script = tmp_path / "reload"
-    script.write_text(f"#!/bin/sh\n{' '.join(web.nginx_command)} -s reload\ntouch {tmp_path}/reloaded\nsleep 1\n")
+    reload = f"{' '.join(web.nginx_command)} -s reload; touch {tmp_path}/reloaded"
+    script.write_text(f"#!/bin/sh\n{reload}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n")
     script.chmod(0o700)
     ready = lambda: who(web) == {"web-1"}  # noqa: E731
     with living(tmp_path, step(web, reload=[str(script)]), ready) as (platform, agent):
@@ -419,6 +420,8 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
         if cancelled:
             platform.end()
         agent.up()
+        agent.until(lambda: agent.kinds.count("start") == 2)
+        (tmp_path / "go").touch()
         if not cancelled:
             agent.until(lambda: platform.approvals == [True])
             platform.start()
@@ -477,7 +480,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
     toml = step(web, reload=[str(script)]).replace('timeout = "10s"', 'timeout = "3s"')
     with living(tmp_path, toml, lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.went("prepare") == [False])
+        agent.until(lambda: agent.went("prepare")[:1] == [False])
         platform.end()
         agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         mode.write_text("well")
