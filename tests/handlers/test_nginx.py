@@ -371,6 +371,28 @@ def test_a_new_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
     assert nginx.check(made_up.spec) == []
 
 
+def test_a_moment_without_any_worker_to_be_seen(made_up: MadeUp) -> None:
+    """The old workers are gone, the new ones not there yet: while the master lives that is no nginx that is down."""
+    old, seen = made_up.worker(), list[bool]()
+
+    def still_not_in_force() -> None:
+        seen.append(nginx.verify(made_up.spec, run))
+        made_up.worker()
+
+    run = scripted(lambda: made_up.end(old), still_not_in_force)
+    nginx.prepare(made_up.spec, run)
+    assert seen == [False]
+    assert nginx.verify(made_up.spec, run) is True
+
+
+def test_workers_that_come_up_late(made_up: MadeUp) -> None:
+    """Nobody is told to reload before there is a worker that could be replaced."""
+    old = list[subprocess.Popen[bytes]]()
+    run = scripted(lambda: old.append(made_up.worker()), made_up.worker, lambda: made_up.end(old[0]))
+    nginx.prepare(made_up.spec, run)
+    assert [pid for pid, _ in run.kept["workers"]] == [old[0].pid]
+
+
 def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
     """It is of the old generation all the same: named later and still at work, it says that nothing was reloaded."""
     first, second = made_up.worker(), made_up.fork()
