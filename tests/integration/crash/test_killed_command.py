@@ -35,8 +35,8 @@ from forewarn.service.clock import SystemClock
 from forewarn.service.control import Control
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
+from tests.support.waiting import until
 
-WITHIN_S = 30.0
 ORDERS = 24
 KILLS = 3
 
@@ -126,10 +126,7 @@ class Place:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {WITHIN_S:g} s: {what}"
-        time.sleep(0.01)
+    until(condition, told=lambda: what)
 
 
 def wait_for_a_cycle(url: str) -> None:
