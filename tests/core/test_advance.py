@@ -48,7 +48,7 @@ def test_notice_counts_from_when_it_was_found_saved() -> None:
     )
     world.now = at(14)  # saved only now
     world.adopt(change)
-    assert world.tick_at(14).maintenances[0].told == at(14)
+    assert world.tick_at(14).maintenances[0].observed_published_at == at(14)
     world.tick_at(15)
     assert world.status(guid(1)) is Status.SCHEDULED
     assert world.maintenance(guid(1)).wake_at == at(29)
@@ -77,7 +77,7 @@ def test_each_wave_is_told_for_itself() -> None:
     world.now = at(20)
     world.finish(first.id)
     published = lifecycle.tick(world.snapshot(), now=at(20), actor=TICKER, order_timeout_s=60)
-    assert published.maintenances[0].told is None
+    assert published.maintenances[0].observed_published_at is None
     assert published.maintenances[0].wake_at == at(20)
     world.save(published)
     world.tick_at(22)
@@ -428,7 +428,7 @@ def test_on_failure_hold() -> None:
     world, ids = failed_first_wave(OnFailure.HOLD)
     assert statuses(world, *ids) == ["Started", "Planned", "Planned"]
     assert world.maintenance(ids[0]).status is MaintenanceStatus.PAUSED
-    world.settle(ids[0], Verb.ABANDON)
+    world.resolve_failure(ids[0], Verb.ABANDON)
     world.tick_at(2)
     assert statuses(world, *ids) == ["Abandoned", "Scheduled", "Planned"]
 
@@ -439,7 +439,7 @@ def test_on_failure_cancel() -> None:
     assert statuses(world, *ids) == ["Started", "Cancelled", "Cancelled"]
     assert world.event(ids[1]).reason == f"the order of event {ids[0]} failed"
     assert world.tick_at(2).audit == ()
-    world.settle(ids[0], Verb.FINISH)
+    world.resolve_failure(ids[0], Verb.FINISH)
     world.tick_at(3)
     assert world.maintenance(ids[0]).status is MaintenanceStatus.CANCELLED
 
@@ -451,7 +451,7 @@ def test_on_failure_continue() -> None:
     assert world.maintenance(ids[0]).status is MaintenanceStatus.RUNNING
     world.start(ids[1])
     assert statuses(world, *ids) == ["Started", "Scheduled", "Planned"]
-    world.settle(ids[0], Verb.ABANDON)
+    world.resolve_failure(ids[0], Verb.ABANDON)
     world.tick_at(2)
     assert statuses(world, *ids) == ["Abandoned", "Started", "Planned"]
 

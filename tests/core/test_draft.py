@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Approval, Snapshot, Source, Status, Targets
+from forewarn.core.model import Approval, Source, Status, Targets
 from forewarn.core.transitions import Verb
 from tests.support.builders import (
     OPERATOR,
@@ -209,7 +210,7 @@ def test_a_failure_and_its_end_wake_those_that_wait_in_the_scope() -> None:
     (waiting,) = world.submit("shop/web-1")
     both = (first.maintenance_id, waiting.maintenance_id)
     assert world.fail(first.id).wakes == both
-    assert world.settle(first.id, Verb.RETRY).wakes == both
+    assert world.resolve_failure(first.id, Verb.RETRY).wakes == both
 
 
 def test_a_taken_order_wakes_its_maintenance() -> None:

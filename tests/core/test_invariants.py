@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
@@ -22,7 +23,6 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
-    Snapshot,
     Source,
     Status,
 )
@@ -108,20 +108,22 @@ def test_1_no_start_without_a_go() -> None:
     assert kept(before, after(before, started(event(), at(15))))
 
 
-@pytest.mark.parametrize("told, enough", [(None, False), (at(1), False), (START, True)])
-def test_2_the_notice_is_seen_for_as_long(told: datetime | None, enough: bool) -> None:
+@pytest.mark.parametrize("observed, enough", [(None, False), (at(1), False), (START, True)])
+def test_2_the_notice_is_seen_for_as_long(observed: datetime | None, enough: bool) -> None:
     """Past NotBefore is not enough where guests could see the event too late, or nobody knows since when."""
-    before = snapshot(event(), maintenances=[maintenance(told=told)])
+    before = snapshot(event(), maintenances=[maintenance(observed_published_at=observed)])
     then = after(before, started(event(), at(15)))
     assert kept(before, then) if enough else "before guests could see it" in broken(before, then)
     go = approved(event(), "web-0")
-    assert kept(snapshot(go, maintenances=[maintenance(told=told)]), after(before, started(go, at(1))))
+    assert kept(
+        snapshot(go, maintenances=[maintenance(observed_published_at=observed)]), after(before, started(go, at(1)))
+    )
 
 
 def test_8_what_was_seen_too_late_may_be_overtaken() -> None:
     """It is not due yet, though its NotBefore has passed."""
     late = event(2, maintenance_id=guid(901), not_before=at(14))
-    before = snapshot(event(), late, maintenances=[maintenance(901, told=at(5))])
+    before = snapshot(event(), late, maintenances=[maintenance(901, observed_published_at=at(5))])
     assert kept(before, after(before, started(event(), at(15))), at(15))
 
 
@@ -282,7 +284,7 @@ def test_4_an_epoch_begins_only_with_enabling(known: dict[str, Any], wanted: dic
     """A new epoch is the next number, and comes with being enabled."""
     before = snapshot(event(), scopes=[scope(incarnation=5, **known)])
     then = replace(before, scopes={"shop": scope(incarnation=1, **wanted)})
-    assert broken(before, then) == "invariant 4: shop would begin an epoch without being enabled"
+    assert broken(before, then) == "invariant 4: shop would start an epoch without being enabled"
 
 
 def test_4_an_epoch_begins_at_one() -> None:
@@ -307,7 +309,7 @@ def test_4_a_new_scope_has_no_past() -> None:
 def test_5_resources_are_sorted_and_not_empty(resources: tuple[str, ...]) -> None:
     """resources is non-empty and sorted, each machine once."""
     assert broken(snapshot(), after(snapshot(), event(resources=resources))) == (
-        f"invariant 5: event {guid(1)} would have resources that are empty, unsorted or doubled"
+        f"invariant 5: event {guid(1)} would have resources that are empty, unsorted or duplicated"
     )
 
 
@@ -321,7 +323,7 @@ def test_6_one_update_domain_at_a_time(type_: EventType) -> None:
     two = event(2, type=type_, maintenance_id=guid(901), update_domain=1, resources=("web-1",))
     before = snapshot(one, two)
     assert broken(before, after(before, started(one), started(two))) == (
-        "invariant 6: update domains [0, 1] of one scope would be under way at once"
+        "invariant 6: update domains [0, 1] of one scope would have started events at once"
     )
     assert kept(before, after(before, started(one)))
 
@@ -332,7 +334,7 @@ def test_6_a_rolling_event_waits_for_other_update_domains() -> None:
     rolling = event(2, update_domain=1, resources=("web-1",))
     before = snapshot(user, rolling)
     assert broken(before, after(before, started(rolling))) == (
-        f"invariant 6: event {guid(2)} would start while event {guid(1)} has another update domain"
+        f"invariant 6: event {guid(2)} would start while event {guid(1)} is started in another update domain"
     )
 
 
@@ -362,7 +364,7 @@ def test_6_a_machine_is_in_one_started_event() -> None:
     two = event(2, source=Source.USER, resources=("web-0", "web-1"))
     before = snapshot(one, two)
     assert broken(before, after(before, started(two))) == (
-        f"invariant 6: machine shop/web-0 would be in events {guid(1)} and {guid(2)} at once"
+        f"invariant 6: machine shop/web-0 would be in started events {guid(1)} and {guid(2)} at once"
     )
 
 
@@ -559,7 +561,7 @@ def test_9_an_approval_is_recorded_once() -> None:
     """One machine approves an event once."""
     before = snapshot(event())
     assert broken(before, after(before, approved(event(), "web-0", "web-0"))) == (
-        f"invariant 9: event {guid(1)} would record one approval twice"
+        f"invariant 9: event {guid(1)} would record an approval twice"
     )
     assert kept(before, after(before, approved(event(), "web-0", "web-1", "")))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.model import (
     MAX_MACHINES_PER_MAINTENANCE,
@@ -16,7 +17,6 @@ from forewarn.core.model import (
     Maintenance,
     OnFailure,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,
@@ -90,9 +90,12 @@ def test_a_host_means_the_machines_it_carries() -> None:
 @pytest.mark.parametrize(
     "targets, complaint",
     [
-        (Targets(machines=(("shop", "web-0"), ("shop", "web-9"))), "there is no machine shop/web-9: look at the fleet"),
+        (
+            Targets(machines=(("shop", "web-0"), ("shop", "web-9"))),
+            "there is no machine shop/web-9: check its scope and name in the fleet",
+        ),
         (Targets(machines=(("ship", "web-0"),)), "there is no machine ship/web-0"),
-        (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': look at the fleet"),
+        (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': check the name of the host in the fleet"),
         (Targets(scope="shed"), "scope 'shed' has no machine$"),
         (Targets(scope="shop", update_domain=4), "scope 'shop' has no machine in update domain 4$"),
     ],
@@ -108,7 +111,9 @@ def test_ten_thousand_machines_fit_one_maintenance() -> None:
     fleet = {each.key: each for each in (machine(f"shop/web-{i}") for i in range(MAX_MACHINES_PER_MAINTENANCE))}
     assert len(resolve(Targets(scope="shop"), fleet)) == MAX_MACHINES_PER_MAINTENANCE == 10_000
     one_more = machine("shop/one-more")
-    with pytest.raises(Invalid, match="the targets are 10001 machines: split them, 10000 fit one maintenance"):
+    with pytest.raises(
+        Invalid, match="the targets are 10001 machines: submit several maintenances of at most 10000 machines each"
+    ):
         resolve(Targets(scope="shop"), fleet | {one_more.key: one_more})
 
 
@@ -168,7 +173,10 @@ def test_terminate_is_for_placement_groups() -> None:
     group = snapshot(shop=scope("shop", kind=ScopeKind.PLACEMENT_GROUP))
     _, events = planned("shop/web-1", "shop/web-0", type=EventType.TERMINATE, within=group)
     assert waves(events) == ["1 shop#0 web-0", "1 shop#1 web-1"]
-    with pytest.raises(Refused, match="ship/app-0 cannot be terminated: its scope's kind is availability-set"):
+    with pytest.raises(
+        Refused,
+        match="Terminate needs a scope of kind placement-group: machine ship/app-0 is in a scope of kind availability-set",
+    ):
         planned("shop/web-0", "ship/app-0", type=EventType.TERMINATE, within=group)
 
 

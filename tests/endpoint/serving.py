@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from forewarn.app.guest_server import GuestServer
 from forewarn.app.node import Times
-from forewarn.app.server import GuestSide, Service
+from forewarn.app.service import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, Change, EventType, Request, Scope, Snapshot, Targets
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Scope, Targets
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
@@ -222,10 +224,10 @@ class Serving:
     """The running service as a test meets it."""
 
     def __init__(
-        self, service: Service, side: GuestSide, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
+        self, service: Service, side: GuestServer, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
     ) -> None:
         self.service, self.side, self.store, self.clock = service, side, store, clock
-        self.guests, self.monotonic = side.guests, monotonic
+        self.guests, self.monotonic = side.endpoint, monotonic
         self.port = int(side.listener.urls[0].rpartition(":")[2])
         self._clients: list[Client] = []
 
@@ -236,7 +238,7 @@ class Serving:
     def reboot(self, scope: str, name: str, description: str = "") -> str:
         """Schedule a Reboot of one machine; the id of its event."""
         targets = Targets(machines=((scope, name),))
-        request = Request(type=EventType.REBOOT, targets=targets, description=description)
+        request = MaintenanceRequest(type=EventType.REBOOT, targets=targets, description=description)
         maintenance_id = self.service.control.submit(request, OPERATOR)
         return self.service.control.maintenance(maintenance_id)[1][0].id
 
@@ -282,7 +284,7 @@ def serving(fleet: str = FLEET, *, stopped: bool = False, **settings: object) ->
         times=Times(monotonic=monotonic),
     )
     service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
-    side = GuestSide(service)
+    side = GuestServer(service)
     side.listener.start()
     running = Serving(service, side, store, clock, monotonic)
     try:

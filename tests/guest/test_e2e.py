@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, Event, EventType, Request, Status, Targets
+from forewarn.core.model import Actor, Event, EventType, MaintenanceRequest, Status, Targets
 from forewarn.guest.journal import read
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
@@ -135,7 +135,7 @@ def fleet_of(
     prepared = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
     prepared.control.apply_fleet(parse_fleet(text, "the test"), OPERATOR)
     prepared.control.enable("shop", OPERATOR)
-    prepared.control.submit(Request(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)
+    prepared.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)
     prepared.close()
     script = folder / "reboot"
     script.write_text(REBOOT.format(python=sys.executable, folder=folder))

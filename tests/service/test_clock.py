@@ -1,17 +1,29 @@
 """Clocks of real time: held against the boot clock, kept for somebody else, and what a jump does to a service."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
-from forewarn.core.errors import StoreUnavailable
+from forewarn.app.service import Service
+from forewarn.core.errors import Invalid, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, EventType, Machine, Request, Scope, ScopeKind, Status, Targets
+from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
 from forewarn.endpoint.documents import Documents
-from forewarn.service.clock import KEPT_FOR_S, MAX_READING_S, MAX_READINGS, KeptClock, SystemClock
+from forewarn.service.clock import (
+    KEPT_FOR_S,
+    MAX_READING_S,
+    MAX_READINGS,
+    KeptClock,
+    ManualClock,
+    ScaledClock,
+    SystemClock,
+    clock_for,
+)
 from forewarn.service.settings import Settings
 from forewarn.store import AuditQuery, Store
+from forewarn.testing.stories import START
 
 OPERATOR = Actor("operator")
 
@@ -186,14 +198,14 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     )
     service.control.apply_fleet(fleet, OPERATOR)
     service.control.enable("shop", Actor("guest"))
-    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("shop", "web-0"),)))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("shop", "web-0"),)))
     maintenance_id = service.control.submit(request, OPERATOR)
     (event,) = service.control.maintenance(maintenance_id)[1]
     times.pass_by(60)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     times.set_by(7_200)
 
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert service.control.event(event.id)[0].status is Status.SCHEDULED
     assert "clock" in [reason.code for reason in service.control.why(event.id)]
     assert "jumped forward by 7200 s" in service.health.warnings()["clock"]
@@ -202,14 +214,65 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     assert facts.overdue_s == 7_260 - 900
 
     service = Service(settings, clock=times.clock(), store=store, node="here")
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert service.control.event(event.id)[0].status is Status.SCHEDULED
 
     service.control.confirm_clock(OPERATOR)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert service.control.event(event.id)[0].status is Status.STARTED
     assert not service.health.warnings()
     facts = service.health.facts(Documents(store, service.clock))
     assert (facts.clock_held, facts.overdue_s, facts.backlog.started if facts.backlog else 0) == (False, 0, 1)
     told = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
     assert told == ["clock confirmed", "clock jumped forward"]
+
+
+def test_a_scaled_clock_runs_fast_and_moves_forward_only() -> None:
+    """An hour at 3600x passes in a second; moving to the past changes nothing."""
+    now_s = 1_000.0
+    clock = ScaledClock(START, 3_600, monotonic=lambda: now_s)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 1.0
+    now_s += 0.25
+    assert clock.now() == START + timedelta(minutes=15)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 0.75
+    clock.move_to(START + timedelta(days=1))
+    clock.move_to(START)
+    assert clock.now() == START + timedelta(days=1)
+    now_s += 1.0
+    assert clock.now() == START + timedelta(days=1, hours=1)
+
+
+def test_a_manual_clock_stands_still() -> None:
+    """Time does not pass by itself, and never backwards."""
+    clock = ManualClock(START)
+    assert clock.seconds_until(START) == 0
+    assert clock.seconds_until(START + timedelta(seconds=1)) is None
+    with pytest.raises(Refused, match="never goes backwards"):
+        clock.move_to(START - timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("text", ["", "sixty", "x", "-3x", "0x", "1e9x", "nanx", "60"])
+def test_an_unknown_clock_is_refused(text: str) -> None:
+    """The error says what a clock may be."""
+    with pytest.raises(Invalid, match=r"60x"):
+        clock_for(text)
+
+
+def test_a_manual_or_scaled_clock_continues_after_a_restart(tmp_path: Path) -> None:
+    """A restart does not set the clock back before a change that is already saved."""
+    settings = Settings(store=f"sqlite:{tmp_path}/f.db", clock="manual")
+    first = Service(settings)
+    first.control.apply_fleet(Fleet({"a": Scope(name="a", kind=ScopeKind.AVAILABILITY_SET)}, {}), OPERATOR)
+    first.ticker.advance(5 * 86_400)
+    first.control.enable("a", Actor("guest"))
+    lived = first.clock.now()
+    first.close()
+    for clock in ("manual", "60x"):
+        again = Service(replace(settings, clock=clock))
+        assert again.clock.now() >= lived
+        again.close()
+
+
+def test_clocks_are_found_by_name() -> None:
+    """`system`, `manual` and a rate."""
+    assert [clock_for(text).name for text in ("system", "manual", "60x")] == ["system", "manual", "60x"]

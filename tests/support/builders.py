@@ -10,19 +10,18 @@ from itertools import count
 from typing import Any
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
-    Change,
     Event,
     EventType,
     Machine,
     Maintenance,
+    MaintenanceRequest,
     Order,
-    Request,
     Scope,
     ScopeKind,
-    Snapshot,
     Source,
     Status,
     Targets,
@@ -92,17 +91,17 @@ def maintenance(number: int = 900, **facts: Any) -> Maintenance:
         "source": Source.PLATFORM,
         "created": START,
         "created_by": "alice",
-        "told": START,
+        "observed_published_at": START,
         **facts,
     }
     return Maintenance(id=guid(number), **facts)
 
 
-def request(*machines: str, **options: Any) -> Request:
+def request(*machines: str, **options: Any) -> MaintenanceRequest:
     """A Reboot of these machines, or of `targets`, unless told otherwise."""
     options = {"type": EventType.REBOOT, "targets": None, **options}
     options["targets"] = options["targets"] or Targets(machines=tuple(key(each) for each in machines))
-    return Request(**options)
+    return MaintenanceRequest(**options)
 
 
 class World:
@@ -161,7 +160,7 @@ class World:
         """The events of a new maintenance, in order."""
         return self.submit_request(request(*machines, **options))[0]
 
-    def submit_request(self, asked: Request) -> tuple[list[Event], Change]:
+    def submit_request(self, asked: MaintenanceRequest) -> tuple[list[Event], Change]:
         maintenance_id, change = lifecycle.submit(
             self.snapshot(),
             asked,
@@ -200,9 +199,9 @@ class World:
     def resume(self, maintenance_id: str) -> Change:
         return self.save(lifecycle.resume(self.snapshot(), maintenance_id, now=self.now, actor=OPERATOR))
 
-    def settle(self, event_id: str, verb: Verb) -> Change:
+    def resolve_failure(self, event_id: str, verb: Verb) -> Change:
         return self.save(
-            lifecycle.settle(
+            lifecycle.resolve_failure(
                 self.snapshot(), event_id, verb, now=self.now, actor=OPERATOR, order_timeout_s=ORDER_TIMEOUT_S
             )
         )
@@ -222,7 +221,7 @@ class World:
         )
 
     def report(self, order_id: str, outcome: Outcome) -> Change:
-        reports = [lifecycle.Report(order_id, None, outcome)]
+        reports = [lifecycle.OrderReport(order_id, None, outcome)]
         return self.save(lifecycle.report(self.snapshot(), reports, now=self.now, actor=EXECUTOR))
 
     def finish(self, order_id: str) -> Change:
@@ -247,7 +246,8 @@ class World:
     def _see(self) -> None:
         snapshot = self.snapshot()
         if any(
-            m.told is None and m.wake_at is not None and m.wake_at <= self.now for m in snapshot.maintenances.values()
+            m.observed_published_at is None and m.wake_at is not None and m.wake_at <= self.now
+            for m in snapshot.maintenances.values()
         ):
             self.save(lifecycle.tick(snapshot, now=self.now, actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S))
 

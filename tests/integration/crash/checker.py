@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.invariants import check_invariants
-from forewarn.core.model import UNSTARTED, AuditEntry, Event, MaintenanceStatus, OrderState, Snapshot, Status
+from forewarn.core.model import UNSTARTED, AuditEntry, Event, MaintenanceStatus, OrderState, Status
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
 from forewarn.store.sqlite.store import SqliteStore
 from tests.integration.crash.history import Document, History, audited, documents

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import VERSIONS, render
-from forewarn.core.model import AuditEntry, Change, Snapshot
+from forewarn.core.model import AuditEntry
 
 OBSERVED_VERSIONS = ("2017-03-01", "2020-07-01")
 

@@ -15,10 +15,10 @@ from forewarn.core.model import (
     Event,
     EventType,
     Machine,
+    MaintenanceRequest,
     MaintenanceStatus,
     Order,
     OrderState,
-    Request,
     Scope,
     ScopeKind,
     Status,
@@ -103,12 +103,12 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
     ticker = Ticker(control, store, clock, ExternalExecutor(), node="n", retain_history_s=0)
 
     def look() -> None:
-        ticker.settle()
+        ticker.cycle_until_idle()
         recorder.shown(documents(store.snapshot(Focus(scopes=("shop",), whole=False))))
 
     def submit(*machines: str) -> list[Event]:
         targets = Targets(machines=tuple(("shop", name) for name in machines))
-        maintenance_id = control.submit(Request(type=EventType.REBOOT, targets=targets), WHO)
+        maintenance_id = control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=targets), WHO)
         _, events = control.maintenance(maintenance_id)
         recorder.plan(maintenance_id, [e.id for e in events])
         look()
@@ -131,7 +131,7 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
     control.approve_event(abandoned.id, WHO)
     look()
     control.report_order(abandoned.id, Outcome(ok=False), WHO)
-    control.handle_failed_order(abandoned.id, Verb.ABANDON, WHO)
+    control.resolve_failure(abandoned.id, Verb.ABANDON, WHO)
     look()
     started, *_ = submit("vm-3", "vm-4")
     control.approve("shop", "vm-3", [started.id], WHO)

@@ -19,13 +19,24 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, EventType, Machine, Order, OrderState, Request, Scope, ScopeKind, Status, Targets
+from forewarn.core.model import (
+    Actor,
+    EventType,
+    Machine,
+    MaintenanceRequest,
+    Order,
+    OrderState,
+    Scope,
+    ScopeKind,
+    Status,
+    Targets,
+)
 from forewarn.service.clock import SystemClock
 from forewarn.service.control import Control
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
+from tests.support.waiting import until
 
-WITHIN_S = 30.0
 ORDERS = 24
 KILLS = 3
 
@@ -60,7 +71,7 @@ class Place:
             control = Control(store, SystemClock(), new_id=lambda: f"ID-{next(ids)}", order_timeout_s=0)
             control.apply_fleet(Fleet(scopes, machines), Actor("test"))
             for name in names:
-                control.submit(Request(type=EventType.FREEZE, targets=Targets(scope=name)), Actor("test"))
+                control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=Targets(scope=name)), Actor("test"))
         (self.folder / "script.sh").write_text(f"cd '{self.folder}'\n{script}")
 
     @contextmanager
@@ -115,10 +126,7 @@ class Place:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {WITHIN_S:g} s: {what}"
-        time.sleep(0.01)
+    until(condition, told=lambda: what)
 
 
 def wait_for_a_cycle(url: str) -> None:

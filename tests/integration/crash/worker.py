@@ -25,9 +25,9 @@ from forewarn.core.model import (
     Event,
     EventType,
     Machine,
+    MaintenanceRequest,
     OnFailure,
     OrderState,
-    Request,
     Scope,
     ScopeKind,
     Source,
@@ -143,9 +143,7 @@ class Load:
     def _settle(self, choose: random.Random, actor: Actor) -> None:
         for order in self._store.orders({OrderState.FAILED}, 500):
             if self._control.event(order.id)[0].status is Status.STARTED:
-                self._control.handle_failed_order(
-                    order.id, choose.choice([Verb.RETRY, Verb.FINISH, Verb.ABANDON]), actor
-                )
+                self._control.resolve_failure(order.id, choose.choice([Verb.RETRY, Verb.FINISH, Verb.ABANDON]), actor)
                 return
 
     def _report(self, choose: random.Random, actor: Actor) -> None:
@@ -184,7 +182,7 @@ class Load:
         return list(self._store.snapshot(focus).events.values())
 
 
-def request(choose: random.Random) -> Request:
+def request(choose: random.Random) -> MaintenanceRequest:
     """A maintenance of any kind, aimed at anything."""
     scope = choose.choice(sorted(SCOPES))
     machines = tuple((scope, f"vm-{n}") for n in choose.sample(range(6), choose.randint(1, 3)))
@@ -197,20 +195,24 @@ def request(choose: random.Random) -> Request:
     on_failure = choose.choice(list(OnFailure))
     match kind[0]:
         case "scope":
-            return Request(type=rolling, targets=Targets(scope=scope), on_failure=on_failure)
+            return MaintenanceRequest(type=rolling, targets=Targets(scope=scope), on_failure=on_failure)
         case "hosts":
             hosts = tuple(f"h{n}" for n in choose.sample(range(4), choose.randint(1, 2)))
-            return Request(type=rolling, targets=Targets(hosts=hosts), on_failure=on_failure)
+            return MaintenanceRequest(type=rolling, targets=Targets(hosts=hosts), on_failure=on_failure)
         case "user":
             wanted = choose.choice([EventType.REBOOT, EventType.REDEPLOY])
-            return Request(type=wanted, targets=Targets(machines=machines), source=Source.USER)
+            return MaintenanceRequest(type=wanted, targets=Targets(machines=machines), source=Source.USER)
         case "emergency":
-            return Request(type=rolling, targets=Targets(machines=machines), emergency=True)
+            return MaintenanceRequest(type=rolling, targets=Targets(machines=machines), emergency=True)
         case "preempt":
-            return Request(type=EventType.PREEMPT, targets=Targets(machines=machines))
+            return MaintenanceRequest(type=EventType.PREEMPT, targets=Targets(machines=machines))
         case "terminate":
-            return Request(type=EventType.TERMINATE, targets=Targets(machines=(("pool", f"vm-{choose.randrange(6)}"),)))
-    return Request(type=rolling, targets=Targets(machines=machines), on_failure=on_failure, description="Größe Ω")
+            return MaintenanceRequest(
+                type=EventType.TERMINATE, targets=Targets(machines=(("pool", f"vm-{choose.randrange(6)}"),))
+            )
+    return MaintenanceRequest(
+        type=rolling, targets=Targets(machines=machines), on_failure=on_failure, description="Größe Ω"
+    )
 
 
 class FaultHandler(logging.Handler):

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, EventType, Request, Targets
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.service.settings import load
 from tests.integration.interop.recording import RecordingProxy, split_requests
 
@@ -88,7 +88,7 @@ def prepare(store: str, names: list[str]) -> list[str]:
         events = []
         for name in names:
             control.enable(name, OPERATOR)
-            request = Request(type=EventType.REBOOT, targets=Targets(scope=name))
+            request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=name))
             events.append(control.maintenance(control.submit(request, OPERATOR))[1][0].id)
         return events
     finally:

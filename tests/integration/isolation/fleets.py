@@ -4,8 +4,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from forewarn.app.server import Service
-from forewarn.core.model import Actor, EventType, Request, Status, Targets
+from forewarn.app.service import Service
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
@@ -21,7 +21,7 @@ def prepare(folder: Path) -> dict[str, str]:
         events = {}
         for scope in service.store.inventory().scopes:
             service.control.enable(scope, Actor("test"))
-            request = Request(type=EventType.REBOOT, targets=Targets(scope=scope))
+            request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=scope))
             maintenance_id = service.control.submit(request, Actor("test"))
             (event,) = service.control.maintenance(maintenance_id)[1]
             assert event.status is Status.SCHEDULED

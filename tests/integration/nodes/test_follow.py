@@ -8,8 +8,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
-from forewarn.core.model import Change
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import ManualClock
 from forewarn.store import AuditQuery, Feed, Mark, News

@@ -10,8 +10,9 @@ from itertools import count
 import pytest
 
 from forewarn.app import server
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
-from forewarn.core.model import Actor, Change, EventType, Hold, Machine, Request, Scope, ScopeKind, Targets
+from forewarn.core.model import Actor, EventType, Hold, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
 from forewarn.endpoint import exchange
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
@@ -20,7 +21,7 @@ from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import WEB_0, WEB_1, Serving, get, post, serving, status
-from tests.service.test_ticker import OPERATOR, ContendedStore, make_service, reboot
+from tests.support.services import OPERATOR, ContendedStore, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
 # -- the line for the writer
@@ -118,7 +119,6 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
 
 def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving the lease back may take as long as it likes: it ends by itself."""
-    monkeypatch.setattr(server, "STOP_WITHIN_S", 0.2)
     service = make_service(MemoryStore())
     asked, answers = threading.Event(), threading.Event()
 
@@ -128,7 +128,7 @@ def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(service.ticker, "leave", leave)
     try:
-        with server._ticking(service):
+        with server.ticking(service, stop_within_s=0.2):
             assert not asked.is_set()
         assert asked.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()
@@ -216,7 +216,7 @@ def test_after_a_conflict_there_is_a_pause(times: int, fails: bool) -> None:
 
     control._pause = pause
     store.times = times
-    request = Request(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
     asked: list[Callable[[], object]] = [
         lambda: control.submit(request, OPERATOR),
         lambda: control.put_scope(Scope(name="new", kind=ScopeKind.STANDALONE), OPERATOR),

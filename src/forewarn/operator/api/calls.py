@@ -151,7 +151,7 @@ CALLS: tuple[Call, ...] = (
     _post("/v1/events/{id}/approve", events.approve_event, bodies.EventOut, "Approve it for all its machines.", roles=OWNERS),
     _post("/v1/events/{id}/cancel", events.cancel_event, bodies.EventOut, "Cancel it, if it has not started.", roles=OWNERS),
     *(
-        _post(f"/v1/events/{{id}}/{verb}", events.handle_failed_order(verb), bodies.EventOut, summary)
+        _post(f"/v1/events/{{id}}/{verb}", events.resolve_failure(verb), bodies.EventOut, summary)
         for verb, summary in (
             (Verb.RETRY, "Retry its failed order."),
             (Verb.FINISH, "Finish it: the work of its failed order was done."),
