@@ -17,7 +17,8 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.service.clock import ManualClock
-from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
+from forewarn.service.control import Control
+from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import BATCH
 from forewarn.store import EventQuery, Inventory

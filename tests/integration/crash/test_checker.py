@@ -131,7 +131,7 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
     control.approve_event(abandoned.id, WHO)
     look()
     control.report_order(abandoned.id, Outcome(ok=False), WHO)
-    control.settle_event(abandoned.id, Verb.ABANDON, WHO)
+    control.resolve_failure(abandoned.id, Verb.ABANDON, WHO)
     look()
     started, *_ = submit("vm-3", "vm-4")
     control.approve("shop", "vm-3", [started.id], WHO)

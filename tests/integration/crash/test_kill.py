@@ -78,7 +78,7 @@ def run_to_the_end(database: Path) -> None:
             for event in snapshot.events.values():
                 if event.status is Status.STARTED:
                     with suppress(Refused):  # unless its order has failed it ends by itself
-                        control.settle_event(event.id, (Verb.FINISH, Verb.ABANDON)[number % 2], operator)
+                        control.resolve_failure(event.id, (Verb.FINISH, Verb.ABANDON)[number % 2], operator)
             ticker.advance(3_600)
 
 

@@ -143,7 +143,7 @@ class Load:
     def _settle(self, choose: random.Random, actor: Actor) -> None:
         for order in self._store.orders({OrderState.FAILED}, 500):
             if self._control.event(order.id)[0].status is Status.STARTED:
-                self._control.settle_event(order.id, choose.choice([Verb.RETRY, Verb.FINISH, Verb.ABANDON]), actor)
+                self._control.resolve_failure(order.id, choose.choice([Verb.RETRY, Verb.FINISH, Verb.ABANDON]), actor)
                 return
 
     def _report(self, choose: random.Random, actor: Actor) -> None:
