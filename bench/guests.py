@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from bench.service import OPERATOR
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.model import EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets

@@ -23,11 +23,13 @@ from bench.guests import POLL, announce, scope_name
 from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
-from forewarn.app.server import GuestSide, Service, calm
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.server import calm
+from forewarn.app.service import Service
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.documents import View
-from forewarn.endpoint.sockets import Wire
+from forewarn.endpoint.documents import ScopeView
+from forewarn.endpoint.sockets import GuestSocket
 from forewarn.service.settings import Settings
 
 BEAT_S = 0.001
@@ -48,9 +50,9 @@ class House:
             guest_waiting=limit,
         )
         self.service = Service(settings)
-        self.guest_side = GuestSide(self.service)
+        self.guest_side = GuestServer(self.service)
         self.port = int(self.guest_side.listener.urls[0].rpartition(":")[2])
-        self.guests = self.guest_side.guests
+        self.guests = self.guest_side.endpoint
         self._published: str | None = None
         self._rung_s = 0.0
         self._batches_s: list[float] = []
@@ -64,7 +66,7 @@ class House:
     def _listen_in(self) -> None:
         rung, wake = self.guests.documents.changed, self.guests._wake_batch
 
-        def changed(views: list[View]) -> None:
+        def changed(views: list[ScopeView]) -> None:
             self._rung_s = time.monotonic()
             rung(views)
 
@@ -105,7 +107,7 @@ class House:
 
     def _look_for_a_poll(self) -> None:
         """Whether the poll of one who does not wait lies in its socket while a batch begins: how many did so far."""
-        if self._polling is None or not isinstance(wire := self._polling.transport, Wire):
+        if self._polling is None or not isinstance(wire := self._polling.transport, GuestSocket):
             return
         with suppress(OSError):
             wire._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -206,8 +208,9 @@ def bare(length: int) -> tuple[int, dict[str, Callable[[], dict[str, object]]]]:
         loop.call_soon_threadsafe(write_all)
         return {"asked_s": asked_s, "rung_s": asked_s, "returned_s": asked_s}
 
-    server = loop.run_until_complete(loop.create_server(Bare, "127.0.0.1", 0, backlog=4096))
-    port: int = server.sockets[0].getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    loop.run_until_complete(loop.create_server(Bare, sock=listener, backlog=4096))
+    port: int = listener.getsockname()[1]
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return port, {"waiting": lambda: {"waiting": len(Bare.waiting)}, "change": change}
 

@@ -26,7 +26,7 @@ from bench.measure import cost_of, median_ratio
 from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_at
 from bench.size import Size
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import EventType, Status, Targets
 from forewarn.endpoint.documents import Documents
@@ -110,7 +110,7 @@ class Writer:
 @contextmanager
 def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
     follower = Follower(store.feed(), KeptClock(store.now))
-    follower.begin()
+    follower.start()
     follower.listen(documents.follow)
     thread = threading.Thread(target=follower.run, daemon=True)
     thread.start()

@@ -18,7 +18,8 @@ from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, sco
 from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.app.server import Service, running
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets

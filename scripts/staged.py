@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.app.server import Service, running
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Role, Source, Targets, Token

@@ -11,7 +11,7 @@ from forewarn.core.change import Change
 from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
 from tests.app.test_serve import forewarn, serving
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 EVENT = "A1B2C3D4-0000-4000-8000-000000000000"
 
@@ -67,14 +67,13 @@ def test_an_operator_confirms_a_clock(tmp_path: Path) -> None:
             forewarn(*words),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=False,
             env={**os.environ, "FOREWARN_STATE_DIR": str(tmp_path)},
         )
 
     with serving("--store", f"sqlite:{tmp_path}/f.db", "--state-dir", str(tmp_path)) as service:
-        status, told = service.get("/readyz")
-        assert status == 200
+        told = service.until_ready()
         assert "jumped forward by 3600 s" in json.dumps(told)
         assert "held: it jumped forward by 3600 s" in say("clock", "show").stdout
         assert "CLOCK HELD: it jumped forward by 3600 s" in say("status").stdout

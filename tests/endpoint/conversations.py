@@ -20,8 +20,9 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from forewarn.app.guest_server import GuestServer
 from forewarn.app.node import Times
-from forewarn.app.server import GuestSide, Service
+from forewarn.app.service import Service
 from forewarn.core.durations import parse_duration
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine
@@ -93,7 +94,7 @@ class Talk(Player):
         self.store = WatchedStore()
         super().__init__(self.store)
         self._flags: dict[str, object] = {}
-        self._side: GuestSide | None = None
+        self._side: GuestServer | None = None
         self._clients: dict[str, Client] = {}
         self._addresses: dict[str, str] = {}
         self._who = ""
@@ -118,7 +119,7 @@ class Talk(Player):
                 node="here",
                 times=Times(monotonic=self._monotonic),
             )
-            self._side = GuestSide(self._service)
+            self._side = GuestServer(self._service)
             self._side.listener.start()
         return self._service
 
@@ -145,7 +146,7 @@ class Talk(Player):
         if closed:
             self._clients.pop(self._who).socket.close()
         if not self.store.away:
-            self.service.ticker.settle()
+            self.service.ticker.cycle_until_idle()
         return _shown(data, closed=closed)
 
     def left_over(self) -> list[str]:
@@ -167,9 +168,9 @@ class Talk(Player):
         """Wait until the listener has read what was sent, and has written what it writes because of that."""
         assert self._side is not None
         client.arrived()
-        turn(self._side.guests.loop)
+        turn(self._side.endpoint.loop)
         self._side._writer.submit(lambda: None).result(PATIENCE_S)
-        turn(self._side.guests.loop)
+        turn(self._side.endpoint.loop)
 
     def _client(self) -> Client:
         client = self._clients.get(self._who)
@@ -231,12 +232,12 @@ class Talk(Player):
             return
         assert self._side is not None
         moved_s = float(state[1:-2]) / 1000 if state.endswith("ms") else parse_duration(state[1:])
-        self._monotonic.move(moved_s, self._side.guests.loop)
+        self._monotonic.move(moved_s, self._side.endpoint.loop)
 
     def _do_hang_up(self) -> None:
         """Close the connection; goes on when that was noticed."""
         assert self._side is not None
-        connections = self._side.guests.connections
+        connections = self._side.endpoint.connections
         before = len(connections)
         self._clients.pop(self._who).socket.close()
         until(lambda: len(connections) < before)
@@ -247,7 +248,7 @@ class Talk(Player):
 
     def _do_counters(self, *names: str) -> Iterable[str]:
         assert self._side is not None
-        return [f"{name} {getattr(self._side.guests.counters, name)}" for name in names]
+        return [f"{name} {getattr(self._side.endpoint.counters, name)}" for name in names]
 
     def _do_origins(self) -> Iterable[str]:
         """Who approved, from where, known in which way."""

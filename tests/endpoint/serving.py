@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from forewarn.app.guest_server import GuestServer
 from forewarn.app.node import Times
-from forewarn.app.server import GuestSide, Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
@@ -223,10 +224,10 @@ class Serving:
     """The running service as a test meets it."""
 
     def __init__(
-        self, service: Service, side: GuestSide, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
+        self, service: Service, side: GuestServer, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
     ) -> None:
         self.service, self.side, self.store, self.clock = service, side, store, clock
-        self.guests, self.monotonic = side.guests, monotonic
+        self.guests, self.monotonic = side.endpoint, monotonic
         self.port = int(side.listener.urls[0].rpartition(":")[2])
         self._clients: list[Client] = []
 
@@ -283,7 +284,7 @@ def serving(fleet: str = FLEET, *, stopped: bool = False, **settings: object) ->
         times=Times(monotonic=monotonic),
     )
     service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
-    side = GuestSide(service)
+    side = GuestServer(service)
     side.listener.start()
     running = Serving(service, side, store, clock, monotonic)
     try:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.app import server
+from forewarn.app import guest_server
 from forewarn.core.model import Actor
 from forewarn.service.control import Control
 from forewarn.store import Seen, Sighting
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE_S, until
 @pytest.fixture(autouse=True)
 def _all_is_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long the last writes may take when the service stops is not what these tests are about."""
-    monkeypatch.setattr(server, "LAST_WRITES_S", PATIENCE_S)
+    monkeypatch.setattr(guest_server, "LAST_WRITES_S", PATIENCE_S)
 
 
 def test_polls_write_nothing() -> None:
@@ -27,7 +27,7 @@ def test_polls_write_nothing() -> None:
             assert {status(client.ask(get())) for client in clients} == {200}
         assert [change.audit[0].action for change in served.store.applied[1:]] == ["scope enabled"] * 2
         assert served.store.seen_batches == []
-        served.side._write_seen()
+        served.side.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
         (batch,) = served.store.seen_batches
         assert sorted((seen.scope, seen.name) for seen in batch) == [
@@ -35,7 +35,7 @@ def test_polls_write_nothing() -> None:
             ("shop", "web-1"),
             ("solo", "vm"),
         ]
-        served.side._write_seen()
+        served.side.parts.write_seen()
         assert len(served.store.seen_batches) == 1
 
 
@@ -47,7 +47,7 @@ def test_the_last_time_counts() -> None:
             served.advance(minutes=1)
             assert status(client.ask(get())) == 200
         assert served.guests.counters.remembered > 0
-        served.side._write_seen()
+        served.side.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
         assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
 
@@ -57,10 +57,10 @@ def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
     with serving() as served:
         assert status(served.client().ask(get())) == 200
         served.store.away = True
-        served.side._write_seen()
+        served.side.parts.write_seen()
         until(lambda: bool(served.guests.to_write))
         served.store.away = False
-        served.side._write_seen()
+        served.side.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
         assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START}
 
@@ -71,19 +71,19 @@ def test_what_fails_a_check_is_not_seen() -> None:
         client = served.client()
         for request in (get("/metadata/versions"), get("/nowhere"), get(URL, "Origin: x"), get(URL, method="PUT")):
             client.ask(request)
-        served.side._write_seen()
+        served.side.parts.write_seen()
         served.side.stop()
         assert served.store.seen_batches == []
 
 
 def test_it_is_written_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, every few seconds; and what is left when the service stops."""
-    monkeypatch.setattr(server, "SEEN_EVERY_S", 0.1)
+    monkeypatch.setattr(guest_server, "SEEN_EVERY_S", 0.1)
     with serving() as served:
         client = served.client()
         assert status(client.ask(get())) == 200
         until(lambda: len(served.store.seen_batches) == 1)
-    monkeypatch.setattr(server, "SEEN_EVERY_S", 60.0)
+    monkeypatch.setattr(guest_server, "SEEN_EVERY_S", 60.0)
     with serving() as served:
         assert status(served.client().ask(get())) == 200
         assert served.store.seen_batches == []
@@ -96,7 +96,7 @@ def test_a_store_that_is_away_is_only_a_warning(caplog: pytest.LogCaptureFixture
         client = served.client()
         assert status(client.ask(get())) == 200
         served.store.away = True
-        served.side._write_seen()
+        served.side.parts.write_seen()
         until(lambda: "when guests were last seen was not saved: the store is away" in caplog.text)
         assert status(client.ask(get())) == 200
 
@@ -108,7 +108,7 @@ def test_a_machine_that_left_is_not_written() -> None:
         caller = served.side.documents.named("solo", "vm")
         assert caller is not None
         caller.view = None
-        served.side._attendance.write([caller])
+        served.side.parts.last_seen.write([caller])
         assert served.store.seen_batches == []
 
 
@@ -146,7 +146,7 @@ def test_a_scope_that_another_node_enabled_is_shown_as_it_is() -> None:
 
 def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of a scope get the document, again and again: who is in the event is written as having seen it, once."""
-    monkeypatch.setattr(server, "SIGHTINGS_EVERY_S", 60.0)
+    monkeypatch.setattr(guest_server, "SIGHTINGS_EVERY_S", 60.0)
     with serving() as served:
         clients = [served.client(address) for address in (WEB_0, WEB_1)]
         for client in clients:
@@ -159,14 +159,14 @@ def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_many_sightings_let_others_write_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch at a time, each behind whoever came meanwhile: an approval does not wait for all of them."""
-    monkeypatch.setattr(server, "SIGHTINGS_EVERY_S", 60.0)
+    monkeypatch.setattr(guest_server, "SIGHTINGS_EVERY_S", 60.0)
     sightings = [Sighting("X", f"web-{number}", START) for number in range(1_200)]
     with serving() as served:
         before: list[int] = []
         go = threading.Event()
         served.side._writer.submit(go.wait)
         served.guests._sightings += sightings
-        served.side._write_sightings()
+        served.side.parts.write_sightings()
         served.side._writer.submit(lambda: before.append(len(served.store.sighting_batches)))
         go.set()
         until(lambda: len(served.store.sighting_batches) == 3)
@@ -189,8 +189,8 @@ def test_an_unknown_error_of_the_store_is_logged(
         with monkeypatch.context() as patch:
             patch.setattr(served.store, "record_seen", fail)
             assert status(served.client().ask(get())) == 200
-            served.side._write_seen()
+            served.side.parts.write_seen()
             until(lambda: "on purpose" in caplog.text)
         assert status(served.client(WEB_1).ask(get())) == 200
-        served.side._write_seen()
+        served.side.parts.write_seen()
         until(lambda: len(served.store.seen_batches) == 1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from forewarn.endpoint import connection as connections
 from forewarn.endpoint.loop import IN
-from forewarn.endpoint.sockets import Wire
+from forewarn.endpoint.sockets import GuestSocket
 from tests.endpoint.serving import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.support.waiting import until
 
@@ -28,7 +28,7 @@ def only_connection(served: Serving) -> connections.Connection:
 def not_read(connection: connections.Connection) -> Callable[[], bool]:
     """Whether the listener reads nothing of this connection now."""
     wire = connection.transport
-    assert isinstance(wire, Wire)
+    assert isinstance(wire, GuestSocket)
     return lambda: not wire._interest & IN
 
 
@@ -72,7 +72,7 @@ def test_a_guest_that_does_not_read_is_not_read() -> None:
         connection = only_connection(served)
         assert client.flood(get() * 20, MANY, not_read(connection)) < MANY
         until(lambda: connection._paused)
-        assert isinstance(connection.transport, Wire)
+        assert isinstance(connection.transport, GuestSocket)
         assert len(connection.transport._unsent) < 1_000_000
         assert sum(map(len, connection._buffered or ())) < 1_000_000
         assert status(served.client(VM).ask(get())) == 200

@@ -12,7 +12,7 @@ import pytest
 
 from forewarn.endpoint import sockets as wires
 from forewarn.endpoint.loop import IN, OUT
-from forewarn.endpoint.sockets import Listener, Transport, Wire
+from forewarn.endpoint.sockets import GuestSocket, Listener, Transport
 from tests.endpoint.wire import HandClock
 from tests.support.waiting import PATIENCE_S
 
@@ -181,7 +181,7 @@ def test_one_that_is_not_read_is_not_cut_for_what_it_sends(pair: Pair) -> None:
     """News that were fetched before the pause: only a break ends it."""
     client = pair.connect()
     wire = pair.guest.transport
-    assert isinstance(wire, Wire)
+    assert isinstance(wire, GuestSocket)
     wire.write(MUCH)
     wire.pause_reading()
     client.sendall(b"more")
@@ -293,7 +293,7 @@ def test_an_error_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixtu
 def test_what_a_child_keeps_open_is_not_heard_of(pair: Pair) -> None:
     """A forked process has the socket when we close it: the loop is not kept busy, and its number is another's."""
     client = pair.connect()
-    assert isinstance(pair.guest.transport, Wire)
+    assert isinstance(pair.guest.transport, GuestSocket)
     fd = pair.guest.transport._socket.fileno()
     pair.call()
     childs = os.dup(fd)
@@ -301,7 +301,7 @@ def test_what_a_child_keeps_open_is_not_heard_of(pair: Pair) -> None:
     pair.guest = Recorder()
     pair.turn_until(lambda: pair.guest.told == ["made"])
     pair.open.callback(pair.guest.transport.abort)
-    assert isinstance(pair.guest.transport, Wire)
+    assert isinstance(pair.guest.transport, GuestSocket)
     assert pair.guest.transport._socket.fileno() == fd
     client.sendall(b"to whom?")
     assert [pair.loop.turn(0.01) for _ in range(3)] == [0, 0, 0]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from forewarn.app import server
+from forewarn.app import guest_server
 from forewarn.store import EventQuery
 from tests.endpoint.serving import URL, get, post, serving, status
 from tests.support.waiting import PATIENCE_S, until
@@ -12,8 +12,8 @@ from tests.support.waiting import PATIENCE_S, until
 
 def test_everybody_is_let_go_properly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A POST under way is answered and saved, a waiter gets 304, an idle connection and half a request are closed."""
-    monkeypatch.setattr(server, "STOP_WITHIN_S", PATIENCE_S)
-    monkeypatch.setattr(server, "LAST_WRITES_S", PATIENCE_S)
+    monkeypatch.setattr(guest_server, "STOP_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(guest_server, "LAST_WRITES_S", PATIENCE_S)
     with serving() as served:
         idle, waiter, poster, half = (served.client() for _ in range(4))
         assert status(idle.ask(get())) == 200

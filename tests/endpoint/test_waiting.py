@@ -9,7 +9,7 @@ from forewarn.endpoint import endpoint
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Waiter
 from forewarn.endpoint.exchange import Exchange
-from forewarn.endpoint.sockets import Wire
+from forewarn.endpoint.sockets import GuestSocket
 from tests.endpoint.serving import URL, VM, WEB_0, WEB_1, get, serving, status, turn
 from tests.support.waiting import PATIENCE_S, until
 
@@ -53,7 +53,7 @@ def test_waking_very_many_lets_others_in_between(monkeypatch: pytest.MonkeyPatch
         other = served.client(VM)
         assert [status(client.ask(get())) for client in (served.client(), other)] == [200, 200]
         (others,) = (c for c in served.guests.connections if isinstance(c, Connection) and c.address == VM)
-        assert isinstance(others.transport, Wire)
+        assert isinstance(others.transport, GuestSocket)
         socket = others.transport._socket
         view = served.side.documents.views["shop"]
         clients = [served.client().send(WAIT) for _ in range(60)]

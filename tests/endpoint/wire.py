@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from forewarn.app.server import Service, limits_of, trust_of
+from forewarn.app.guest_server import limits_of, trust_of
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Guests
+from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
@@ -55,7 +56,7 @@ class AtOnce(Executor):
 class Wire:
     """A connection from an address: `send` delivers bytes as a network would, `received` is what came back."""
 
-    def __init__(self, guests: Guests, address: str = WEB_0) -> None:
+    def __init__(self, guests: Endpoint, address: str = WEB_0) -> None:
         self.host = address
         self.received = b""
         self.closed = False
@@ -131,7 +132,7 @@ class World:
         self.documents = Documents(self.service.store, self.clock)
         self.documents.load()
         self.control.listen(self.documents.heard)
-        self.guests = Guests(
+        self.guests = Endpoint(
             self.documents,
             self.control,
             AtOnce(),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, Event, EventType, MaintenanceRequest, Status, Targets
 from forewarn.guest.journal import read

@@ -1,5 +1,6 @@
 """The operator listener towards strangers: TLS, forwarded addresses, limits, deadlines, and its files."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -10,13 +11,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from starlette.concurrency import run_in_threadpool
 
-from forewarn.app.server import Service, _keep_operator_token, running
+from forewarn.app.operator_token import keep_operator_token
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.model import Token
 from forewarn.endpoint.listener import reachable
@@ -25,6 +28,7 @@ from forewarn.operator.api import app as api
 from forewarn.service.settings import load
 from tests.app.test_serve import run, serving
 from tests.operator.api.house import House, house
+from tests.support.waiting import PATIENCE_S, until
 
 STANDING = ["--store", "memory:", "--guest", "127.0.0.1:0"]
 
@@ -62,11 +66,11 @@ def test_over_tls_it_answers_and_in_the_clear_it_does_not(tmp_path: Path, pair: 
             ("/v1/scopes", {"Authorization": f"Bearer {token}"}, 200),
             ("/v1/scopes", {}, 401),
         ):
-            secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trust)
+            secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=trust)
             secure.request("GET", path, headers=headers)
             assert secure.getresponse().status == expected
             secure.close()
-        clear = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        clear = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         clear.request("GET", "/healthz")
         with pytest.raises((http.client.HTTPException, OSError)):
             clear.getresponse()
@@ -80,7 +84,7 @@ def test_over_tls_it_answers_and_in_the_clear_it_does_not(tmp_path: Path, pair: 
         ("tls_cert", None, "cert.pem cannot be read: No such file"),
         ("tls_key", None, "key.pem cannot be read: No such file"),
         ("tls_cert", "nonsense", "cert.pem holds no certificate"),
-        ("tls_key", "nonsense", "key.pem is no key without a password for"),
+        ("tls_key", "nonsense", "key.pem is not the key of"),
     ],
 )
 def test_a_certificate_that_does_not_work_is_said(
@@ -109,7 +113,7 @@ def test_a_key_with_a_password_is_not_asked_for(tmp_path: Path, pair: tuple[Path
     subprocess.run(made, check=True, capture_output=True)
     result = run("serve", *STANDING, "--tls-cert", str(pair[0]), "--tls-key", str(locked), "--operator", "127.0.0.1:0")
     assert result.returncode == 2
-    assert f"tls_key: {locked} is no key without a password" in result.stderr
+    assert f"tls_key: {locked} is not the key of" in result.stderr
 
 
 # -- who is asking
@@ -149,14 +153,19 @@ ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 @pytest.mark.parametrize("said", [[], [b"\r\n"], [ASKED[:30]], [ASKED, b"\r\n"], [ASKED, ASKED[:30]]], ids=repr)
 def test_who_does_not_finish_a_head_is_closed(monkeypatch: pytest.MonkeyPatch, said: list[bytes]) -> None:
     """Silent from the beginning, in the middle, or after a first request."""
-    monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.3)
-    with house() as home, socket.create_connection(place(home), timeout=3) as slow:
+    # What is whole must not be late on a busy machine: the short limit is for what never ends.
+    if ASKED not in said:
+        monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.3)
+    with house() as home, socket.create_connection(place(home), timeout=PATIENCE_S) as slow:
         for piece in said:
             slow.sendall(piece)
             if piece == ASKED:
                 answer = b""
                 while not answer.endswith(b"}"):
-                    answer += slow.recv(65_536)
+                    more = slow.recv(65_536)
+                    assert more, "it was closed before it was answered"
+                    answer += more
+                monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.3)
         assert not _receive(slow)
 
 
@@ -167,30 +176,42 @@ def _receive(connection: socket.socket) -> bytes:
         return b""
 
 
-def _send_on(connection: socket.socket, piece: bytes, *, every_s: float = 0, times: int) -> None:
-    for _ in range(times):
-        connection.sendall(piece)
-        time.sleep(every_s)
+def _send_until_closed(connection: socket.socket, piece: bytes, *, every_s: float = 0.0) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    with suppress(OSError):
+        while time.monotonic() < deadline_s:
+            connection.sendall(piece)
+            time.sleep(every_s)
+        pytest.fail("it was not closed")
 
 
 def test_who_drips_a_head_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for the whole head: a byte now and then does not move it."""
     monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.5)
-    with house() as home, socket.create_connection(place(home), timeout=8) as slow:
-        slow.sendall(ASKED[:-4])
-        with pytest.raises(OSError):
-            _send_on(slow, b"x", every_s=0.05, times=100)
+    with house() as home, socket.create_connection(place(home), timeout=PATIENCE_S) as slow:
+        with suppress(OSError):
+            slow.sendall(ASKED[:-4])
+        _send_until_closed(slow, b"x", every_s=0.05)
         assert not _receive(slow)
 
 
 def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline ends with the head: a stream lives on, and so does a slow body."""
-    monkeypatch.setattr(http_limits, "HEAD_WITHIN_S", 0.3)
-    with house() as home, socket.create_connection(place(home), timeout=8) as slow:
+    protocols: list[http_limits.GateProtocol] = []
+    made = http_limits.GateProtocol.connection_made
+
+    def noted(protocol: http_limits.GateProtocol, transport: asyncio.Transport) -> None:
+        protocols.append(protocol)
+        made(protocol, transport)
+
+    monkeypatch.setattr(http_limits.GateProtocol, "connection_made", noted)
+    with house() as home, socket.create_connection(place(home), timeout=PATIENCE_S) as slow:
+        until(lambda: protocols and protocols[0]._deadline is not None)
         body = json.dumps({"name": "slow", "role": "viewer"}).encode()
         head = f"POST /v1/tokens HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {home.token}\r\n"
         slow.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:5])
-        time.sleep(0.8)
+        until(lambda: protocols[0]._in_body)
+        assert protocols[0]._deadline is None
         slow.sendall(body[5:])
         assert slow.recv(65_536).startswith(b"HTTP/1.1 201")
 
@@ -198,10 +219,9 @@ def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.MonkeyPatch
 def test_a_head_without_end_is_refused_and_a_large_body_is_not() -> None:
     """Heads are small; bodies have limits of their own."""
     with house() as home:
-        with socket.create_connection(place(home), timeout=8) as large:
+        with socket.create_connection(place(home), timeout=PATIENCE_S) as large:
             large.sendall(b"GET /healthz HTTP/1.1\r\n")
-            with pytest.raises(OSError):
-                _send_on(large, b"X-Filler: " + b"x" * 1_000 + b"\r\n", times=10_000)
+            _send_until_closed(large, b"X-Filler: " + b"x" * 1_000 + b"\r\n")
         comment = "# " + "x" * 300_000 + "\n"
         reply = home.ask("POST", "/v1/fleet?dry_run=true", comment, headers={"Content-Type": "application/toml"})
         assert reply.status == 200, reply.raw
@@ -213,27 +233,22 @@ def test_strangers_leave_guests_their_descriptors(monkeypatch: pytest.MonkeyPatc
     with house() as home:
         before = _descriptors()
         with ExitStack() as many:
-            ours = [many.enter_context(socket.create_connection(place(home), timeout=8)) for _ in range(50)]
+            ours = [many.enter_context(socket.create_connection(place(home), timeout=PATIENCE_S)) for _ in range(50)]
             for each in ours[10:]:
                 assert not _receive(each)
             assert _descriptors() - before <= len(ours) + 10 + 5
-        _until_healthy(home)
+        until(lambda: _is_healthy(home))
 
 
 def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def _until_healthy(home: House) -> None:
-    deadline_s = time.monotonic() + 5
-    while time.monotonic() < deadline_s:
-        try:
-            assert home.ask("GET", "/healthz").status == 200
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail("operators are not answered again")
+def _is_healthy(home: House) -> bool:
+    try:
+        return home.ask("GET", "/healthz").status == 200
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def test_health_answers_while_every_thread_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +258,7 @@ def test_health_answers_while_every_thread_is_busy(monkeypatch: pytest.MonkeyPat
     async def hang(*arguments: object) -> object:
         def wait() -> None:
             inside.release()
-            go.wait(20)
+            go.wait(PATIENCE_S)
 
         await run_in_threadpool(wait)
         return await run_in_threadpool(*arguments)  # type: ignore[arg-type]
@@ -255,7 +270,7 @@ def test_health_answers_while_every_thread_is_busy(monkeypatch: pytest.MonkeyPat
             for asker in askers:
                 asker.start()
             for _ in askers:
-                assert inside.acquire(timeout=10)
+                assert inside.acquire(timeout=PATIENCE_S)
             assert home.ask("GET", "/healthz").status == 200
         finally:
             go.set()
@@ -270,17 +285,18 @@ def test_it_ends_in_time_with_a_stream_and_much_to_do(tmp_path: Path) -> None:
         token = (tmp_path / "operator.token").read_text().strip()
         asked = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
         for _ in range(3):
-            stream = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            stream = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
             stream.sendall(f"GET /v1/stream {asked}".encode())
             assert b"200 OK" in stream.recv(65_536)
         begun = threading.Event()
         busy = [threading.Thread(target=_ask_on, args=(port, asked, begun), daemon=True) for _ in range(8)]
         for each in busy:
             each.start()
-        assert begun.wait(5)
+        assert begun.wait(PATIENCE_S)
         code, seconds = service.stop()
         for each in busy:
-            each.join(10)
+            each.join(PATIENCE_S)
+            assert not each.is_alive()
     assert code == 0
     assert seconds < 5
 
@@ -289,7 +305,7 @@ def _ask_on(port: int, asked: str, begun: threading.Event) -> None:
     """Until nobody answers any more."""
     try:
         while True:
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
                 connection.sendall(f"GET /v1/scopes {asked}".encode())
                 if connection.recv(65_536):
                     begun.set()
@@ -342,9 +358,9 @@ def test_a_token_that_was_not_saved_is_replaced(tmp_path: Path, service: Service
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service.control, "add_token", fail)
         with pytest.raises(StoreUnavailable):
-            _keep_operator_token(service, path)
+            keep_operator_token(service, path)
     unknown = path.read_text()
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     assert path.read_text() != unknown
     tokens: list[Token] = list(service.store.tokens())
     assert len(tokens) == 1
@@ -355,12 +371,12 @@ def test_a_token_that_others_can_read_is_closed(
 ) -> None:
     """Mode 0600 again, and a warning; the token stays."""
     path = tmp_path / "operator.token"
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     before = path.read_text()
     path.chmod(0o644)
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     assert (stat.S_IMODE(path.stat().st_mode), path.read_text()) == (0o600, before)
-    assert "could be read by others (mode 0644)" in caplog.text
+    assert "(mode 0644); its mode is 0600 now" in caplog.text
     assert before.strip() not in caplog.text
 
 
@@ -369,7 +385,7 @@ def test_a_draft_that_somebody_left_is_not_written_through(tmp_path: Path, servi
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / f"operator.token.{os.getpid()}").symlink_to(victim)
-    _keep_operator_token(service, tmp_path / "operator.token")
+    keep_operator_token(service, tmp_path / "operator.token")
     assert victim.read_text() == "mine"
     assert not (tmp_path / "operator.token").is_symlink()
 
@@ -377,7 +393,7 @@ def test_a_draft_that_somebody_left_is_not_written_through(tmp_path: Path, servi
 def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> None:
     """Mode 0600 for a new file and what SQLite puts beside it; a file that exists keeps its mode."""
     service.store.hold()
-    _keep_operator_token(service, tmp_path / "operator.token")
+    keep_operator_token(service, tmp_path / "operator.token")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("f.db*")}
     assert {"f.db", "f.db-wal", "f.db-shm"} <= modes.keys()
     assert set(modes.values()) == {0o600}

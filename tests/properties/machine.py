@@ -12,7 +12,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError
@@ -113,7 +113,7 @@ class ServiceMachine(RuleBasedStateMachine):
         except RequestError:
             assert self.store.everything() == before, "a refused request left something behind"
             result = None
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         return result
 
     def events(self, *statuses: Status) -> list[Event]:
@@ -231,7 +231,7 @@ class ServiceMachine(RuleBasedStateMachine):
         )
         self.control = self.service.control
         self.service.ticker.recover()
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     # -- what must hold
 

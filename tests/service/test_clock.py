@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
@@ -190,10 +190,10 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     maintenance_id = service.control.submit(request, OPERATOR)
     (event,) = service.control.maintenance(maintenance_id)[1]
     times.pass_by(60)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     times.set_by(7_200)
 
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert service.control.event(event.id)[0].status is Status.SCHEDULED
     assert "clock" in [reason.code for reason in service.control.why(event.id)]
     assert "jumped forward by 7200 s" in service.health.warnings()["clock"]
@@ -202,11 +202,11 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     assert facts.overdue_s == 7_260 - 900
 
     service = Service(settings, clock=times.clock(), store=store, node="here")
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert service.control.event(event.id)[0].status is Status.SCHEDULED
 
     service.control.confirm_clock(OPERATOR)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert service.control.event(event.id)[0].status is Status.STARTED
     assert not service.health.warnings()
     facts = service.health.facts(Documents(store, service.clock))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.service.settings import Settings, load, store_path
+from forewarn.executors.command import CommandSettings
+from forewarn.service.settings import Settings, load
 
 
 def config(tmp_path: Path, text: str) -> Path:
@@ -38,8 +39,8 @@ def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_
         "FOREWARN_FLEET": "f.toml",
     }
     assert load({}, {}, config(tmp_path, text)) == load({}, told)
-    assert load({}, told).command == ("/bin/true", "-x")
-    assert load({}, told).simulated_failures == {"shop/web-0": 2}
+    assert load({}, told).executor_settings["command"] == CommandSettings(command=("/bin/true", "-x"), parallel=4)
+    assert load({}, told).executor_settings["simulated"].failures == {"shop/web-0": 2}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,8 @@ def test_the_environments_other_variables_are_left_alone() -> None:
     assert load({}, {"FOREWARN_TOKEN": "secret", "FOREWARN_SERVER": "http://x"}).store == ""
 
 
-def test_a_store_that_is_none_is_not_quoted() -> None:
-    """PostgreSQL's other way to say where may have the password in it."""
-    with pytest.raises(InvalidSettings, match="only as such a URL") as told:
-        store_path(load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {}))
-    assert "correct-horse" not in str(told.value)
+def test_an_invalid_store_is_not_quoted() -> None:
+    """A connection string in PostgreSQL's other notation may contain the password."""
+    with pytest.raises(InvalidSettings, match="only as such a URL") as caught:
+        load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {})
+    assert "correct-horse" not in str(caught.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, Invalid, InvalidFleet, NotFound, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
@@ -25,12 +25,12 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import OrderReport, Progress, Work
-from forewarn.executors.external import ExternalExecutor
+from forewarn.executors import Executor, OrderReport, Progress, Work
 from forewarn.service.clock import ManualClock, ScaledClock, SystemClock, clock_for
 from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
+from forewarn.service.pruning import PRUNE_BATCH
 from forewarn.service.settings import Settings
-from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S, PRUNE_BATCH, Ticker
+from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S, Ticker
 from forewarn.store import EventQuery, Focus, Inventory, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
@@ -81,14 +81,14 @@ def test_one_cycle_does_a_bounded_batch_and_says_so_in_one_sentence(caplog: pyte
     service = make_service(MemoryStore(), scopes=BATCH + 5)
     for i in range(BATCH + 5):
         reboot(service, f"s-{i}")
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     service.clock.move_to(START + timedelta(minutes=15))
     with caplog.at_level(logging.INFO, "forewarn.service.ticker"):
         assert service.ticker.cycle()
         assert [r.getMessage() for r in caplog.records] == [f"started {BATCH} event(s)"]
     started = service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events
     assert len(started) == BATCH
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == BATCH + 5
     assert not service.ticker.cycle()
 
@@ -116,11 +116,10 @@ def test_advance_is_refused_where_time_is_not_ours() -> None:
     assert manual.clock.now() == START
 
 
-class ScriptedExecutor(ExternalExecutor):
+class ScriptedExecutor(Executor):
     """Takes orders, remembers what it was asked, and answers `status` as told."""
 
     name = "scripted"
-    takes_orders = True
 
     def __init__(self, status: Progress | Outcome = Progress.UNKNOWN) -> None:
         self.asked: list[str] = []
@@ -134,7 +133,7 @@ class ScriptedExecutor(ExternalExecutor):
         self.asked.append("status")
         return self.answer
 
-    def begin(self, work: Work) -> None:
+    def take(self, work: Work) -> None:
         self.asked.append(f"begin {work.order.attempt} {work.order.state} on {work.hosts['m']}")
 
     def watch(self, work: Work) -> None:
@@ -144,7 +143,7 @@ class ScriptedExecutor(ExternalExecutor):
         ended, self.ended = self.ended, []
         return ended
 
-    def settled(self, report: OrderReport) -> None:
+    def report_saved(self, report: OrderReport) -> None:
         self.asked.append("settled")
 
 
@@ -157,7 +156,7 @@ def test_an_order_is_saved_as_running_before_its_executor_begins() -> None:
     service = make_service(MemoryStore(), enabled=False)
     event_id = reboot(service)
     executor = ScriptedExecutor()
-    ticker_with(service, executor).settle()
+    ticker_with(service, executor).cycle_until_idle()
     assert executor.asked == ["begin 1 running on h"]
     order = service.control.event(event_id)[1]
     assert order is not None
@@ -193,7 +192,7 @@ def test_after_a_crash_status_is_asked_before_anything_is_run_again(
     executor = ScriptedExecutor(answer)
     ticker = ticker_with(service, executor)
     ticker.recover()
-    ticker.settle()
+    ticker.cycle_until_idle()
     assert executor.asked == asked
     assert service.control.event(event_id)[0].status is status
 
@@ -204,11 +203,11 @@ def test_a_report_of_an_older_attempt_changes_nothing() -> None:
     event_id = reboot(service)
     executor = ScriptedExecutor()
     ticker = ticker_with(service, executor)
-    ticker.settle()
+    ticker.cycle_until_idle()
     service.control.report_order(event_id, Outcome(ok=False, reason="no"), Actor("ticker"))
     service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
     executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
-    ticker.settle()
+    ticker.cycle_until_idle()
     assert service.control.event(event_id)[0].status is Status.STARTED
 
 
@@ -220,7 +219,7 @@ def test_one_late_report_does_not_hold_up_the_others() -> None:
     ticker = ticker_with(service, executor)
     service.control.report_order(events[1], Outcome(ok=True), OPERATOR)
     executor.ended = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in events]
-    ticker.settle()
+    ticker.cycle_until_idle()
     assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 3
     assert executor.asked.count("settled") == 3
 
@@ -231,12 +230,12 @@ def test_a_report_that_comes_after_the_end_is_only_logged(caplog: pytest.LogCapt
     event_id = reboot(service)
     executor = ScriptedExecutor()
     ticker = ticker_with(service, executor)
-    ticker.settle()
+    ticker.cycle_until_idle()
     service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
     executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
-    with caplog.at_level(logging.INFO, "forewarn.service.ticker"):
-        ticker.settle()
-    assert "came too late to matter" in caplog.text
+    with caplog.at_level(logging.INFO, "forewarn.service.orders"):
+        ticker.cycle_until_idle()
+    assert "came too late" in caplog.text
 
 
 def test_an_order_taken_by_others_is_theirs_to_finish(caplog: pytest.LogCaptureFixture) -> None:
@@ -251,7 +250,7 @@ def test_an_order_taken_by_others_is_theirs_to_finish(caplog: pytest.LogCaptureF
 
 
 class FailingToBegin(ScriptedExecutor):
-    def begin(self, work: Work) -> None:
+    def take(self, work: Work) -> None:
         raise OSError("no more processes")
 
 
@@ -259,10 +258,10 @@ def test_an_executor_that_cannot_begin_fails_its_order() -> None:
     """The order says why, and waits for an operator."""
     service = make_service(MemoryStore(), enabled=False)
     event_id = reboot(service)
-    ticker_with(service, FailingToBegin()).settle()
+    ticker_with(service, FailingToBegin()).cycle_until_idle()
     order = service.control.event(event_id)[1]
     assert order is not None
-    assert (order.state, order.reason) == (OrderState.FAILED, "could not begin: no more processes")
+    assert (order.state, order.reason) == (OrderState.FAILED, "the executor could not take it: no more processes")
 
 
 class AwayStore(MemoryStore):
@@ -304,13 +303,13 @@ def test_the_end_of_an_order_outlives_a_full_disk() -> None:
     events = [reboot(service, f"s-{i}") for i in range(2)]
     executor = ScriptedExecutor()
     ticker = ticker_with(service, executor)
-    ticker.settle()
+    ticker.cycle_until_idle()
     executor.ended = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in events]
     store.full = True
     with pytest.raises(StoreUnavailable):
         ticker.cycle()
     store.full = False
-    ticker.settle()
+    ticker.cycle_until_idle()
     assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 2
     assert executor.asked.count("settled") == 2
 
@@ -339,8 +338,8 @@ def test_an_order_that_was_taken_without_our_knowing_is_begun(answer: Progress) 
         ticker.cycle()
     assert executor.asked == []
     store.silent = False
-    ticker.settle()
-    ticker.settle()
+    ticker.cycle_until_idle()
+    ticker.cycle_until_idle()
     assert executor.asked == ["status", "begin 1 running on h" if answer is Progress.UNKNOWN else "watch"]
 
 
@@ -355,7 +354,7 @@ def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
     with pytest.raises(StoreUnavailable):
         ticker.cycle()
     store.full = False
-    ticker.settle()
+    ticker.cycle_until_idle()
     assert executor.asked == ["begin 1 running on h"]
 
 
@@ -388,7 +387,7 @@ def test_a_sick_maintenance_does_not_make_the_loop_spin(monkeypatch: pytest.Monk
     store = AwayStore()
     service = make_service(store)
     event_id = reboot(service)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     store.stumble = service.control.event(event_id)[0].maintenance_id
     service.clock.move_to(START + timedelta(minutes=15))
     waits: list[float] = []
@@ -422,7 +421,7 @@ def test_whoever_loses_often_does_not_wait_longer_each_time(monkeypatch: pytest.
     store = BusyStore()
     service = make_service(store)
     event_id = reboot(service)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     service.clock.move_to(START + timedelta(minutes=15))
     store.full = True
     waits: list[float] = []
@@ -487,7 +486,7 @@ def test_the_loop_survives_not_knowing_when_to_wake() -> None:
     thread.start()
     until(lambda: service.ticker.cycled_at_s is not None)
     event_id = reboot(service)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     service.clock.move_to(START + timedelta(minutes=15))
     service.ticker.nudge()
     until(lambda: service.control.event(event_id)[0].status is Status.STARTED)
@@ -500,7 +499,7 @@ def test_one_sick_maintenance_does_not_hold_up_the_rest(caplog: pytest.LogCaptur
     store = AwayStore()
     service = make_service(store, scopes=3)
     events = [reboot(service, f"s-{i}") for i in range(3)]
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     store.stumble = service.control.event(events[1])[0].maintenance_id
     service.clock.move_to(START + timedelta(minutes=15))
     with pytest.raises(RuntimeError):
@@ -612,15 +611,15 @@ def test_forgetting_too_much_at_once_is_tried_again_with_less(caplog: pytest.Log
 
     service = make_service(Slow(), executor="simulated", retain_history_s=86_400)
     reboot(service)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert asked == [PRUNE_BATCH]
-    assert "could not be forgotten, 500 at once" in caplog.text
+    assert "could not be deleted, 500 at once" in caplog.text
     for _ in range(4):
         service.ticker.advance(60)
-        service.ticker.settle()
+        service.ticker.cycle_until_idle()
     assert asked == [PRUNE_BATCH, PRUNE_BATCH // 2, PRUNE_BATCH // 4]
     service.ticker.advance(3_600)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     assert asked[3] == PRUNE_BATCH
 
 

@@ -15,12 +15,12 @@ import pytest
 from forewarn.core import draft
 from forewarn.core.change import Change
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Guests
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service import clock, follower
 from forewarn.service.control import Control
 from forewarn.service.follower import Follower
-from forewarn.service.ticker import Ticker
+from forewarn.service.orders import Orders
 from forewarn.store.memory import MemoryStore
 from tests.properties import mutations as core
 from tests.sim.database import Database
@@ -60,19 +60,19 @@ def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
     original = Control.take_order
 
     def hasty(control: Control, order_id: str, actor: Any, *, node: str) -> Any:
-        ticker = tickers[control]
-        order = next(o for o in ticker._store.orders({"open"}, 500) if o.id == order_id)  # type: ignore[arg-type]
-        ticker._begin(ticker._work(order))
+        orders = orders_of[control]
+        order = next(o for o in orders._store.orders({"open"}, 500) if o.id == order_id)  # type: ignore[arg-type]
+        orders._hand_to_executor(orders._work_of(order))
         return original(control, order_id, actor, node=node)
 
-    tickers: dict[Control, Ticker] = {}
-    made = Ticker.__init__
+    orders_of: dict[Control, Orders] = {}
+    original_init = Orders.__init__
 
-    def remembered(ticker: Ticker, control: Control, *arguments: Any, **options: Any) -> None:
-        made(ticker, control, *arguments, **options)
-        tickers[control] = ticker
+    def remembered(orders: Orders, control: Control, *arguments: Any, **options: Any) -> None:
+        original_init(orders, control, *arguments, **options)
+        orders_of[control] = orders
 
-    patch.setattr(Ticker, "__init__", remembered)
+    patch.setattr(Orders, "__init__", remembered)
     patch.setattr(Control, "take_order", hasty)
 
 
@@ -90,7 +90,7 @@ def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """Answer from memory a guest that has seen a newer document than this node."""
-    patch.setattr(Guests, "behind", lambda guests, state, etag: False)
+    patch.setattr(Endpoint, "behind", lambda guests, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -105,11 +105,11 @@ def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
 
 
 def runs_again_without_asking(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ticker, "_take_up", Ticker._begin)
+    patch.setattr(Orders, "_resume", Orders._hand_to_executor)
 
 
 def forgets_what_it_may_have_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ticker, "_end_doubts", lambda ticker: None)
+    patch.setattr(Orders, "resolve_doubts", lambda orders: None)
 
 
 def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
@@ -129,11 +129,11 @@ def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
     def hasty(one: Follower, wait_s: float) -> None:
         news = one._feed.look(one._mark, wait_s)
         one._keep_time(news)
-        one._mark, one._asked_s = news.mark, news.asked_s
-        for hearer in one._hearers:
+        one._mark, one._known_s = news.mark, news.asked_s
+        for hearer in one._listeners:
             hearer(news)
 
-    patch.setattr(Follower, "look", hasty)
+    patch.setattr(Follower, "poll", hasty)
 
 
 def what_is_forgotten_is_not_read(patch: pytest.MonkeyPatch) -> None:
@@ -147,18 +147,18 @@ def never_stale(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_over_without_asking(patch: pytest.MonkeyPatch) -> None:
-    original = Ticker._take_over
+    original = Orders.take_over
 
-    def hasty(ticker: Ticker, shared: Any) -> Any:
+    def hasty(orders: Orders) -> Any:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ticker, "_take_up", ticker._begin)
-            return original(ticker, shared)
+            inner.setattr(orders, "_resume", orders._hand_to_executor)
+            return original(orders)
 
-    patch.setattr(Ticker, "_take_over", hasty)
+    patch.setattr(Orders, "take_over", hasty)
 
 
 def nobody_takes_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ticker, "_take_over", lambda ticker, shared: Counter())
+    patch.setattr(Orders, "take_over", lambda orders: Counter())
 
 
 def a_jump_is_not_held(patch: pytest.MonkeyPatch) -> None:
@@ -170,14 +170,14 @@ def a_hold_holds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
-    original = clock._Watched.look
+    original = clock._JumpDetector.observe
 
     def forgiving(watched: Any, reading: datetime, read_s: float | None = None) -> None:
         read_s = watched._boot_s() if read_s is None else read_s
         if watched._at is None or reading > watched._at + timedelta(seconds=read_s - watched._at_s):
             original(watched, reading, read_s)
 
-    patch.setattr(clock._Watched, "look", forgiving)
+    patch.setattr(clock._JumpDetector, "observe", forgiving)
 
 
 def late_readings_count(patch: pytest.MonkeyPatch) -> None:
@@ -197,10 +197,10 @@ def every_failover_is_one_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_its_own_guests_count(patch: pytest.MonkeyPatch) -> None:
-    def blind(attendance: Attendance, now: Any, after: Any) -> list[str]:
+    def blind(attendance: LastSeen, now: Any, after: Any) -> list[str]:
         return attendance._documents.idle(now, after)
 
-    patch.setattr(Attendance, "_silent_everywhere", blind)
+    patch.setattr(LastSeen, "_silent_everywhere", blind)
 
 
 def decisions_never_age(patch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,15 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any, cast
 
-from forewarn.app.node import GuestParts, Times, follow
+from forewarn.app.node import EndpointParts, Times, follow
 from forewarn.app.node import Node as Parts
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
 from forewarn.endpoint.documents import Caller
-from forewarn.endpoint.endpoint import Guests, Limits
+from forewarn.endpoint.endpoint import Endpoint, Limits
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
-from forewarn.endpoint.protocol import Answer, Request, plain_tag
+from forewarn.endpoint.protocol import Request, Response, plain_tag
 from forewarn.store import SharedStore
 from tests.sim.database import Database
 from tests.sim.history import Alarm, Answered, Entry, NodeStarted
@@ -64,7 +64,7 @@ class Node:
     """A node. The attributes set in `start` and `_build` belong to its current life."""
 
     parts: Parts
-    side: GuestParts
+    side: EndpointParts
     feed: NodeFeed
 
     def __init__(self, shared: Shared, number: int) -> None:
@@ -118,7 +118,7 @@ class Node:
             times=times,
         )
         self.control = self.parts.control
-        self.side = GuestParts(
+        self.side = EndpointParts(
             self.parts,
             cast(Any, Inline()),
             cast(Any, Inline()),
@@ -233,8 +233,8 @@ class Node:
         self.enter(self._write_seen)
 
     def _write_seen(self) -> None:
-        self.side._write_seen()
-        self.side._write_sightings()
+        self.side.write_seen()
+        self.side.write_sightings()
 
     # -- the follower
 
@@ -271,7 +271,7 @@ class Node:
         follower = self.parts.follower
         assert follower is not None
         try:
-            follower.look(0.0)
+            follower.poll(0.0)
         except StoreUnavailable:
             self._universe.log(f"{self.name} could not read changes")
         finally:
@@ -283,7 +283,7 @@ class Node:
         """Return the answered connection, or None without an answer. A busy node answers only from memory."""
         if not self._answers():
             return None
-        connection = Connection(self.side.guests, self.side.documents.named(scope, machine))
+        connection = Connection(self.side.endpoint, self.side.documents.named(scope, machine))
         if self.busy:
             if self._may_read():
                 self._catch_up()
@@ -313,7 +313,7 @@ class Node:
             request.method == "GET"
             and view is not None
             and view.state.enabled
-            and not (tag is not None and self.side.guests.behind(view.state, tag))
+            and not (tag is not None and self.side.endpoint.behind(view.state, tag))
         )
 
 
@@ -342,7 +342,7 @@ class Connection:
     address = "10.0.0.1"
     gone = False
 
-    def __init__(self, guests: Guests, caller: Caller | None) -> None:
+    def __init__(self, guests: Endpoint, caller: Caller | None) -> None:
         self.guests = guests
         self.caller = caller
         self.status = 0
@@ -355,7 +355,7 @@ class Connection:
     def keeps(self, request: Request) -> bool:
         return request.keep_alive
 
-    def answer(self, answer: Answer, request: Request) -> None:
+    def answer(self, answer: Response, request: Request) -> None:
         del request
         self.status, self.body = answer.status, answer.body
         for line in answer.extra:

@@ -11,8 +11,8 @@ from typing import Any, Protocol, cast
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import OrderReport, Outcome
-from forewarn.executors import Progress, Work
-from forewarn.service.ticker import TICKER_LEASE
+from forewarn.executors import Executor, Progress, Work
+from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import Mark, News, Seen, Sighting
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Entry, ExecutorCalled, Forgotten, StatusRequested
@@ -238,10 +238,9 @@ class Works:
             self._record(Forgotten(self._universe.now_ms, *key))
 
 
-class NodeExecutor:
+class NodeExecutor(Executor):
     """A node's executor. It keeps the orders it waits for only in memory."""
 
-    takes_orders = True
     name = "hands"
 
     def __init__(self, works: Works, universe: Universe, life: Life) -> None:
@@ -257,7 +256,7 @@ class NodeExecutor:
     def free_slots(self) -> int:
         return 3
 
-    def begin(self, work: Work) -> None:
+    def take(self, work: Work) -> None:
         disturb(self._universe, self._life, "begin")
         if self._universe.chance(self._universe.faults.cannot_begin):
             raise OSError("the executor cannot do the work")
@@ -279,12 +278,3 @@ class NodeExecutor:
     def next_report(self) -> datetime | None:
         ends = [end_ms for key in self._awaited if (end_ms := self._works.end_ms(key)) is not None]
         return self._universe.wall() + timedelta(milliseconds=min(ends) - self._universe.now_ms) if ends else None
-
-    def settled(self, report: OrderReport) -> None:
-        """Do nothing: Works keeps the order."""
-
-    def tidy(self, running: Collection[Work]) -> None:
-        """Do nothing: there is nothing to tidy up."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""

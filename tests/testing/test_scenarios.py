@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.cli.app import app
 from forewarn.core.errors import ForewarnError, Invalid, NotFound, Refused
 from forewarn.core.model import Actor
@@ -24,6 +24,7 @@ from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scena
 from forewarn.testing.scenarios.player import Play, emulator_for, play_alone, play_on, story_ids
 from forewarn.testing.stories import START, play
 from forewarn.testing.story_text import parse_story
+from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import ask
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +161,7 @@ def test_a_guest_of_an_emulator_begins_the_scenario_and_its_owner_moves_the_cloc
         # The scenario goes on at once: the first document of the new epoch, or already the second.
         assert client.poll().etag in ('"1-2"', '"2-2"')
         emulator.advance(hours=1)
-        assert playing.over.wait(10)
+        assert playing.over.wait(PATIENCE_S)
     assert sum("started" in line for line in lines) == 2
 
 
@@ -192,7 +193,7 @@ def looked(emulator: Emulator, client: Client, *, approves: bool, lefts_s: list[
             lefts_s.append(document.time_left_s(event, document.received_s) or 0.0)
             if approves:
                 client.approve(event)
-    emulator.service.ticker.settle()
+    emulator.service.ticker.cycle_until_idle()
     return document.etag
 
 
@@ -230,7 +231,7 @@ def test_emulate_plays_a_scenario_as_a_program() -> None:
                 client.poll()
             assert any("E1 Completed emulated#0 vm-0" in line for line in program.stdout)
             program.terminate()
-            assert program.wait(10) == 0
+            assert program.wait(PATIENCE_S) == 0
         finally:
             program.kill()
 

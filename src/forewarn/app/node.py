@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from forewarn.core.errors import ServiceError
 from forewarn.endpoint.documents import Caller, Documents
-from forewarn.endpoint.endpoint import Guests, Limits
+from forewarn.endpoint.endpoint import Endpoint, Limits
 from forewarn.endpoint.identity import Trust
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock, KeptClock, boot_clock_s
@@ -43,7 +43,7 @@ def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptCloc
     clock = KeptClock(shared.now, times.boot_s, times.monotonic)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
     try:
-        follower.begin()
+        follower.start()
     except BaseException:
         follower.close()
         raise
@@ -96,11 +96,12 @@ class Node:
             alone=alone,
             monotonic=times.monotonic,
         )
+        executor.connect(self.ticker.nudge, self.control.listen)
         if follower is not None:
             follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
 
 
-class GuestParts:
+class EndpointParts:
     """Documents in memory, who asked lately, and the one writer that every write of a guest waits for in line."""
 
     def __init__(
@@ -128,7 +129,7 @@ class GuestParts:
         node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
-        self.guests = Guests(
+        self.endpoint = Endpoint(
             self.documents,
             node.control,
             writer,
@@ -138,23 +139,23 @@ class GuestParts:
             first_call_delay_s=first_call_delay_s,
             monotonic=monotonic,
         )
-        self._attendance = Attendance(self.documents, node.control, node.store, disable_after_s=disable_after_s)
+        self.last_seen = LastSeen(self.documents, node.control, node.store, disable_after_s=disable_after_s)
         if listens:
-            node.ticker.add_chore(self._attendance)
+            node.ticker.add_chore(self.last_seen)
 
-    def _write_seen(self) -> None:
-        if seen := self.guests.take_seen():
+    def write_seen(self) -> None:
+        if seen := self.endpoint.take_seen():
             self._writer.submit(self._try_seen, seen)
 
     def _try_seen(self, seen: list[Caller]) -> None:
-        if not try_to_write(lambda: self._attendance.write(seen)):
-            self.guests.loop.call_from_thread(lambda: self.guests.not_written(seen))
+        if not try_to_write(lambda: self.last_seen.write(seen)):
+            self.endpoint.loop.call_from_thread(lambda: self.endpoint.not_written(seen))
 
-    def _write_sightings(self) -> None:
+    def write_sightings(self) -> None:
         """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
-        if sightings := self.guests.take_sightings():
-            written = self._writer.submit(try_to_write, lambda: self._attendance.write_sightings(sightings))
-            written.add_done_callback(lambda _: self.guests.loop.call_from_thread(self._write_sightings))
+        if sightings := self.endpoint.take_sightings():
+            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_sightings(sightings))
+            written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_sightings))
 
 
 def try_to_write(write: Callable[[], None]) -> bool:

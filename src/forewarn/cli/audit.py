@@ -1,7 +1,7 @@
 """`forewarn audit`: who did what, when and from where."""
 
 from forewarn.cli.formatting import Json, deed, shown_time
-from forewarn.cli.session import Cursor, Desk, Limit, command, group
+from forewarn.cli.session import Cursor, Limit, Session, command, group
 
 app = group("audit", "Who did what, when and from where.")
 
@@ -30,7 +30,7 @@ def line(entry: Json) -> str:
 
 
 @command(app, "list")
-def list_audit(desk: Desk, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_audit(desk: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
     """The newest entries first; nothing is ever changed or taken out of it before its time."""
     page = desk.listed("/v1/audit", {}, limit, cursor)
     if desk.out.as_json:

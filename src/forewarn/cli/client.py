@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from forewarn import __version__
-from forewarn.cli.server_lookup import Place
+from forewarn.cli.server_lookup import Server
 from forewarn.core.errors import ForewarnError, InvalidSettings
 
 CONNECT_S = 10.0
@@ -48,7 +48,7 @@ class Failed(ForewarnError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     status: int
     body: bytes
 
@@ -74,7 +74,7 @@ def path_of(*parts: str) -> str:
 
 
 class Client:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Server) -> None:
         self.place = place
         self._tls: ssl.SSLContext | None = None
 
@@ -88,7 +88,7 @@ class Client:
         connection = self._connect()
         try:
             raw = self._exchange(connection, "GET", "/readyz", {}, None, {})
-            answer = Answer(raw.status, _read(raw))
+            answer = ApiResponse(raw.status, _read(raw))
         except (OSError, http.client.HTTPException) as error:
             raise self._not_reachable(error) from None
         finally:
@@ -108,7 +108,7 @@ class Client:
         headers = {"Content-Type": "application/toml", **_new_key()}
         return self._ask("POST", path, query, text.encode(), headers, tries=2).json()
 
-    def put(self, path: str, body: object) -> Answer:
+    def put(self, path: str, body: object) -> ApiResponse:
         return self._send("PUT", path, body, None)
 
     def delete(self, path: str) -> None:
@@ -133,7 +133,7 @@ class Client:
         try:
             answer = self._exchange(connection, "GET", "/v1/stream", {}, None, headers)
             if answer.status != 200:
-                raise self._failure("GET", "/v1/stream", Answer(answer.status, answer.read(MAX_LINE_BYTES)))
+                raise self._failure("GET", "/v1/stream", ApiResponse(answer.status, answer.read(MAX_LINE_BYTES)))
             if connection.sock is not None:
                 connection.sock.settimeout(STREAM_SILENT_S)
             yield None
@@ -145,7 +145,9 @@ class Client:
 
     # -- how it is asked
 
-    def _send(self, method: str, path: str, body: object, query: Query | None, *, creating: bool = False) -> Answer:
+    def _send(
+        self, method: str, path: str, body: object, query: Query | None, *, creating: bool = False
+    ) -> ApiResponse:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if creating:
@@ -161,14 +163,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         *,
         tries: int | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         left = tries or (2 if method == "GET" else 1)
         while True:
             left -= 1
             connection = self._connect()
             try:
                 raw = self._exchange(connection, method, path, query, body, headers or {})
-                answer = Answer(raw.status, _read(raw))
+                answer = ApiResponse(raw.status, _read(raw))
                 break
             except (OSError, http.client.HTTPException) as error:
                 if not left:
@@ -250,7 +252,7 @@ class Client:
             " you say it again; FOREWARN_SERVER names the server"
         )
 
-    def _failure(self, method: str, path: str, answer: Answer) -> Failed:
+    def _failure(self, method: str, path: str, answer: ApiResponse) -> Failed:
         url, source = self.place.url, self.place.token_from
         if answer.status == 401:
             told = f"does not accept the token from {source}" if source else "wants a token, and none was found"

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.formatting import Json, shown_time
-from forewarn.cli.session import Desk, command, group, usage
+from forewarn.cli.session import Session, command, group, usage
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
 
@@ -13,14 +13,14 @@ app = group("clock", "The service's time.")
 
 
 @command(app, "show")
-def show(desk: Desk) -> None:
+def show(desk: Session) -> None:
     """What time it is for the service, and what kind of clock it has."""
     _show(desk, desk.api.get("/v1/clock"))
 
 
 @command(app, "advance")
 def advance(
-    desk: Desk,
+    desk: Session,
     by: Annotated[str, typer.Argument(metavar="DURATION", help="How far, like 90s, 15m or 2h.", show_default=False)],
 ) -> None:
     """Move a manual or scaled clock forward; everything that is due on the way happens."""
@@ -32,12 +32,12 @@ def advance(
 
 
 @command(app, "confirm")
-def confirm(desk: Desk) -> None:
+def confirm(desk: Session) -> None:
     """Say that a clock which jumped forward is right: events that waited for this start by it."""
     _show(desk, desk.api.post("/v1/clock/confirm"))
 
 
-def _show(desk: Desk, answer: Json) -> None:
+def _show(desk: Session, answer: Json) -> None:
     if desk.out.as_json:
         desk.out.json(answer)
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.output import Out
+from forewarn.cli.output import Output
 from forewarn.cli.session import usage
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
@@ -53,10 +53,10 @@ def conform(
     """Try an agent, in any language, against the behaviours that keep a machine safe; 1 if it lacks any that it claims."""
     from forewarn.testing import conform as kit
     from forewarn.testing.conform.behaviours import BEHAVIOURS
-    from forewarn.testing.conform.report import FAILED, NOT_REACHED, Row
+    from forewarn.testing.conform.report import FAILED, NOT_REACHED, BehaviourRow
     from forewarn.testing.conform.stage import CLAIMS
 
-    out = Out()
+    out = Output()
     if listing:
         rows = [(each.name, ", ".join(each.claims), each.checks, each.why) for each in BEHAVIOURS]
         out.table(("name", "claims", "what is tried", "why"), rows)
@@ -64,7 +64,7 @@ def conform(
         out.table(("claim", "means that"), list(CLAIMS.items()))
         return
 
-    def said(row: Row) -> None:
+    def said(row: BehaviourRow) -> None:
         out.aside(f"{row.outcome:<11} {row.behaviour.name}")
 
     _end_in_order()

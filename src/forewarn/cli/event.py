@@ -20,7 +20,7 @@ from forewarn.cli.formatting import (
     why,
 )
 from forewarn.cli.live_events import watch_all, watch_one
-from forewarn.cli.session import Cursor, Desk, Limit, command, group, usage
+from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
 from forewarn.core.errors import Invalid
 from forewarn.core.model import EventType, Status
 
@@ -36,7 +36,7 @@ Id = Annotated[
 
 @command(app, "list")
 def list_events(
-    desk: Desk,
+    desk: Session,
     status: Annotated[
         list[Status] | None, typer.Option(help="Only with this status; may be repeated.", case_sensitive=False)
     ] = None,
@@ -68,13 +68,13 @@ def list_events(
 
 
 @command(app, "show")
-def show(desk: Desk, event: Id) -> None:
+def show(desk: Session, event: Id) -> None:
     """One event: what it is, what it waits for, and everything that happened to it."""
     show_event(desk, desk.api.get(path_of("events", desk.event_id(event))))
 
 
 @command(app, "why")
-def why_event(desk: Desk, event: Id) -> None:
+def why_event(desk: Session, event: Id) -> None:
     """Say in one sentence why an event has not moved on, or what became of it."""
     found = desk.api.get(path_of("events", desk.event_id(event)))
     if desk.out.as_json:
@@ -85,7 +85,7 @@ def why_event(desk: Desk, event: Id) -> None:
 
 @command(app, "watch")
 def watch(
-    desk: Desk,
+    desk: Session,
     event: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Only this event, until it has ended.", show_default=False)
     ] = None,
@@ -99,31 +99,31 @@ def watch(
 
 
 @command(app, "approve")
-def approve(desk: Desk, event: Id) -> None:
+def approve(desk: Session, event: Id) -> None:
     """Say go for every machine of it; it starts once nothing else is in its way."""
     _say(desk, event, "approve")
 
 
 @command(app, "cancel")
-def cancel(desk: Desk, event: Id) -> None:
+def cancel(desk: Session, event: Id) -> None:
     """Call off an event that has not started; its wave no longer waits for it."""
     _say(desk, event, "cancel")
 
 
 @command(app, "retry")
-def retry(desk: Desk, event: Id) -> None:
+def retry(desk: Session, event: Id) -> None:
     """Hand out the order of an event again after it failed."""
     _say(desk, event, "retry")
 
 
 @command(app, "finish")
-def finish(desk: Desk, event: Id) -> None:
+def finish(desk: Session, event: Id) -> None:
     """Say that the work of a failed order was done after all."""
     _say(desk, event, "finish")
 
 
 @command(app, "abandon")
-def abandon(desk: Desk, event: Id) -> None:
+def abandon(desk: Session, event: Id) -> None:
     """Give up an event whose order failed; the maintenance goes on, and ends as Failed."""
     _say(desk, event, "abandon")
 
@@ -138,7 +138,7 @@ def resolve(option: str, text: str | None, now: str) -> str | None:
         raise usage(f"{option}: {error}") from None
 
 
-def _say(desk: Desk, event: str, verb: str) -> None:
+def _say(desk: Session, event: str, verb: str) -> None:
     changed = desk.api.post(path_of("events", desk.event_id(event), verb))
     if desk.out.as_json:
         desk.out.json(changed)
@@ -146,7 +146,7 @@ def _say(desk: Desk, event: str, verb: str) -> None:
         desk.out.say(why(changed, desk.now()))
 
 
-def show_events(desk: Desk, events: list[Json], now: str) -> None:
+def show_events(desk: Session, events: list[Json], now: str) -> None:
     short = shortened(event["id"] for event in events) if desk.out.terminal else {}
     rows = [
         (
@@ -164,7 +164,7 @@ def show_events(desk: Desk, events: list[Json], now: str) -> None:
     desk.out.table(COLUMNS, rows, empty="no events")
 
 
-def show_event(desk: Desk, event: Json) -> None:
+def show_event(desk: Session, event: Json) -> None:
     if desk.out.as_json:
         desk.out.json(event)
         return

@@ -8,7 +8,7 @@ import typer
 
 from forewarn.cli.client import Failed
 from forewarn.cli.formatting import Json, count
-from forewarn.cli.session import Desk, command, group, usage
+from forewarn.cli.session import Session, command, group, usage
 from forewarn.core.fleet import MAX_FILE_BYTES
 
 app = group("fleet", "State the fleet: scopes and machines.")
@@ -21,7 +21,7 @@ Prune = Annotated[bool, typer.Option("--prune", help="Remove what the file does 
 
 @command(app, "apply")
 def apply(
-    desk: Desk,
+    desk: Session,
     file: File,
     prune: Prune = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.", show_default=False)] = False,
@@ -31,13 +31,13 @@ def apply(
 
 
 @command(app, "diff")
-def diff(desk: Desk, file: File, prune: Prune = False) -> None:
+def diff(desk: Session, file: File, prune: Prune = False) -> None:
     """Say what applying the file would change; nothing is changed."""
     show(desk, _post(desk, file, prune=prune, dry_run=True))
 
 
 @command(app, "export")
-def export(desk: Desk) -> None:
+def export(desk: Session) -> None:
     """Print the fleet as a file that `fleet apply` reads."""
     if desk.out.as_json:
         desk.out.json(desk.api.get("/v1/fleet"))
@@ -45,7 +45,7 @@ def export(desk: Desk) -> None:
         print(desk.api.text("/v1/fleet", accept="application/toml"), end="")
 
 
-def _post(desk: Desk, file: str, *, prune: bool, dry_run: bool) -> Json:
+def _post(desk: Session, file: str, *, prune: bool, dry_run: bool) -> Json:
     text = _read(file)
     try:
         answer: Json = desk.api.post_toml("/v1/fleet", text, {"prune": prune, "dry_run": dry_run})
@@ -69,7 +69,7 @@ def _read(file: str) -> str:
     return text
 
 
-def show(desk: Desk, change: Json) -> None:
+def show(desk: Session, change: Json) -> None:
     if desk.out.as_json:
         desk.out.json(change)
         return

@@ -10,7 +10,7 @@ from forewarn.cli.client import path_of
 from forewarn.cli.formatting import ENDED, Json, count, distance, names, place, plain, reasons, shown_time, why
 from forewarn.cli.live_maintenance import settled_get
 from forewarn.cli.output import rich_table
-from forewarn.cli.session import Desk
+from forewarn.cli.session import Session
 
 COLUMNS = ("event", "status", "type", "scope", "machines", "not before", "waits for")
 MOST_EVENTS = 30
@@ -19,7 +19,7 @@ NEXT_S = 1.0
 OPEN = ("Scheduled", "Started")
 
 
-def watch_all(desk: Desk, scope: str | None) -> None:
+def watch_all(desk: Session, scope: str | None) -> None:
     """Until somebody presses Ctrl-C."""
     try:
         with Changes(desk.api) as changes:
@@ -35,7 +35,7 @@ def _concerns(change: Json, scope: str | None) -> bool:
     return bool(change["event_id"] or change["maintenance_id"]) and scope in (None, change["scope"])
 
 
-def _as_lines(desk: Desk, changes: Changes, scope: str | None) -> None:
+def _as_lines(desk: Session, changes: Changes, scope: str | None) -> None:
     if not desk.out.as_json:
         desk.out.aside(f"watching {desk.api.place.url}")
     while True:
@@ -48,7 +48,7 @@ def _as_lines(desk: Desk, changes: Changes, scope: str | None) -> None:
             desk.out.say(line(change))
 
 
-def _on_screen(desk: Desk, changes: Changes, scope: str | None) -> None:
+def _on_screen(desk: Session, changes: Changes, scope: str | None) -> None:
     recent: list[Json] = []
     with Live(console=desk.out.console, auto_refresh=False) as live:
         while True:
@@ -86,7 +86,7 @@ def picture(page: Json, recent: list[Json], now: str) -> RenderableType:
     return Group(head, rich_table(COLUMNS, rows) if rows else Text("no open events"), *told)
 
 
-def watch_one(desk: Desk, event_id: str) -> None:
+def watch_one(desk: Session, event_id: str) -> None:
     """Until it has ended: the sentence about it, each time it becomes another."""
     path = path_of("events", event_id)
     before = ""

@@ -17,9 +17,9 @@ from rich.text import Text
 from forewarn.cli.change_stream import Changes
 from forewarn.cli.client import Failed, NotReachable, Query, path_of
 from forewarn.cli.formatting import ENDED, Json, count, distance, names, order_failed, place, plain, shown_time, when
-from forewarn.cli.output import STYLES, Out
+from forewarn.cli.output import STYLES, Output
 from forewarn.cli.plan_text import events_of
-from forewarn.cli.session import Desk
+from forewarn.cli.session import Session
 
 OVER = ("Completed", "Cancelled", "Failed")
 # A service that restarts is waited for this long.
@@ -29,7 +29,7 @@ MOST_WAVES = 12
 BAR_CHARS = 24
 
 
-class View(Protocol):
+class LiveView(Protocol):
     def show(self, maintenance: Json) -> None: ...
 
 
@@ -40,10 +40,10 @@ class Quiet:
         del maintenance
 
 
-class JsonLines:
+class JsonLinesView:
     """For --json with --follow: the whole maintenance at each change, one per line."""
 
-    def __init__(self, out: Out) -> None:
+    def __init__(self, out: Output) -> None:
         self._out = out
         self._before: Json | None = None
 
@@ -54,7 +54,7 @@ class JsonLines:
 
 
 class Lines:
-    def __init__(self, out: Out) -> None:
+    def __init__(self, out: Output) -> None:
         self._out = out
         self._before: Json | None = None
 
@@ -65,7 +65,7 @@ class Lines:
 
 
 class Screen:
-    def __init__(self, live: Live, desk: Desk) -> None:
+    def __init__(self, live: Live, desk: Session) -> None:
         self._live = live
         self._desk = desk
 
@@ -75,10 +75,10 @@ class Screen:
 
 
 @contextlib.contextmanager
-def view_of(desk: Desk, *, lines_of_json: bool = False) -> Iterator[View]:
+def view_of(desk: Session, *, lines_of_json: bool = False) -> Iterator[LiveView]:
     out = desk.out
     if out.as_json:
-        yield JsonLines(out) if lines_of_json else Quiet()
+        yield JsonLinesView(out) if lines_of_json else Quiet()
     elif out.terminal:
         with Live(console=out.console, auto_refresh=False, transient=False) as live:
             yield Screen(live, desk)
@@ -87,7 +87,12 @@ def view_of(desk: Desk, *, lines_of_json: bool = False) -> Iterator[View]:
 
 
 def follow(
-    desk: Desk, maintenance_id: str, *, until: str = "done", timeout_s: int | None = None, lines_of_json: bool = False
+    desk: Session,
+    maintenance_id: str,
+    *,
+    until: str = "done",
+    timeout_s: int | None = None,
+    lines_of_json: bool = False,
 ) -> Json:
     """Show it until it has `started` or is `done`; the maintenance as it then was. Failed when the time is over."""
     try:
@@ -96,7 +101,7 @@ def follow(
         raise Failed(f"maintenance {maintenance_id} goes on without us") from None
 
 
-def _follow(desk: Desk, maintenance_id: str, until: str, timeout_s: int | None, lines_of_json: bool) -> Json:
+def _follow(desk: Session, maintenance_id: str, until: str, timeout_s: int | None, lines_of_json: bool) -> Json:
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     path = path_of("maintenances", maintenance_id)
     with Changes(desk.api) as changes, view_of(desk, lines_of_json=lines_of_json) as view:
@@ -118,7 +123,7 @@ def _wanted(until: str) -> str:
     return "started" if until == "started" else "ended"
 
 
-def settled_get(desk: Desk, path: str, query: Query | None = None) -> Json:
+def settled_get(desk: Session, path: str, query: Query | None = None) -> Json:
     """A service that is away for a moment is waited for."""
     begun_s = time.monotonic()
     told = False

@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli.event import show_event
 from forewarn.cli.formatting import shown_time
-from forewarn.cli.session import Cursor, Desk, Limit, command, group
+from forewarn.cli.session import Cursor, Limit, Session, command, group
 
 app = group("machine", "The machines, and restarting or redeploying one as its user.")
 
@@ -22,7 +22,7 @@ Name = Annotated[
 
 @command(app, "list")
 def list_machines(
-    desk: Desk,
+    desk: Session,
     scope: Annotated[str | None, typer.Option(help="Only this scope's.")] = None,
     host: Annotated[str | None, typer.Option(help="Only those this host carries.")] = None,
     limit: Limit = 50,
@@ -49,7 +49,7 @@ def list_machines(
 
 
 @command(app, "show")
-def show(desk: Desk, machine: Name) -> None:
+def show(desk: Session, machine: Name) -> None:
     """One machine: its place, its identity, when it was last seen."""
     found = desk.api.get(desk.machine_path(machine))
     if desk.out.as_json:
@@ -70,12 +70,12 @@ def show(desk: Desk, machine: Name) -> None:
 
 
 @command(app, "restart")
-def restart(desk: Desk, machine: Name) -> None:
+def restart(desk: Session, machine: Name) -> None:
     """Restart it as its user would: an event of its own, with the notice its scope is due."""
     show_event(desk, desk.api.post(desk.machine_path(machine, "restart"), creating=True))
 
 
 @command(app, "redeploy")
-def redeploy(desk: Desk, machine: Name) -> None:
+def redeploy(desk: Session, machine: Name) -> None:
     """Move it to another host as its user would: an event of its own, with the notice its scope is due."""
     show_event(desk, desk.api.post(desk.machine_path(machine, "redeploy"), creating=True))

@@ -10,7 +10,7 @@ from forewarn.cli.client import Failed, path_of
 from forewarn.cli.event import resolve
 from forewarn.cli.formatting import Json, names, place, reasons, shortened, shown_time, span, when
 from forewarn.cli.live_maintenance import follow
-from forewarn.cli.session import Cursor, Desk, Limit, command, group, usage
+from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
@@ -39,7 +39,7 @@ Timeout = Annotated[
 
 @command(app, "schedule")
 def schedule(
-    desk: Desk,
+    desk: Session,
     type_: Annotated[
         EventType,
         typer.Option("--type", help="What is done to the machines.", case_sensitive=False, show_default=False),
@@ -111,7 +111,7 @@ def schedule(
 
 @command(app, "list")
 def list_maintenances(
-    desk: Desk,
+    desk: Session,
     status: Annotated[
         list[MaintenanceStatus] | None,
         typer.Option(help="Only with this status; may be repeated.", case_sensitive=False),
@@ -131,7 +131,7 @@ def list_maintenances(
 
 @command(app, "show")
 def show(
-    desk: Desk,
+    desk: Session,
     maintenance: Id,
     follow_it: Annotated[
         bool, typer.Option("--follow", help="Go on showing it until it is done.", show_default=False)
@@ -147,7 +147,7 @@ def show(
 
 @command(app, "wait")
 def wait_for(
-    desk: Desk,
+    desk: Session,
     maintenance: Id,
     until: Annotated[Until, typer.Option(help="Until its first wave has started, or until it is done.")] = Until.DONE,
     timeout: Timeout = None,
@@ -158,19 +158,19 @@ def wait_for(
 
 
 @command(app, "cancel")
-def cancel(desk: Desk, maintenance: Id) -> None:
+def cancel(desk: Session, maintenance: Id) -> None:
     """Call off what has not started; what has started runs to its end."""
     _say(desk, maintenance, "cancel")
 
 
 @command(app, "pause")
-def pause(desk: Desk, maintenance: Id) -> None:
+def pause(desk: Session, maintenance: Id) -> None:
     """Hold what has not started, until it is resumed."""
     _say(desk, maintenance, "pause")
 
 
 @command(app, "resume")
-def resume(desk: Desk, maintenance: Id) -> None:
+def resume(desk: Session, maintenance: Id) -> None:
     """Go on with a paused maintenance, at once."""
     _say(desk, maintenance, "resume")
 
@@ -194,7 +194,7 @@ def _seconds(option: str, text: str | None) -> int | None:
         raise usage(f"{option}: {error}") from None
 
 
-def _show_plan(desk: Desk, plan: Json, request: Json, now: str) -> None:
+def _show_plan(desk: Session, plan: Json, request: Json, now: str) -> None:
     desk.out.say(plan_text.summary(plan))
     if request["not_before"]:
         desk.out.say(f"not before {when(request['not_before'], now)}, unless approved")
@@ -223,7 +223,7 @@ def _make_sure(plan: Json, *, yes: bool, no_notice_ok: bool) -> None:
         raise Failed("nothing was scheduled: the plan was not confirmed; --yes goes on without asking")
 
 
-def _finish(desk: Desk, maintenance: Json, until: Until) -> None:
+def _finish(desk: Session, maintenance: Json, until: Until) -> None:
     if desk.out.as_json:
         desk.out.json(maintenance)
     status = maintenance["status"]
@@ -235,7 +235,7 @@ def _started(maintenance: Json) -> bool:
     return any(event["started"] for event in plan_text.events_of(maintenance))
 
 
-def _say(desk: Desk, maintenance: str, verb: str) -> None:
+def _say(desk: Session, maintenance: str, verb: str) -> None:
     changed = desk.api.post(path_of("maintenances", desk.maintenance_id(maintenance), verb))
     if desk.out.as_json:
         desk.out.json(changed)
@@ -257,7 +257,7 @@ def _row(maintenance: Json, short: dict[str, str]) -> tuple[object, ...]:
     )
 
 
-def _show(desk: Desk, maintenance: Json) -> None:
+def _show(desk: Session, maintenance: Json) -> None:
     if desk.out.as_json:
         desk.out.json(maintenance)
         return

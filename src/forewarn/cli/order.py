@@ -8,7 +8,7 @@ import typer
 
 from forewarn.cli.client import path_of
 from forewarn.cli.formatting import Json, names, shortened, shown_time
-from forewarn.cli.session import Cursor, Desk, Limit, command, group, usage
+from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
 
 app = group("order", "The work of started events, for whoever does it.")
 
@@ -16,7 +16,7 @@ COLUMNS = ("order", "state", "type", "scope", "machines", "issued", "deadline", 
 MAX_OUTPUT_CHARS = 65_536
 
 
-class State(StrEnum):
+class OrderStateOption(StrEnum):
     OPEN = "open"
     RUNNING = "running"
     DONE = "done"
@@ -30,13 +30,13 @@ Output = Annotated[Path | None, typer.Option(help="A file whose end is kept with
 
 @command(app, "list")
 def list_orders(
-    desk: Desk,
-    state: Annotated[State, typer.Option(help="Only those in this state.")] = State.OPEN,
+    desk: Session,
+    state: Annotated[OrderStateOption, typer.Option(help="Only those in this state.")] = OrderStateOption.OPEN,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """The orders that wait to be taken, or those in another state."""
-    page = desk.listed("/v1/orders", {"state": None if state is State.ALL else state.value}, limit, cursor)
+    page = desk.listed("/v1/orders", {"state": None if state is OrderStateOption.ALL else state.value}, limit, cursor)
     if desk.out.as_json:
         desk.out.json(page)
         return
@@ -46,14 +46,14 @@ def list_orders(
 
 
 @command(app, "start")
-def start(desk: Desk, order: Id) -> None:
+def start(desk: Session, order: Id) -> None:
     """Take an order: from now on it is yours to do."""
     _show(desk, desk.api.post(path_of("orders", desk.event_id(order), "start")))
 
 
 @command(app, "finish")
 def finish(
-    desk: Desk,
+    desk: Session,
     order: Id,
     new_host: Annotated[
         list[str] | None,
@@ -68,7 +68,7 @@ def finish(
 
 @command(app, "fail")
 def fail(
-    desk: Desk,
+    desk: Session,
     order: Id,
     reason: Annotated[str, typer.Option(help="Why, in a sentence.", show_default=False)],
     output: Output = None,
@@ -112,7 +112,7 @@ def _row(order: Json, short: dict[str, str]) -> tuple[object, ...]:
     )
 
 
-def _show(desk: Desk, order: Json) -> None:
+def _show(desk: Session, order: Json) -> None:
     if desk.out.as_json:
         desk.out.json(order)
         return

@@ -58,7 +58,7 @@ def rich_table(columns: Sequence[str], rows: Rows) -> Table:
     return table
 
 
-class Out:
+class Output:
     """One command's output. `as_json`: the API's answer and nothing else on standard output."""
 
     def __init__(self, *, as_json: bool = False) -> None:

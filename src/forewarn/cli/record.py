@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from forewarn.cli.output import Out
+from forewarn.cli.output import Output
 from forewarn.cli.session import usage
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.durations import duration_text, parse_duration
@@ -57,7 +57,7 @@ def record(
         raise usage(str(error)) from None
     file = _opened(output)
     logs.set_up("error")  # each failure is told below, as a line of the recording
-    out = Out()
+    out = Output()
     # Why it ends; a queue's `put` may interrupt itself, as two signals at once do.
     ended: SimpleQueue[tuple[str, bool]] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.output import Out
+from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, group, usage
 from forewarn.core.errors import Invalid, NotFound
 
@@ -24,7 +24,7 @@ def list_scenarios(as_json: AsJson = False) -> None:
     from forewarn.testing.scenarios import scenario, scenario_names
 
     listed = [scenario(name) for name in scenario_names()]
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if as_json:
         out.json([{"name": each.name, "title": each.title, "told": list(each.told)} for each in listed])
     else:
@@ -53,7 +53,7 @@ def run(
     from forewarn.testing.emulator import seeded_ids
     from forewarn.testing.scenarios.player import differences, play_alone
 
-    out = Out()
+    out = Output()
     played = found(name, machines)
     if check:
         if (clock, machines, seed) != ("manual", None, None):

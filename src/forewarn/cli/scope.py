@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli.client import Failed, path_of
 from forewarn.cli.formatting import Json
-from forewarn.cli.session import Cursor, Desk, Limit, command, group, usage
+from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
 from forewarn.core.durations import duration_text, parse_duration
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ApprovalMode, EventType, ScopeKind
@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.", sh
 
 
 @command(app, "list")
-def list_scopes(desk: Desk, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_scopes(desk: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
     """Every scope, by name."""
     page = desk.listed("/v1/scopes", {}, limit, cursor)
     if desk.out.as_json:
@@ -38,14 +38,14 @@ def list_scopes(desk: Desk, limit: Limit = 50, cursor: Cursor = None) -> None:
 
 
 @command(app, "show")
-def show(desk: Desk, scope: Name) -> None:
+def show(desk: Session, scope: Name) -> None:
     """One scope: settings, enabled or not, epoch, incarnation."""
     _show(desk, desk.api.get(path_of("scopes", scope)))
 
 
 @command(app, "set")
 def set_scope(
-    desk: Desk,
+    desk: Session,
     scope: Name,
     kind: Annotated[ScopeKind | None, typer.Option(help="What kind of scope; a new one needs it.")] = None,
     approval: Annotated[ApprovalMode | None, typer.Option(help="Whose approval brings an event forward.")] = None,
@@ -82,7 +82,7 @@ def set_scope(
     _show(desk, answer.json())
 
 
-def _settings(desk: Desk, scope: str, *, new: bool) -> dict[str, Any]:
+def _settings(desk: Session, scope: str, *, new: bool) -> dict[str, Any]:
     try:
         there = desk.api.get(path_of("scopes", scope))
     except Failed as error:
@@ -125,7 +125,7 @@ def _row(scope: Json) -> tuple[object, ...]:
     )
 
 
-def _show(desk: Desk, scope: Json) -> None:
+def _show(desk: Session, scope: Json) -> None:
     if desk.out.as_json:
         desk.out.json(scope)
         return

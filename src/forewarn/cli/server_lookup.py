@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Server:
     """A server, the token for it ("" is none), and where each was found, to be named in errors."""
 
     url: str
@@ -31,7 +31,7 @@ class Place:
     ca_file: Path | None = None
 
 
-def find(environment: Mapping[str, str], *, server: str | None = None, token_file: Path | None = None) -> Place:
+def find(environment: Mapping[str, str], *, server: str | None = None, token_file: Path | None = None) -> Server:
     """The place to talk to; InvalidSettings says which option or variable is wrong."""
     folder = _state_dir(environment)
     left_url = _first_line(folder / URL_FILE)
@@ -42,7 +42,7 @@ def find(environment: Mapping[str, str], *, server: str | None = None, token_fil
     if not token and url == (left_url.rstrip("/") or DEFAULT_URL):
         token, token_from = _left_token(folder / TOKEN_FILE)
     ca_file = environment.get("FOREWARN_CA_FILE")
-    return Place(
+    return Server(
         url=url,
         token=_check_token(token, token_from),
         url_from=url_from,

@@ -13,7 +13,7 @@ import typer
 from forewarn import __version__
 from forewarn.cli.client import Client, Failed, path_of
 from forewarn.cli.formatting import ID_CHARS, SHORT_CHARS, Json
-from forewarn.cli.output import Out
+from forewarn.cli.output import Output
 from forewarn.cli.server_lookup import find
 from forewarn.core.errors import InvalidSettings, NotFound, Refused
 
@@ -35,8 +35,8 @@ Limit = Annotated[int, typer.Option(min=1, max=MAX_LIST, help="At most so many."
 Cursor = Annotated[str | None, typer.Option(help="Go on where an earlier list ended.")]
 
 
-class Desk:
-    def __init__(self, out: Out, server: str | None = None, token_file: Path | None = None) -> None:
+class Session:
+    def __init__(self, out: Output, server: str | None = None, token_file: Path | None = None) -> None:
         self.out = out
         self._server, self._token_file = server, token_file
 
@@ -125,7 +125,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
 
         @functools.wraps(function)
         def called(*, as_json: bool, server: str | None, token_file: Path | None, **words: Any) -> None:
-            desk = Desk(Out(as_json=as_json), server, token_file)
+            desk = Session(Output(as_json=as_json), server, token_file)
             try:
                 function(desk, **words)
             except (KeyError, TypeError, IndexError) as error:

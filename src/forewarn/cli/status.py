@@ -18,14 +18,14 @@ from forewarn.cli.formatting import (
     shown_time,
     when,
 )
-from forewarn.cli.session import Desk
+from forewarn.cli.session import Session
 
 MOST = 500
 LOOK_BACK = timedelta(hours=24)
 ENDED = ("Completed", "Cancelled", "Abandoned")
 
 
-def look(desk: Desk) -> Json:
+def look(desk: Session) -> Json:
     """Everything the answer needs; as JSON it is the answer."""
     api, clock = desk.api, desk.api.get("/v1/clock")
     since = iso(read_iso(clock["now"]) - LOOK_BACK)
@@ -40,7 +40,7 @@ def look(desk: Desk) -> Json:
     }
 
 
-def status(desk: Desk) -> None:
+def status(desk: Session) -> None:
     """Answer in one look: what is scheduled, who has not approved, why it has not started, what failed."""
     seen = look(desk)
     if desk.out.as_json:
@@ -89,13 +89,13 @@ def _up_to(page: Json, number: int) -> str:
     return f"{number}+" if page["next_cursor"] else str(number)
 
 
-def _ids(desk: Desk, seen: Json) -> dict[str, str]:
+def _ids(desk: Session, seen: Json) -> dict[str, str]:
     if not desk.out.terminal:
         return {}
     return shortened(each["id"] for key in ("open", "ended", "paused") for each in seen[key]["items"])
 
 
-def _part(desk: Desk, title: str, table: tuple[tuple[str, ...], list[tuple[Any, ...]]]) -> None:
+def _part(desk: Session, title: str, table: tuple[tuple[str, ...], list[tuple[Any, ...]]]) -> None:
     columns, rows = table
     if rows:
         desk.out.heading(title)

@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli.client import path_of
 from forewarn.cli.formatting import shown_time
-from forewarn.cli.session import Cursor, Desk, Limit, command, group
+from forewarn.cli.session import Cursor, Limit, Session, command, group
 from forewarn.core.model import Role
 
 app = group("token", "Tokens for people and programs.")
@@ -17,7 +17,7 @@ ROLES = "viewer (reads), operator (everything), owner (restarts and redeploys, a
 
 @command(app, "create")
 def create(
-    desk: Desk,
+    desk: Session,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Whose it is: the audit will name it.", show_default=False)
     ],
@@ -34,7 +34,7 @@ def create(
 
 
 @command(app, "list")
-def list_tokens(desk: Desk, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_tokens(desk: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
     """The tokens there are, without their secrets."""
     page = desk.listed("/v1/tokens", {}, limit, cursor)
     if desk.out.as_json:
@@ -57,7 +57,7 @@ def list_tokens(desk: Desk, limit: Limit = 50, cursor: Cursor = None) -> None:
 
 @command(app, "revoke")
 def revoke(
-    desk: Desk, token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)]
+    desk: Session, token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)]
 ) -> None:
     """Take a token back: it opens nothing from now on."""
     desk.api.delete(path_of("tokens", token))

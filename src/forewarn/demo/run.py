@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.app.server import Service, Stopping, calm, running
+from forewarn.app.server import Stopping, calm, running
+from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.demo.director import Director
 from forewarn.demo.guests import answering, has_agent, helper

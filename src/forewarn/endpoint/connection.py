@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from forewarn.endpoint import protocol
 from forewarn.endpoint.documents import CLOSE, NOT_MODIFIED, Caller
-from forewarn.endpoint.endpoint import BURST_S, Guests
+from forewarn.endpoint.endpoint import BURST_S, Endpoint
 from forewarn.endpoint.exchange import Exchange, within_rate
-from forewarn.endpoint.parser import Reader
-from forewarn.endpoint.protocol import Answer, Request
+from forewarn.endpoint.parser import Parser
+from forewarn.endpoint.protocol import Request, Response
 from forewarn.endpoint.sockets import Transport
 
 MAX_BUFFERED_BYTES = 64 * 1024
@@ -42,17 +42,17 @@ class Connection:
     __slots__ = ("__dict__", "_active_s", "_reader", "_since_s", "caller", "gone", "guests", "interface", "transport")
 
     proxied = _paused = _half_closed = _lingering = False
-    _todo: deque[Request | Answer] | None = None
+    _todo: deque[Request | Response] | None = None
     _buffered: list[bytes] | None = None
     _exchange: Exchange | None = None
 
     transport: Transport
 
-    def __init__(self, guests: Guests, interface: str = "") -> None:
+    def __init__(self, guests: Endpoint, interface: str = "") -> None:
         self.guests = guests
         self.interface = interface
         self.caller: Caller | None = None
-        self._reader: Reader | None = None
+        self._reader: Parser | None = None
         self._since_s = guests.monotonic()
         self._active_s = 0.0  # when it was last answered: never yet
         self.gone = False  # or going: nothing more will be answered
@@ -202,7 +202,7 @@ class Connection:
             return
         reader, limits = self._reader, self.guests.limits
         if reader is None:
-            reader = self._reader = Reader(
+            reader = self._reader = Parser(
                 max_head_bytes=limits.head_bytes, max_headers=limits.headers, max_body_bytes=limits.body_bytes
             )
         fresh = not reader.partial
@@ -210,7 +210,7 @@ class Connection:
             self._since_s = self.guests.monotonic()
         reader.feed(data)
         requests, reader.requests = reader.requests, []
-        todo: deque[Request | Answer] = deque(requests)
+        todo: deque[Request | Response] = deque(requests)
         if reader.problem is not None and not (requests and requests[-1].too_large):
             todo.append(reader.problem)
         whole = fresh and len(requests) == 1 and len(todo) == 1 and not reader.partial
@@ -228,7 +228,7 @@ class Connection:
         """Answer what is complete, in order, until an answer must be waited for."""
         while self._todo and not self.busy and not self.gone and not self._paused:
             item = self._todo.popleft()
-            if isinstance(item, Answer):
+            if isinstance(item, Response):
                 self._refuse(item)
             else:
                 self.begin(item, raw)
@@ -269,7 +269,7 @@ class Connection:
                 self.caller = known
         return self.caller if self.caller is not None and self.caller.view is not None else None
 
-    def _refuse(self, problem: Answer) -> None:
+    def _refuse(self, problem: Response) -> None:
         """What cannot be read has a caller and a rate all the same; nothing after it can be read either."""
         if not self.proxied:
             caller = self.identify()
@@ -282,7 +282,7 @@ class Connection:
 
     # -- sending
 
-    def answer(self, answer: Answer, request: Request) -> None:
+    def answer(self, answer: Response, request: Request) -> None:
         keep = self.keeps(request)
         head = [b"HTTP/1.1 %d %b" % (answer.status, REASONS.get(answer.status, b""))]
         if answer.status != 304:
@@ -327,7 +327,7 @@ class Connection:
 
 
 # What makes a connection, given the guests it belongs to and the interface it came in by.
-NewConnection = Callable[[Guests, str], Connection]
+NewConnection = Callable[[Endpoint, str], Connection]
 
 
 def _plain_address(host: str) -> str:

@@ -80,7 +80,7 @@ def response_index(version: int, close: bool, wait_s: int = 0) -> int:
     return 2 * (len(_ROWS) * wait_s + version) + close
 
 
-class State:
+class DocumentState:
     """One state of one scope's document; never changed, only replaced. Responses are rendered when first asked for.
 
     `sent` holds by `response_index` what was last sent, and in which second.
@@ -144,12 +144,12 @@ class Waiter(Protocol):
     def end_wait(self) -> None: ...
 
 
-class View:
+class ScopeView:
     """One scope as its guests meet it. `waiters` belong to the listener's thread alone."""
 
     __slots__ = ("held_until_s", "name", "read_s", "seen", "since", "state", "waiters")
 
-    def __init__(self, state: State, since: Moment) -> None:
+    def __init__(self, state: DocumentState, since: Moment) -> None:
         self.name = state.scope.name
         self.state = state
         self.waiters: dict[Waiter, None] = {}
@@ -163,7 +163,7 @@ class Caller(msgspec.Struct, gc=False):
 
     scope: str
     name: str
-    view: View | None  # None: the machine has left the inventory
+    view: ScopeView | None  # None: the machine has left the inventory
     update_domain: int
     fault_domain: int
     identities: tuple[tuple[str, str], ...]
@@ -173,10 +173,12 @@ class Caller(msgspec.Struct, gc=False):
     waiting: int = 0
     remembered: tuple[bytes, ...] = ()
     seen: Moment | None = None
-    shown: State | None = None  # the document it last saw
+    shown: DocumentState | None = None  # the document it last saw
     met: int = 0  # at which reading of the whole fleet it was last there
     noted: bool = False  # in the list of those whose last-seen time is to be written
-    unknown: tuple[str, State] | None = None  # a newer tag it came with that nobody gave, and what was looked up then
+    unknown: tuple[str, DocumentState] | None = (
+        None  # a newer tag it came with that nobody gave, and what was looked up then
+    )
 
 
 @dataclass(slots=True)
@@ -218,11 +220,11 @@ class Documents:
         self._unread = Unread()
         self._lock = threading.Lock()
         self.now = Now(clock, monotonic)
-        self.views: dict[str, View] = {}
+        self.views: dict[str, ScopeView] = {}
         self.by_address: dict[tuple[str, str], Caller] = {}
         self.by_instance_id: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str], Caller] = {}
-        self.changed: Callable[[list[View]], None] = lambda _: None
+        self.changed: Callable[[list[ScopeView]], None] = lambda _: None
         self.rendered_states = 0
         self.enablements = 0
 
@@ -268,7 +270,7 @@ class Documents:
         if changed:
             self.changed(changed)
 
-    def read_again(self, view: View, asked_s: float) -> None:
+    def read_again(self, view: ScopeView, asked_s: float) -> None:
         """Somebody has seen more than we know: read the scope, unless that was begun since they asked."""
         if view.read_s > asked_s:
             return
@@ -317,7 +319,7 @@ class Documents:
     def named(self, scope: str, name: str) -> Caller | None:
         return self._callers.get((scope, name))
 
-    def idle_since(self, view: View) -> datetime:
+    def idle_since(self, view: ScopeView) -> datetime:
         """An open long poll counts as asking."""
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
 
@@ -345,7 +347,7 @@ class Documents:
         with self._lock:
             named.add(self._unread)
             self._unread = Unread()
-        changed: list[View] = []
+        changed: list[ScopeView] = []
         try:
             for names in _batches(named.removed):
                 changed += self._read(names, anew=True)
@@ -361,7 +363,7 @@ class Documents:
             if changed:
                 self.changed(changed)
 
-    def _read_everything(self) -> list[View]:
+    def _read_everything(self) -> list[ScopeView]:
         """The whole fleet; what is no longer there goes. Bells ring meanwhile: what the long list of machines says may be old
         when we come to it, and so whatever is not as in memory is read by itself."""
         names = dict.fromkeys((*self._store.scopes(), *list(self.views)))
@@ -380,7 +382,7 @@ class Documents:
             self._read_machines(some_keys, {})
         return changed
 
-    def _read_changes(self, news: News) -> list[View]:
+    def _read_changes(self, news: News) -> list[ScopeView]:
         """Scopes that are newer than what is known, and machines that came, changed or went; mostly there is nothing."""
         with self._lock:
             for name in news.removed:
@@ -397,7 +399,7 @@ class Documents:
         view = self.views.get(name)
         return view is not None and view.state.scope.version >= version
 
-    def _read(self, names: Iterable[str], *, anew: bool = False) -> list[View]:
+    def _read(self, names: Iterable[str], *, anew: bool = False) -> list[ScopeView]:
         """Only newer versions are applied, or `anew` any other; what is not there goes. The views whose document changed."""
         names = tuple(names)
         with self._lock:
@@ -413,10 +415,10 @@ class Documents:
                 view = self.views.get(name)
                 if view is not None and (view.state.scope == scope if anew else self._knows(name, scope.version)):
                     continue
-                state = State(scope, tuple(events.get(name, ())))
+                state = DocumentState(scope, tuple(events.get(name, ())))
                 self.rendered_states += 1
                 if view is None:
-                    self.views[name] = View(state, self.now())
+                    self.views[name] = ScopeView(state, self.now())
                     continue
                 if scope.enabled and not view.state.scope.enabled:
                     view.since = self.now()

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
-from forewarn.endpoint.documents import Caller, Documents, Moment, State, View, Waiter
+from forewarn.endpoint.documents import Caller, Documents, DocumentState, Moment, ScopeView, Waiter
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.loop import Loop
 from forewarn.service.control import Control
@@ -25,7 +25,7 @@ SIGHTINGS_AT_ONCE = 500
 BURST_S = 1.000_001
 
 
-class Guest(Protocol):
+class GuestConnection(Protocol):
     """A connection, as far as the rest of the house deals with it."""
 
     def check_deadline(self, now_s: float) -> None: ...
@@ -64,7 +64,7 @@ class Counters:
         self.outcomes: Counter[int] = Counter()
 
 
-class Guests:
+class Endpoint:
     """What the connections share. Belongs to the listener's event loop."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Guests:
         self.first_call_delay_s = first_call_delay_s
         self.request_share_s = 1.0 / limits.requests_per_s if limits.requests_per_s else 0.0
         self.counters = Counters()
-        self.connections: dict[Guest, None] = {}
+        self.connections: dict[GuestConnection, None] = {}
         # Bytes -> which response they ask for, the tag they bring, whether the connection ends.
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
@@ -107,11 +107,11 @@ class Guests:
         """The present moment, or None when nothing was heard of the store for too long."""
         return None if self.documents.stale(now_s) else self.now()
 
-    def behind(self, state: State, etag: str) -> bool:
+    def behind(self, state: DocumentState, etag: str) -> bool:
         """Whether whoever has this tag has seen more of the scope, on another node."""
         return self.documents.shared and state.older_than(etag)
 
-    def wake(self, views: list[View]) -> None:
+    def wake(self, views: list[ScopeView]) -> None:
         """A document changed: answer its waiters, in batches that let other requests in between."""
         self._wake_batch(deque(waiter for view in views for waiter in view.waiters))
 
@@ -121,14 +121,14 @@ class Guests:
         if waiters:
             self.loop.call_soon(lambda: self._wake_batch(waiters))
 
-    def seen(self, caller: Caller, view: View) -> None:
+    def seen(self, caller: Caller, view: ScopeView) -> None:
         """Noted here, written in batches: never a write per poll."""
         caller.seen = view.seen = self.now()
         if not caller.noted:
             caller.noted = True
             self.to_write.append(caller)
 
-    def shown(self, caller: Caller, state: State) -> None:
+    def shown(self, caller: Caller, state: DocumentState) -> None:
         """It has this document in hands: which of the events it is in it sees for the first time is written down."""
         before = {event.id for event in caller.shown.events} if caller.shown is not None else frozenset()
         caller.shown = state

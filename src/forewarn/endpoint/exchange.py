@@ -12,10 +12,10 @@ from typing import Protocol
 from forewarn.core.errors import ForewarnError, NotFound, RequestError
 from forewarn.core.model import Actor, ScopeKind
 from forewarn.endpoint import protocol
-from forewarn.endpoint.documents import Caller, View, response_index
-from forewarn.endpoint.endpoint import BURST_S, Guests
+from forewarn.endpoint.documents import Caller, ScopeView, response_index
+from forewarn.endpoint.endpoint import BURST_S, Endpoint
 from forewarn.endpoint.loop import Timer
-from forewarn.endpoint.protocol import Answer, Approve, Instance, Poll, Request
+from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 
 # Whoever waits in line for the writer is told in time that it hangs; what it asked for is not done then.
 MAX_IN_LINE_S = 5.0
@@ -23,10 +23,10 @@ MAX_IN_LINE_S = 5.0
 log = logging.getLogger("forewarn.guest")
 
 
-class Asking(Protocol):
+class ExchangeState(Protocol):
     """The connection a request came on."""
 
-    guests: Guests
+    guests: Endpoint
     proxied: bool
     interface: str
 
@@ -42,7 +42,7 @@ class Asking(Protocol):
     def keeps(self, request: Request) -> bool:
         """Whether it stays after the answer."""
 
-    def answer(self, answer: Answer, request: Request) -> None: ...
+    def answer(self, answer: Response, request: Request) -> None: ...
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None: ...
 
@@ -56,10 +56,10 @@ class Exchange:
     __slots__ = ("_caller", "_connection", "_guests", "_poll", "_request", "_timer", "_view", "pending", "waiting")
 
     _caller: Caller
-    _view: View
+    _view: ScopeView
     _poll: Poll
 
-    def __init__(self, connection: Asking, request: Request) -> None:
+    def __init__(self, connection: ExchangeState, request: Request) -> None:
         self._connection = connection
         self._guests = connection.guests
         self._request = request
@@ -83,7 +83,7 @@ class Exchange:
             connection.answer(protocol.TOO_MANY, request)
             return
         decision = protocol.decide(request, self._instance, guests.trust.allowed_hosts)
-        if isinstance(decision, Answer) and not decision.enables:
+        if isinstance(decision, Response) and not decision.enables:
             connection.answer(decision, request)
             return
         if guests.documents.stale(guests.monotonic()):
@@ -166,7 +166,7 @@ class Exchange:
             view.held_until_s = 0.0
             raise
 
-    def _held(self, decision: Answer | Poll | Approve) -> None:
+    def _held(self, decision: Response | Poll | Approve) -> None:
         """While a scope's first call is being delayed, every answer of it is."""
         delay_s = self._view.held_until_s - self._guests.monotonic()
         if delay_s <= 0:
@@ -181,8 +181,8 @@ class Exchange:
         self.pending = True
         self._timer = self._guests.loop.call_later(delay_s, no_longer)
 
-    def _decided(self, decision: Answer | Poll | Approve) -> None:
-        if isinstance(decision, Answer):
+    def _decided(self, decision: Response | Poll | Approve) -> None:
+        if isinstance(decision, Response):
             self._connection.answer(decision, self._request)
         elif isinstance(decision, Poll):
             tag, view, asked_s = protocol.plain_tag(decision.if_none_match), self._view, self._guests.monotonic()
@@ -196,7 +196,7 @@ class Exchange:
             ids, caller, actor = decision.event_ids, self._caller, self._actor()
             self._later(
                 lambda: self._guests.control.approve(caller.scope, caller.name, ids, actor),
-                lambda: self._connection.answer(Answer(200), self._request),
+                lambda: self._connection.answer(Response(200), self._request),
             )
 
     def _later(self, write: Callable[[], None], then: Callable[[], None]) -> None:
@@ -272,12 +272,12 @@ class Exchange:
         if waited:
             extra = (*extra, b"Preference-Applied: wait=%d" % poll.wait_s)
         if unchanged:
-            self._connection.answer(Answer(304, extra=extra), request)
+            self._connection.answer(Response(304, extra=extra), request)
         else:
-            self._connection.answer(Answer(200, state.body(poll.version), extra), request)
+            self._connection.answer(Response(200, state.body(poll.version), extra), request)
 
 
-def within_rate(guests: Guests, caller: Caller) -> bool:
+def within_rate(guests: Endpoint, caller: Caller) -> bool:
     """Each request takes its share of a second; whoever is a second ahead must wait."""
     now_s = guests.monotonic()
     spent_s = max(caller.spent_until_s, now_s) + guests.request_share_s
@@ -287,7 +287,7 @@ def within_rate(guests: Guests, caller: Caller) -> bool:
     return True
 
 
-def _told(error: BaseException) -> Answer:
+def _told(error: BaseException) -> Response:
     if isinstance(error, NotFound):
         return protocol.NOT_FOUND  # the machine or its scope has left meanwhile
     if isinstance(error, RequestError):

@@ -17,7 +17,7 @@ IDLE_WATCH = Actor("idle watch")
 LOOK_AGAIN = timedelta(minutes=1)
 
 
-class Attendance:
+class LastSeen:
     """A chore of the ticker. Silence can only end later than last computed, so the scopes are walked only when it may."""
 
     def __init__(self, documents: Documents, control: Control, store: Store, *, disable_after_s: int) -> None:

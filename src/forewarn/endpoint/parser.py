@@ -9,7 +9,7 @@ from typing import Any
 import httptools
 
 from forewarn.endpoint import protocol
-from forewarn.endpoint.protocol import Answer, Request
+from forewarn.endpoint.protocol import Request, Response
 
 END_OF_HEAD = b"\r\n\r\n"
 # A chunked body in the smallest chunks, "1\r\nx\r\n", costs six bytes a byte; whoever sends more is not sending a body.
@@ -17,7 +17,7 @@ RAW_BYTES_PER_BODY_BYTE = 8
 BLANKS = " \t"
 
 
-class Reader:
+class Parser:
     """One connection's parser. After `feed`: `requests` that are complete, `problem` if the rest cannot be read."""
 
     __slots__ = (
@@ -32,7 +32,7 @@ class Reader:
         self._max_body_bytes = max_body_bytes
         self._parser: Any = httptools.HttpRequestParser(self)
         self.requests: list[Request] = []
-        self.problem: Answer | None = None
+        self.problem: Response | None = None
         self.partial = False
         self._expects = False
         self._tail = b""
@@ -175,7 +175,7 @@ class Reader:
         self.partial = False
         self._stop(protocol.TOO_LARGE)
 
-    def _stop(self, problem: Answer) -> None:
+    def _stop(self, problem: Response) -> None:
         self.problem = self.problem or problem
         raise ValueError("stop")  # the parser turns it into its own error and stops
 

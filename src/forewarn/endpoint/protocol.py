@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """Ready to send; `extra` are header lines. `enables`: every check before the body was passed."""
 
     status: int
@@ -83,8 +83,8 @@ class Instance:
     fault_domain: int
 
 
-def error(status: int, message: str, *extra: bytes, **more: object) -> Answer:
-    return Answer(status, msgspec.json.encode({"error": message, **more}), extra)
+def error(status: int, message: str, *extra: bytes, **more: object) -> Response:
+    return Response(status, msgspec.json.encode({"error": message, **more}), extra)
 
 
 NOT_FOUND = error(404, "Not found")
@@ -104,12 +104,12 @@ _NO_VERSION = error(
     **{"newest-versions": NEWEST_VERSIONS},
 )
 _LATER_VERSION = error(404, "Not found. api-version is not available")
-_VERSIONS = Answer(200, msgspec.json.encode({"apiVersions": list(VERSIONS)}))
+_VERSIONS = Response(200, msgspec.json.encode({"apiVersions": list(VERSIONS)}))
 
 
 def decide(
     request: Request, instance: Callable[[], Instance], allowed_hosts: Collection[str]
-) -> Answer | Poll | Approve:
+) -> Response | Poll | Approve:
     """What a known machine, within its rate, is answered."""
     path, _, query = request.target.partition("?")
     path = path.lower()
@@ -139,7 +139,7 @@ def decide(
     return _scheduled_events(request, asked)
 
 
-def _relayed(request: Request, allowed_hosts: Collection[str]) -> Answer | None:
+def _relayed(request: Request, allowed_hosts: Collection[str]) -> Response | None:
     """Whoever was tricked into passing a request on leaves traces of it."""
     names = {name for name, _ in request.headers}
     if not request.proxied and ("x-forwarded-for" in names or any(n.startswith("x-instance-id") for n in names)):
@@ -173,7 +173,7 @@ def _told_metadata(request: Request, path: str, asked: dict[str, str]) -> bool:
     return values == {"true"}
 
 
-def _scheduled_events(request: Request, asked: dict[str, str]) -> Answer | Poll | Approve:
+def _scheduled_events(request: Request, asked: dict[str, str]) -> Response | Poll | Approve:
     try:
         version = VERSION_INDEX[api_version(asked.get("api-version")).name]
     except NotFound:
@@ -215,7 +215,7 @@ def matches(if_none_match: str | None, etag: str) -> bool:
 _INSTANCE = ("/metadata/instance", "/metadata/instance/compute", "/metadata/instance/compute/name")
 
 
-def _instance(path: str, asked: dict[str, str], me: Instance) -> Answer:
+def _instance(path: str, asked: dict[str, str], me: Instance) -> Response:
     if not _DATE.fullmatch(asked.get("api-version", "")):
         return _NO_VERSION
     group = me.scope if me.placement_group else ""
@@ -228,9 +228,9 @@ def _instance(path: str, asked: dict[str, str], me: Instance) -> Answer:
         "platformFaultDomain": str(me.fault_domain),
     }
     if path == _INSTANCE[0]:
-        return Answer(200, msgspec.json.encode({"compute": compute}))
+        return Response(200, msgspec.json.encode({"compute": compute}))
     if path == _INSTANCE[1]:
-        return Answer(200, msgspec.json.encode(compute))
+        return Response(200, msgspec.json.encode(compute))
     if asked.get("format", "").lower() == "text":
-        return Answer(200, me.name.encode(), content_type=b"text/plain; charset=utf-8")
-    return Answer(200, msgspec.json.encode(me.name))
+        return Response(200, me.name.encode(), content_type=b"text/plain; charset=utf-8")
+    return Response(200, msgspec.json.encode(me.name))

@@ -48,7 +48,7 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Guest(Protocol):
+class SocketHandler(Protocol):
     """Whom a wire tells what happens on it."""
 
     def connection_made(self, transport: Transport, /) -> bool:
@@ -66,12 +66,12 @@ class Guest(Protocol):
     def connection_lost(self) -> None: ...
 
 
-class Wire:
+class GuestSocket:
     """One socket. What the guest does not take at once is kept, and until it is taken nothing more should be written."""
 
     __slots__ = ("_at_the_end", "_guest", "_interest", "_loop", "_socket", "_unsent", "_watched", "host")
 
-    def __init__(self, loop: Loop, accepted: "socket.SocketType", host: str, guest: Guest) -> None:
+    def __init__(self, loop: Loop, accepted: "socket.SocketType", host: str, guest: SocketHandler) -> None:
         self._loop = loop
         self._socket = accepted
         self.host = host
@@ -204,7 +204,7 @@ class Wire:
 class Listener:
     """A socket that guests connect to."""
 
-    def __init__(self, loop: Loop, listening: socket.socket, new_guest: Callable[[], Guest]) -> None:
+    def __init__(self, loop: Loop, listening: socket.socket, new_guest: Callable[[], SocketHandler]) -> None:
         self._loop = loop
         self._socket = listening
         self._family = int(listening.family)
@@ -242,7 +242,7 @@ class Listener:
                 return
             accepted = socket.SocketType(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fd)
             guest = new_guest()
-            wire = Wire(loop, accepted, peer[0], guest)
+            wire = GuestSocket(loop, accepted, peer[0], guest)
             if guest.connection_made(wire):
                 wire.begin()
             else:

@@ -1,4 +1,4 @@
-"""One node at work, without HTTP: control, ticker, follower, settings, clock, logs.
+"""One node at work, without HTTP: control, ticker, orders, leases, pruning, follower, settings, clock, logs, state directory.
 
 Imports `executors`, `store` and `core`.
 """

@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from forewarn.app.server import MIN_TOKEN_CHARS, Service, environment_token, new_id, running
+from forewarn.app.operator_token import MIN_TOKEN_CHARS, environment_token
+from forewarn.app.server import running
+from forewarn.app.service import Service, new_id
 from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
@@ -178,7 +180,7 @@ class Emulator:
             self.service.ticker.add_chore(self.replay)
             connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
+            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
         self.endpoint = guests.listener.urls[0]
 
@@ -248,18 +250,18 @@ class Emulator:
             raise Refused("an emulator that replays shows the recording alone: schedule on one without `replay`")
         control = self.service.control
         maintenance_id = control.submit(request, OPERATOR)
-        self.service.ticker.settle()  # what starts at once has started when this returns
+        self.service.ticker.cycle_until_idle()  # what starts at once has started when this returns
         _, events = control.maintenance(maintenance_id)
         return Scheduled(maintenance_id, tuple(event.id for event in events))
 
     def approve(self, event: Scheduled | str) -> None:
         """As the operator, for everybody."""
         self.service.control.approve_event(_id(event), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def cancel(self, event: Scheduled | str) -> None:
         self.service.control.cancel_event(_id(event), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def finish(self, event: Scheduled | str) -> None:
         """The work of a started event is done, or was done after all."""
@@ -268,18 +270,18 @@ class Emulator:
             control.settle_event(event_id, Verb.FINISH, OPERATOR)
         else:
             control.report_order(event_id, Outcome(ok=True), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def fail(self, event: Scheduled | str, reason: str = "it was told to fail") -> None:
         """The work of a started event failed: it stays Started until it is finished."""
         event_id = _id(event)
         self._order(event_id)
         self.service.control.report_order(event_id, Outcome(ok=False, reason=reason), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def _order(self, event_id: str) -> Order:
         """Of a started event; an approval that just came has started it."""
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         event, order = self.service.control.event(event_id)
         if order is None:
             raise Refused(f"event {event_id} is {event.status}, not Started: approve it, or advance the clock")
@@ -287,7 +289,7 @@ class Emulator:
 
     def status(self, event: Scheduled | str) -> str:
         """Planned, Scheduled, Started, Completed, Cancelled or Abandoned."""
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         found, _ = self.service.control.event(_id(event))
         return str(found.status)
 

@@ -13,7 +13,7 @@ from forewarn.core.document import parse_start_requests, rfc1123
 from forewarn.core.errors import Invalid
 from forewarn.endpoint import protocol
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.endpoint import Guests
+from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.loop import Timer
 from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Request
 from forewarn.testing.faults import STATUSES, Fault
@@ -42,7 +42,7 @@ class RecordedConnection(Connection):
     _held = False  # its answer is held back
     _timer: Timer | None = None
 
-    def __init__(self, log: RequestLog, choose: Choose, guests: Guests, interface: str = "") -> None:
+    def __init__(self, log: RequestLog, choose: Choose, guests: Endpoint, interface: str = "") -> None:
         super().__init__(guests, interface)
         self._log = log
         self._choose = choose

@@ -14,9 +14,9 @@ from forewarn.core.document import rfc1123
 from forewarn.core.durations import duration_text
 from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
-from forewarn.endpoint.documents import State
-from forewarn.endpoint.endpoint import Guests
-from forewarn.endpoint.protocol import Answer, Approve, Instance, Poll, Request
+from forewarn.endpoint.documents import DocumentState
+from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 from forewarn.service.clock import Clock
 from forewarn.testing.faults import Fault
 from forewarn.testing.recorded_connection import END_OF_HEAD, Choose, RecordedConnection
@@ -30,7 +30,7 @@ FAULTS = {"cut": Fault(kind="cut"), "no-answer": Fault(kind="stall"), "unreachab
 NOBODY = Instance("", "", False, 0, 0)
 
 
-class RecordedState(State):
+class RecordedState(DocumentState):
     """A document as it was recorded, whatever the version asked for: the connection has compared that."""
 
     __slots__ = ("line",)
@@ -58,7 +58,7 @@ class Replay:
         self.nudge: Callable[[], None] = lambda: None
         self.say: Callable[[str], None] | None = None
         self._clock = clock
-        self._guests: Guests | None = None
+        self._guests: Endpoint | None = None
         self._began = clock.now()
         self._next = self._told = 0
         self._dated: tuple[datetime, datetime] | None = None  # a recorded Date, and the clock when it was shown
@@ -94,7 +94,7 @@ class Replay:
 
     # -- the listener's side
 
-    def asked(self, guests: Guests) -> None:
+    def asked(self, guests: Endpoint) -> None:
         """The first who asks begins it."""
         if self._guests is None:
             self._began = self._clock.now() - timedelta(seconds=self.recording.lines[0].at_s)
@@ -107,20 +107,20 @@ class Replay:
         return FAULTS.get(self.line.failure or "")
 
     @property
-    def refusal(self) -> Answer | None:
+    def refusal(self) -> Response | None:
         """A recorded answer that is no 200."""
         line = self.line
         if line.status is None or line.status == 200:
             return None
         again = line.headers.get("Retry-After")
-        return Answer(line.status, line.raw, (f"Retry-After: {again}".encode(),) if again else ())
+        return Response(line.status, line.raw, (f"Retry-After: {again}".encode(),) if again else ())
 
     def date(self) -> datetime:
         """The recorded Date, and as much later as the clock has gone on since."""
         now = self._clock.now()
         return now if self._dated is None else self._dated[0] + (now - self._dated[1])
 
-    def _show(self, guests: Guests, shown: threading.Event) -> None:
+    def _show(self, guests: Endpoint, shown: threading.Event) -> None:
         line = self.line = self.recording.lines[self._next]
         self._next += 1
         now = self._clock.now()
@@ -143,9 +143,9 @@ class Replay:
 class ReplayedConnection(RecordedConnection):
     """Answers from the recording; what is asked of anything but the document is the service's to answer."""
 
-    _instead: Answer | None = None
+    _instead: Response | None = None
 
-    def __init__(self, replay: Replay, log: RequestLog, choose: Choose, guests: Guests, interface: str = "") -> None:
+    def __init__(self, replay: Replay, log: RequestLog, choose: Choose, guests: Endpoint, interface: str = "") -> None:
         super().__init__(log, choose, guests, interface)
         self._replay = replay
 
@@ -171,7 +171,7 @@ class ReplayedConnection(RecordedConnection):
             message = f"Bad request. EventId {unknown[0]} is not an event of this machine's scope"
             self.answer(protocol.error(400, message), request)
         else:
-            self.answer(Answer(200), request)
+            self.answer(Response(200), request)
 
     def strike(self) -> None:
         """A failure was recorded at this moment: whoever waits for news meets it."""

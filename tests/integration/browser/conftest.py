@@ -5,8 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from scripts.screenshots import FLAGS
+
+from tests.support.waiting import PATIENCE_S
+
+# Playwright's own limit, 5 s, is a claim about the machine's speed.
+expect.set_options(timeout=PATIENCE_S * 1000)
 
 Visitors = Callable[..., Page]
 
@@ -34,7 +39,7 @@ def visitors(browser: Browser) -> Iterator[Visitors]:
 
         contexts.append(browser.new_context(**options))
         page: Page = contexts[-1].new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_S * 1000)
         page.on("console", heard)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         return page

@@ -3,7 +3,8 @@
 import re
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from html import unescape
 from urllib.parse import urlencode, urlsplit
 
@@ -78,7 +79,7 @@ def words(reply: Reply) -> str:
 
 
 class Wire:
-    """A way to the service that can be cut and mended: its `url` stays."""
+    """A way to the service that can be cut and mended, and that can hold answers back: its `url` stays."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -87,6 +88,8 @@ class Wire:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
         self._cut = threading.Event()
+        self._answers_flow = threading.Event()
+        self._answers_flow.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -97,6 +100,15 @@ class Wire:
 
     def mend(self) -> None:
         self._cut.clear()
+
+    @contextmanager
+    def answers_held(self) -> Iterator[None]:
+        """Requests reach the service; its answers reach the browser at the end of the block."""
+        self._answers_flow.clear()
+        try:
+            yield
+        finally:
+            self._answers_flow.set()
 
     def close(self) -> None:
         self._listener.close()
@@ -110,13 +122,15 @@ class Wire:
                     near.close()
                     continue
                 far = socket.create_connection(self._target)
-                for one, other in ((near, far), (far, near)):
+                for one, other, answers in ((near, far, False), (far, near, True)):
                     self._open.add(one)
-                    threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+                    threading.Thread(target=self._pump, args=(one, other, answers), daemon=True).start()
 
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+    def _pump(self, one: socket.socket, other: socket.socket, answers: bool) -> None:
         with suppress(OSError):
             while piece := one.recv(65_536):
+                if answers:
+                    self._answers_flow.wait()
                 other.sendall(piece)
         for each in (one, other):
             with suppress(OSError):

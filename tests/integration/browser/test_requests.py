@@ -20,8 +20,17 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[House]:
+    """For tests that leave the fleet and its events as they are: they run in any order, on any worker."""
     with house() as running:
         running.enable("shop")
+        yield running
+
+
+@pytest.fixture
+def fresh() -> Iterator[House]:
+    """For a test that makes events. Both scopes are enabled, so nothing starts until the test moves the clock."""
+    with house() as running:
+        running.enable("shop", "blog")
         yield running
 
 
@@ -161,16 +170,16 @@ def test_who_fails_to_log_in_too_often_is_told_to_wait() -> None:
 # -- forms of others
 
 
-def test_every_form_has_its_proof(operator: Caller, service: House) -> None:
+def test_every_form_has_its_proof(fresh: House) -> None:
     """No form that is posted goes without, except the log-in itself."""
-    made = service.schedule("shop/web-0")
+    operator = Caller(fresh)
+    made = fresh.schedule("shop/web-0")
     event = made["waves"][0]["events"][0]["id"]
     found = 0
     for path in ("/", "/plan", "/tokens", f"/events/{event}", f"/maintenances/{made['id']}", f"/events/{event}/cancel"):
         for form in re.findall(r'<form[^>]* method="post".*?</form>', operator.get(path).raw.decode(), re.DOTALL):
             assert f'name="proof" value="{operator.proof}"' in form
             found += 1
-    service.post(f"/v1/maintenances/{made['id']}/cancel")
     assert found >= 10
 
 
@@ -248,13 +257,13 @@ def test_without_tokens_loopback_alone_is_answered(free: House) -> None:
 # -- what may be done by whom
 
 
-def test_roles_are_the_apis(service: House) -> None:
+def test_roles_are_the_apis(fresh: House) -> None:
     """A viewer's or owner's form for more is refused, by the API's own sentence, and nothing happens."""
-    made = service.schedule("shop/web-1")
+    made = fresh.schedule("shop/web-1")
     event = made["waves"][0]["events"][0]["id"]
-    viewer = Caller(service, service.token_of("viewer"))
-    owner = Caller(service, service.token_of("owner", "blog"))
-    before = service.get("/v1/audit")["items"][0]["id"]
+    viewer = Caller(fresh, fresh.token_of("viewer"))
+    owner = Caller(fresh, fresh.token_of("owner", "blog"))
+    before = fresh.get("/v1/audit")["items"][0]["id"]
     for path in (
         f"/events/{event}/approve",
         f"/events/{event}/cancel",
@@ -268,14 +277,13 @@ def test_roles_are_the_apis(service: House) -> None:
     assert owner.post("/plan", {**MAINTENANCE, "step": "do", "key": "k"}).status == 403
     assert owner.post("/plan", {"kind": "restart", "machine": "shop/web-0", "step": "do", "key": "k"}).status == 403
     assert owner.post(f"/events/{event}/approve", {}).status == 404
-    assert service.get("/v1/audit")["items"][0]["id"] == before
-    service.post(f"/v1/maintenances/{made['id']}/cancel")
+    assert fresh.get("/v1/audit")["items"][0]["id"] == before
 
 
-def test_an_owner_sees_and_does_what_is_theirs(service: House) -> None:
+def test_an_owner_sees_and_does_what_is_theirs(fresh: House) -> None:
     """Of other scopes nothing, not even their names; in its own a restart, planned and asked for once."""
-    service.schedule("shop/web-0")
-    owner = Caller(service, service.token_of("owner", "blog"))
+    fresh.schedule("shop/web-0")
+    owner = Caller(fresh, fresh.token_of("owner", "blog"))
     for path in ("/", "/scopes", "/machines", "/history", "/audit", "/maintenances", "/orders", "/plan"):
         reply = owner.get(path)
         assert reply.status == 200, path
@@ -291,7 +299,7 @@ def test_an_owner_sees_and_does_what_is_theirs(service: House) -> None:
     assert first.status == 303
     assert first.headers["location"] == again.headers["location"]
     assert "Done: the event is made" in words(owner.get(first.headers["location"]))
-    assert len(service.get("/v1/events?scope=blog&status=Scheduled&status=Started")["items"]) == 1
+    assert len(fresh.get("/v1/events?scope=blog&status=Scheduled&status=Started")["items"]) == 1
 
 
 def test_only_verbs_the_status_allows_are_offered() -> None:
@@ -328,12 +336,13 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
         assert offered(f"/maintenances/{made['id']}") == []
 
 
-def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator: Caller) -> None:
+def test_a_verbs_address_leads_to_where_it_can_be_done(fresh: House) -> None:
     """Looked at, a grave verb asks and does nothing; any other is on the page of what it is done to."""
-    made = service.schedule("shop/web-0")
+    operator = Caller(fresh)
+    made = fresh.schedule("shop/web-0")
     event = made["waves"][0]["events"][0]["id"]
-    viewer = Caller(service, service.token_of("viewer", name="to be revoked"))
-    (token,) = [t["id"] for t in service.get("/v1/tokens?limit=500")["items"] if t["name"] == "to be revoked"]
+    viewer = Caller(fresh, fresh.token_of("viewer", name="to be revoked"))
+    (token,) = [t["id"] for t in fresh.get("/v1/tokens?limit=500")["items"] if t["name"] == "to be revoked"]
     for path, page in (
         (f"/events/{event}/approve", f"/events/{event}"),
         (f"/events/{event}/abandon", f"/events/{event}"),
@@ -351,36 +360,34 @@ def test_a_verbs_address_leads_to_where_it_can_be_done(service: House, operator:
     assert operator.get("/tokens/NOWHERE/revoke").status == 404
     assert viewer.get(f"/tokens/{token}/revoke").status == 403
     assert viewer.get(f"/events/{event}/cancel").status == 303
-    assert service.get(f"/v1/events/{event}")["status"] == "Scheduled"
-    service.post(f"/v1/maintenances/{made['id']}/cancel")
+    assert fresh.get(f"/v1/events/{event}")["status"] == "Scheduled"
 
 
-def test_an_owner_is_not_offered_what_is_not_theirs(service: House) -> None:
+def test_an_owner_is_not_offered_what_is_not_theirs(fresh: House) -> None:
     """The platform's events are not theirs to cancel."""
-    made = service.schedule("blog/db")
-    owner = Caller(service, service.token_of("owner", "blog"))
+    made = fresh.schedule("blog/db")
+    owner = Caller(fresh, fresh.token_of("owner", "blog"))
     event = made["waves"][0]["events"][0]["id"]
     page = owner.get(f"/events/{event}").raw.decode()
     assert f'action="/events/{event}/approve"' in page
     assert f'action="/events/{event}/cancel"' not in page
-    service.post(f"/v1/maintenances/{made['id']}/cancel")
 
 
 # -- the plan
 
 
-def test_the_dry_run_says_what_is_in_the_way(service: House, operator: Caller) -> None:
+def test_the_dry_run_says_what_is_in_the_way(fresh: House) -> None:
     """A machine that is in a started event is named, with the way to that event; nothing is saved by looking."""
-    made = service.schedule("shop/web-0", emergency=True)
+    operator = Caller(fresh)
+    made = fresh.schedule("shop/web-0", emergency=True)
     event = made["waves"][0]["events"][0]["id"]
-    service.service.ticker.advance(1)
-    before = len(service.get("/v1/maintenances?limit=500")["items"])
+    fresh.service.ticker.advance(1)
+    before = len(fresh.get("/v1/maintenances?limit=500")["items"])
     page = operator.post("/plan", MAINTENANCE)
     assert "web-0 in shop is in event" in words(page)
     assert f'<a href="/events/{event}">{event[:8]}</a>' in page.raw.decode()
     assert "Wave 2" in words(page)
-    assert len(service.get("/v1/maintenances?limit=500")["items"]) == before
-    service.control.report_order(event, Outcome(True), Actor("test"))
+    assert len(fresh.get("/v1/maintenances?limit=500")["items"]) == before
 
 
 def test_before_it_is_confirmed_everything_asked_for_is_shown(operator: Caller) -> None:
@@ -461,14 +468,14 @@ def test_only_what_was_shown_is_confirmed(more: dict[str, str]) -> None:
         assert len(service.get("/v1/maintenances")["items"]) == 1
 
 
-def test_line_ends_are_no_change(operator: Caller) -> None:
+def test_line_ends_are_no_change(fresh: House) -> None:
     """A field of several lines comes back with other line ends than it was sent with."""
+    operator = Caller(fresh)
     form = {**MAINTENANCE, "scope": "", "target": "machines", "machines": "shop/web-0\r\nshop/web-1", "type": "Freeze"}
     hidden = fields(operator.post("/plan", form))
     sure = {"step": "do", "seal": hidden["seal"], "key": hidden["key"], "machines": "shop/web-0\nshop/web-1"}
     done = operator.post("/plan", {**form, **sure})
     assert done.status == 303
-    operator.house.post(f"/v1{done.headers['location'].partition('?')[0]}/cancel")
 
 
 def test_notice_that_is_gone_is_shown_before_it_is_confirmed() -> None:
@@ -561,14 +568,14 @@ def test_every_form_that_came_late_leads_to_a_page_of_ours() -> None:
         assert 'name="reason" value="the disk is gone"' in back.raw.decode()
 
 
-def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(service: House, operator: Caller) -> None:
+def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(fresh: House) -> None:
     """And not the verb's own address."""
-    made = service.schedule("shop/web-0")
+    operator = Caller(fresh)
+    made = fresh.schedule("shop/web-0")
     event = made["waves"][0]["events"][0]["id"]
     reply = operator.post(f"/events/{event}/retry", {})
     assert reply.status == 409
     assert f'<a href="/events/{event}">Reload</a>' in reply.raw.decode()
-    service.post(f"/v1/maintenances/{made['id']}/cancel")
     wrong = operator.house.ask("PUT", "/plan")
     assert wrong.status == 405
     assert "PUT is not for this page" in wrong.message
@@ -578,13 +585,14 @@ def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(service: House, o
 # -- hostile words, limits, errors
 
 
-def test_words_of_others_are_only_words(service: House, operator: Caller) -> None:
+def test_words_of_others_are_only_words(fresh: House) -> None:
     """In descriptions, names of tokens, reasons and output: on no page do they become markup."""
-    service.post("/v1/tokens", {"name": EVIL[:60], "role": "viewer"}, 201)
-    made = service.schedule("shop/web-1", description=EVIL, emergency=True)
+    operator = Caller(fresh)
+    fresh.post("/v1/tokens", {"name": EVIL[:60], "role": "viewer"}, 201)
+    made = fresh.schedule("shop/web-1", description=EVIL, emergency=True)
     event = made["waves"][0]["events"][0]["id"]
-    service.service.ticker.advance(1)
-    service.control.report_order(event, Outcome(False, reason=EVIL, output=EVIL + "\x1b[31m\x00"), Actor(EVIL, EVIL))
+    fresh.service.ticker.advance(1)
+    fresh.control.report_order(event, Outcome(False, reason=EVIL, output=EVIL + "\x1b[31m\x00"), Actor(EVIL, EVIL))
     for path in (
         "/",
         f"/events/{event}",
@@ -599,7 +607,6 @@ def test_words_of_others_are_only_words(service: House, operator: Caller) -> Non
         assert "<script>alert" not in page, path
         assert "<img src=x" not in page, path
     assert "&lt;script&gt;alert(1)" in operator.get(f"/events/{event}").raw.decode()
-    service.post(f"/v1/events/{event}/abandon")
 
 
 def test_every_page_keeps_strangers_pages_out(operator: Caller) -> None:
@@ -656,9 +663,10 @@ def test_a_form_has_limits(operator: Caller) -> None:
     )
 
 
-def test_a_document_is_shown_in_any_version(service: House, operator: Caller) -> None:
+def test_a_document_is_shown_in_any_version(fresh: House) -> None:
     """Fields of newer versions are not in older ones."""
-    service.schedule("shop/web-0")
+    operator = Caller(fresh)
+    fresh.schedule("shop/web-0")
     assert "DurationInSeconds" in words(operator.get("/scopes/shop"))
     oldest = words(operator.get("/scopes/shop?api-version=2017-03-01"))
     assert "DurationInSeconds" not in oldest

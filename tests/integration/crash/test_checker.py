@@ -103,7 +103,7 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
     ticker = Ticker(control, store, clock, ExternalExecutor(), node="n", retain_history_s=0)
 
     def look() -> None:
-        ticker.settle()
+        ticker.cycle_until_idle()
         recorder.shown(documents(store.snapshot(Focus(scopes=("shop",), whole=False))))
 
     def submit(*machines: str) -> list[Event]:

@@ -172,10 +172,10 @@ def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1, synchrono
     try:
         first, *others = cluster.members
         first.up()
-        until(lambda: first.role in ("master", "primary"), WITHIN_S)
+        until(lambda: first.role in ("master", "primary"))
         for each in others:
             each.up()
-        until(lambda: cluster.ready and cluster.confirmed == synchronous, WITHIN_S)
+        until(lambda: cluster.ready and cluster.confirmed == synchronous)
         yield cluster
     except BaseException:
         print(cluster.log())

@@ -99,7 +99,7 @@ def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
             for number in range(SENTINELS):
                 address = joined(f"127.0.0.{30 + number}", str(SENTINEL_PORT))
                 sentinels.append(Server(folder, address, lines, sentinel=True))
-            until(lambda: all(_knows(each) for each in sentinels), 20)
+            until(lambda: all(_knows(each) for each in sentinels))
             yield first, second, sentinels
         finally:
             for each in sentinels:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.service.settings import load

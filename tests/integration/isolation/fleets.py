@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery

@@ -11,7 +11,7 @@ from forewarn.core.change import Change
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service.clock import ManualClock
 from forewarn.store import Known, News
 from forewarn.store.memory import MemoryStore
@@ -196,7 +196,7 @@ def test_a_silent_scope_that_another_node_removed_does_not_keep_the_others() -> 
     service = make_service(store, scopes=3)
     documents = shared(store)
     service.control.listen(documents.heard)
-    attendance = Attendance(documents, service.control, store, disable_after_s=3_600)
+    attendance = LastSeen(documents, service.control, store, disable_after_s=3_600)
     save(store, removed_machines=(("s-1", "m"),), removed_scopes=("s-1",))
     service.clock.move_to(service.clock.now() + timedelta(hours=2))
     attendance.do(service.clock.now())

@@ -5,20 +5,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.executors import Progress
 from forewarn.service.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
-from forewarn.service.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
+from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
+from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
@@ -68,7 +69,7 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     """A hearer that fails leaves the mark where it was: the next look begins from there."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     failing = [True]
 
     def hear(_: News) -> None:
@@ -77,11 +78,11 @@ def test_what_was_not_taken_in_is_told_again() -> None:
 
     follower.listen(hear)
     with pytest.raises(StoreUnavailable):
-        follower.look(0.0)
+        follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
 
 
@@ -91,10 +92,10 @@ def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
     clock = KeptClock(lambda: START)
     follower = Follower(feed, clock)
     feed.took_s = MAX_READING_S + 1
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) < timedelta(minutes=1)
     feed.took_s = 0.0
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) > timedelta(minutes=1)
 
 
@@ -103,12 +104,12 @@ def test_silence_is_complained_about_after_three_seconds() -> None:
     now_s = 1_000.0
     feed: Feed = ScriptedFeed(monotonic=lambda: now_s)
     follower = Follower(feed, KeptClock(lambda: START, monotonic=lambda: now_s), monotonic=lambda: now_s)
-    follower.begin()
+    follower.start()
     now_s += UNREADY_AFTER_S
     assert follower.complaint() == ""
     now_s += 0.1
     assert "not heard from for 3 s" in follower.complaint()
-    follower.look(0.0)
+    follower.poll(0.0)
     assert follower.complaint() == ""
 
 
@@ -116,15 +117,15 @@ def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here()
     """A look that began before does not count; where none comes the answer is that it is not known."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     waiting = threading.Thread(target=follower.catch_up, args=(PATIENCE_S,), daemon=True)
     waiting.start()
-    until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
+    until(lambda: follower._polled._waiters)  # type: ignore[attr-defined]
     assert waiting.is_alive()
-    follower.look(0.0)
+    follower.poll(0.0)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
-    with pytest.raises(StoreUnavailable, match="ask again"):
+    with pytest.raises(StoreUnavailable, match="try again"):
         follower.catch_up(within_s=0.01)
 
 
@@ -264,7 +265,7 @@ def test_a_scope_is_idle_only_where_nobody_asked_any_node() -> None:
     documents = Documents(store, service.clock, max_stale_s=20)
     documents.load()
     service.control.listen(documents.heard)
-    attendance = Attendance(documents, service.control, store, disable_after_s=3_600)
+    attendance = LastSeen(documents, service.control, store, disable_after_s=3_600)
     seen_at = service.clock.now() + timedelta(minutes=50)
     store.record_seen([Seen("s-0", "m", seen_at)])
     service.clock.move_to(service.clock.now() + timedelta(minutes=61))
@@ -315,7 +316,8 @@ class SharedMemory(MemoryStore):
         return 0
 
 
-def ticker_on(service: Service, node: str, executor: ScriptedExecutor, *, may_tick: bool = True) -> Ticker:
+def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options: Any) -> Ticker:
+    """Return a ticker of the node `node`; `options` are those of `Ticker`."""
     store = service.store
     assert isinstance(store, SharedMemory)
     return Ticker(
@@ -326,13 +328,13 @@ def ticker_on(service: Service, node: str, executor: ScriptedExecutor, *, may_ti
         node=node,
         retain_history_s=0,
         shared=store,
-        may_tick=may_tick,
+        **options,
     )
 
 
 def running_order(service: Service, ticker: Ticker) -> Order:
     event_id = reboot(service)
-    ticker.settle()
+    ticker.cycle_until_idle()
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
@@ -341,10 +343,10 @@ def running_order(service: Service, ticker: Ticker) -> Order:
 
 def renewed(ticker: Ticker) -> None:
     """Its next cycle, when leases are due."""
-    ticker._renew_at_s = 0.0
+    ticker.leases.renew_at_s = 0.0
     begun_s = time.monotonic()
     ticker.cycle()
-    assert begun_s + RENEW_EVERY_S <= ticker._renew_at_s <= time.monotonic() + RENEW_EVERY_S
+    assert begun_s + RENEW_EVERY_S <= ticker.leases.renew_at_s <= time.monotonic() + RENEW_EVERY_S
 
 
 def test_only_the_holder_of_the_lease_ticks() -> None:
@@ -354,16 +356,16 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     holder, other = ticker_on(service, "a:1", first), ticker_on(service, "b:2", second)
     assert not holder.cycle()
     reboot(service)
-    assert not other.settle()
+    assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
     assert second.asked == []
-    assert holder.settle()
+    assert holder.cycle_until_idle()
     holder.leave()
-    other._renew_at_s = 0.0
+    other.leases.renew_at_s = 0.0
     reboot(service)
-    other.settle()
-    assert other._leads
-    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).settle()
+    other.cycle_until_idle()
+    assert other.leads
+    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).cycle_until_idle()
 
 
 @pytest.mark.parametrize("dead, waits", [("a:7", False), ("elsewhere:1", True)])
@@ -402,8 +404,7 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     service = make_service(store, enabled=False)
     executor = ScriptedExecutor(Progress.UNKNOWN)
     later_s = 0.0
-    ticker = ticker_on(service, "a:1", executor)
-    ticker._monotonic = lambda: time.monotonic() + later_s
+    ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
     real_take = service.control.take_order
 

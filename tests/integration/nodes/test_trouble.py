@@ -118,7 +118,6 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
 
 def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving the lease back may take as long as it likes: it ends by itself."""
-    monkeypatch.setattr(server, "STOP_WITHIN_S", 0.2)
     service = make_service(MemoryStore())
     asked, answers = threading.Event(), threading.Event()
 
@@ -128,7 +127,7 @@ def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(service.ticker, "leave", leave)
     try:
-        with server._ticking(service):
+        with server.ticking(service, stop_within_s=0.2):
             assert not asked.is_set()
         assert asked.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from forewarn.app.server import GuestSide, Service, running
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
+from tests.support.waiting import PATIENCE_S
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
@@ -68,7 +71,7 @@ class Reply:
 class House:
     """`ask` is a call with the operator's token unless another is given; `token=""` sends none."""
 
-    def __init__(self, service: Service, guests: GuestSide, url: str, clock: ManualClock) -> None:
+    def __init__(self, service: Service, guests: GuestServer, url: str, clock: ManualClock) -> None:
         self.service = service
         self.control = service.control
         self.guests = guests
@@ -94,7 +97,7 @@ class House:
         else:
             data = json.dumps(body).encode() if body is not None else None
         place = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=10)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, data, {**sent, **(headers or {})})
             answer = connection.getresponse()

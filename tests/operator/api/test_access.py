@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.app.server import _keep_operator_token
+from forewarn.app.operator_token import keep_operator_token
 from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
 from forewarn.core.model import Role, Token
 from forewarn.operator.api.access import Access, digest
@@ -171,7 +171,7 @@ def test_a_revoked_operator_token_is_replaced_at_the_next_start() -> None:
         other = home.token_of("operator", name="second")
         first = next(t for t in home.get("/v1/tokens", token=other)["items"] if t["name"] == "operator")
         assert home.ask("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
-        _keep_operator_token(home.service, folder_of(home) / "operator.token")
+        keep_operator_token(home.service, folder_of(home) / "operator.token")
         fresh = (folder_of(home) / "operator.token").read_text().strip()
         assert fresh != home.token
         assert home.ask("GET", "/v1/scopes", token=fresh).status == 200
@@ -293,7 +293,7 @@ def test_without_tokens_is_refused_where_it_is_dangerous() -> None:
 
 def test_off_loopback_needs_tls() -> None:
     """Or a proxy that has it; a certificate goes with its key."""
-    with pytest.raises(InvalidSettings, match="in the clear"):
+    with pytest.raises(InvalidSettings, match="unencrypted"):
         load({"operator": "10.0.0.1:8170"}, {})
     with pytest.raises(InvalidSettings, match="tls_key"):
         load({"operator": "10.0.0.1:8170", "tls_cert": "cert.pem"}, {})

@@ -79,7 +79,7 @@ def test_a_look_is_kept_until_something_changes(service: House, monkeypatch: pyt
 
     monkeypatch.setattr(service.control, "told", counted)
     made = service.schedule("shop/web-0")
-    service.service.ticker.settle()
+    service.service.ticker.cycle_until_idle()
     path = f"/v1/maintenances/{made['id']}"
     first = service.get(path)
     assert service.get(path) == first
@@ -133,7 +133,7 @@ def test_looks_are_bounded(service: House, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(snapshot_cache, "MAX_LOOKS", 3)
     kept = snapshot_cache.Looks(service.control, service.service.store)
     made = [service.schedule(f"shop/web-{n}")["id"] for n in (0, 1)] + [service.schedule("blog/db")["id"]]
-    service.service.ticker.settle()
+    service.service.ticker.cycle_until_idle()
     for maintenance in made * 2:
         kept.told(maintenances=[maintenance])
     kept.told()

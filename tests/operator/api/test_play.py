@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.app.test_serve import serving
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent.parent
 FLEET = """
@@ -51,26 +52,32 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
     work.write_text(WORK.format(log=log))
     work.chmod(0o755)
     state = tmp_path / "state"
+    # On this clock an hour is four seconds: neither the work nor a guest's silence may end anything by itself.
+    config = tmp_path / "serve.toml"
+    config.write_text('clock = "900x"\norder_timeout = "0"\ndisable_after = "0"\n')
     with serving(
-        "--fleet", str(tmp_path / "fleet.toml"), "--state-dir", str(state), "--clock", "900x", "--store", "memory:"
+        *("--config", str(config), "--fleet", str(tmp_path / "fleet.toml")),
+        *("--state-dir", str(state), "--store", "memory:"),
     ) as served:
         poll = urllib.request.Request(
             f"{served.guest}/metadata/scheduledevents?api-version=2020-07-01", headers={"Metadata": "true"}
         )
-        with urllib.request.urlopen(poll, timeout=5) as answer:  # a guest that asks: from now on there is notice
+        with urllib.request.urlopen(
+            poll, timeout=PATIENCE_S
+        ) as answer:  # a guest that asks: from now on there is notice
             assert answer.status == 200
         token = (state / "operator.token").read_text().strip()
         foreign = json.dumps({"type": "Reboot", "targets": {"machines": ["other/db"]}}).encode()
         others = urllib.request.Request(
             f"{served.operator}/v1/maintenances", foreign, headers={"Authorization": f"Bearer {token}"}
         )
-        urllib.request.urlopen(others, timeout=5).close()  # an order of somebody else's, open all the time
+        urllib.request.urlopen(others, timeout=PATIENCE_S).close()  # an order of somebody else's, open all the time
         said = subprocess.run(
             [ROOT / "examples" / "rolling-reboot.sh", "shop"],
             env={**os.environ, "FOREWARN_SERVER": served.operator, "FOREWARN_TOKEN": token, "WORK": str(work)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert said.returncode == 0, said.stdout + said.stderr
@@ -83,7 +90,7 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
             "all of shop is done",
         ]
         ask = urllib.request.Request(f"{served.operator}/v1/machines", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(ask, timeout=5) as answer:
+        with urllib.request.urlopen(ask, timeout=PATIENCE_S) as answer:
             hosts = {machine["name"]: machine["host"] for machine in json.load(answer)["items"]}
         assert hosts == {"web-0": "rack2-b", "web-1": "rack2-b", "web-2": "rack2-b", "db": "rack1-a"}
     worked = [line.split()[1] for line in log.read_text().splitlines()]

@@ -13,7 +13,7 @@ from forewarn.operator.api.context import JSON, Answer, Api, Ask, request_digest
 from forewarn.operator.api.dispatch import do, find, read_body, read_key, read_query
 
 
-class Desk:
+class ApiClient:
     def __init__(self, api: Api, who: Asking) -> None:
         self.api = api
         self.who = who

@@ -24,9 +24,9 @@ from forewarn.operator.api.app import body_of
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, formatting, pages, plan_form
-from forewarn.operator.portal.api_client import Desk
+from forewarn.operator.portal.api_client import ApiClient
 from forewarn.operator.portal.sessions import Attempts, Sessions, Visitor, check_form, check_origin
-from forewarn.operator.portal.visit import Go, House, Shown, Visit
+from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage, SiteInfo
 
 MAX_FORM_BYTES = 256 * 1024
 MAX_CARRIED_CHARS = 64 * 1024
@@ -76,7 +76,7 @@ DONE = {
 
 log = logging.getLogger("forewarn.portal")
 
-Make = Callable[[Visit], Shown | Go]
+Make = Callable[[PageRequest], RenderedPage | Redirect]
 LOOKS: tuple[tuple[str, Make], ...] = (
     ("/", pages.now),
     ("/scopes", pages.scopes),
@@ -105,7 +105,7 @@ SURE: tuple[tuple[str, Make], ...] = (
     ("/maintenances/{id}/{verb}", actions.sure_maintenance),
     ("/orders/{id}/{verb}", actions.to_event),
     ("/tokens/{id}/revoke", actions.sure_token),
-    ("/logout", lambda _: Go("/")),
+    ("/logout", lambda _: Redirect("/")),
 )
 
 
@@ -130,7 +130,9 @@ def is_typed(path: str) -> bool:
     return path in ("/plan", "/tokens") or (path.startswith("/orders/") and path.endswith("/fail"))
 
 
-def shown_again(visit: Visit, path: str, typed: dict[str, str], wrong: str = "", status: int = 200) -> Shown | Go:
+def shown_again(
+    visit: PageRequest, path: str, typed: dict[str, str], wrong: str = "", status: int = 200
+) -> RenderedPage | Redirect:
     """A form into which something was typed, as it was."""
     if path == "/plan":
         return plan_form.form(visit, typed=typed, wrong=wrong, status=status)
@@ -138,14 +140,14 @@ def shown_again(visit: Visit, path: str, typed: dict[str, str], wrong: str = "",
         fresh = {**typed, "key": visit.desk.api.new_id()}
         return pages.tokens(visit, typed=fresh, wrong=wrong, status=status)
     shown = pages.event(replace(visit, names={"id": path.split("/")[2]}))
-    if isinstance(shown, Go):
+    if isinstance(shown, Redirect):
         return shown
-    return Shown(shown.template, {**shown.filled, "reason": typed.get("reason", ""), "wrong": wrong}, status)
+    return RenderedPage(shown.template, {**shown.filled, "reason": typed.get("reason", ""), "wrong": wrong}, status)
 
 
 class Portal:
     def __init__(
-        self, api: Api, sessions: Sessions, streams: Streams, house: House, *, clock_s: Callable[[], float]
+        self, api: Api, sessions: Sessions, streams: Streams, house: SiteInfo, *, clock_s: Callable[[], float]
     ) -> None:
         self._api = api
         self._sessions = sessions
@@ -173,7 +175,7 @@ class Portal:
             *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in (*LOOKS, *SURE)),
             *(Route(path, self._endpoint(make), methods=["POST"]) for path, make in ACTS),
             Route("/login", self._log_in, methods=["GET", "POST"]),
-            Route("/logout", self._endpoint(lambda _: Go("/login")), methods=["POST"]),
+            Route("/logout", self._endpoint(lambda _: Redirect("/login")), methods=["POST"]),
             Route("/live", self._live, methods=["GET"]),
             *(Route(f"/{name}", self._file, methods=["GET"]) for name in FILES),
         ]
@@ -199,7 +201,7 @@ class Portal:
             return self._error(None, 500, "something went wrong on our side: the log of the service says what")
 
     async def not_found(self, request: Request) -> Response:
-        def nowhere(_: Visit) -> Shown:
+        def nowhere(_: PageRequest) -> RenderedPage:
             raise NotFound(f"there is no page {request.url.path[:200]}")
 
         return await self._answered(request, lambda form: self._made(request, nowhere, form))
@@ -246,7 +248,7 @@ class Portal:
             answer.headers["set-cookie"] = self._sessions.forgotten(request.headers)
         return answer
 
-    def _not_proven(self, visit: Visit, path: str) -> Shown | Go | None:
+    def _not_proven(self, visit: PageRequest, path: str) -> RenderedPage | Redirect | None:
         """What is shown instead of doing what a form says that is not proven ours; nothing that was typed is lost."""
         try:
             check_form(visit.visitor, visit.form.get("proof", ""))
@@ -256,12 +258,12 @@ class Portal:
                 raise
             return shown_again(visit, path, dict(visit.form), str(error), error.status)
 
-    def _visit(self, visitor: Visitor, request: Request, form: Mapping[str, str]) -> Visit:
+    def _visit(self, visitor: Visitor, request: Request, form: Mapping[str, str]) -> PageRequest:
         query = dict(request.query_params)
         kept = urlencode({key: value for key, value in query.items() if key != "done"})
-        return Visit(
+        return PageRequest(
             visitor=visitor,
-            desk=Desk(self._api, visitor.who),
+            desk=ApiClient(self._api, visitor.who),
             house=self._house,
             url=own_page(request.url.path)
             if request.method == "POST"
@@ -271,8 +273,8 @@ class Portal:
             form=form,
         )
 
-    def _page(self, visit: Visit, made: Shown | Go) -> Response:
-        if isinstance(made, Go):
+    def _page(self, visit: PageRequest, made: RenderedPage | Redirect) -> Response:
+        if isinstance(made, Redirect):
             return Response(status_code=303, headers={**PAGE_HEADERS, "location": made.to})
         filled = {
             "visit": visit,
@@ -289,10 +291,10 @@ class Portal:
         text = self._templates.get_template(template).render(filled)
         return Response(text, status, media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
 
-    def _error(self, visit: Visit | None, status: int, message: str) -> Response:
+    def _error(self, visit: PageRequest | None, status: int, message: str) -> Response:
         filled = {"status": status, "message": message, "hint": HINTS.get(status, "")}
         if visit is not None:
-            return self._page(visit, Shown("error.html", filled, status))
+            return self._page(visit, RenderedPage("error.html", filled, status))
         return self._html("outside_error.html", filled, status)
 
     # -- logging in
@@ -332,7 +334,9 @@ class Portal:
             self._attempts.failed(peer)
             return self._login_page(401, wrong=str(error), to=to, carried=carried)
         log.info("logged in: %s (%s) from %s", visitor.who.name, visitor.who.role, visitor.who.origin)
-        answer = self._refilled(visitor, request, carried) or self._page(self._visit(visitor, request, form), Go(to))
+        answer = self._refilled(visitor, request, carried) or self._page(
+            self._visit(visitor, request, form), Redirect(to)
+        )
         answer.headers["set-cookie"] = cookie
         return answer
 

@@ -9,7 +9,7 @@ from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 from forewarn.core.waiting import approved
 from forewarn.operator.api.work import not_to_approve, not_to_cancel
-from forewarn.operator.portal.api_client import Desk
+from forewarn.operator.portal.api_client import ApiClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ CANCEL_REST = Offer("cancel", "Cancel the rest", "end what has not started; what
 REVOKE = Offer("revoke", "Revoke", "whoever uses it is out at once", grave=True)
 
 
-def of_event(desk: Desk, event: Event, order: Order | None) -> list[Offer]:
+def of_event(desk: ApiClient, event: Event, order: Order | None) -> list[Offer]:
     allowed = TRANSITIONS[event.status]
     offers = []
     # Approving again is allowed, and nothing would change.
@@ -58,20 +58,15 @@ def of_event(desk: Desk, event: Event, order: Order | None) -> list[Offer]:
     return [offer for offer in offers if desk.may("POST", f"/v1/events/{event.id}/{offer.verb}")]
 
 
-def of_order(desk: Desk, event: Event, order: Order | None, *, executor: str) -> list[Offer]:
-    """Where others do the work, whoever looks may be the one; what failed is settled with the event."""
-    if (
-        order is None
-        or executor != "external"
-        or event.status is not Status.STARTED
-        or order.state is OrderState.FAILED
-    ):
+def of_order(desk: ApiClient, event: Event, order: Order | None, *, taken_here: bool) -> list[Offer]:
+    """Offer what may be done with an order that other programs take; a failed order is resolved with its event."""
+    if order is None or taken_here or event.status is not Status.STARTED or order.state is OrderState.FAILED:
         return []
     offers = [offer for verb, offer in ORDERS.items() if verb in ORDER_TRANSITIONS[order.state]]
     return [offer for offer in offers if desk.may("POST", f"/v1/orders/{order.id}/{offer.verb}")]
 
 
-def of_maintenance(desk: Desk, maintenance: Maintenance) -> list[Offer]:
+def of_maintenance(desk: ApiClient, maintenance: Maintenance) -> list[Offer]:
     if maintenance.ended is not None:
         return []
     offers = [RESUME if maintenance.paused else PAUSE]

@@ -13,10 +13,10 @@ from forewarn.core.errors import ForewarnError, Invalid, NotFound
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
 from forewarn.operator.api.bodies import CountsOut, EventOut, MachineOut, TimelineEntry
 from forewarn.operator.portal import offers, resolver
-from forewarn.operator.portal.api_client import Desk
+from forewarn.operator.portal.api_client import ApiClient
 from forewarn.operator.portal.formatting import cut
 from forewarn.operator.portal.timeline import picture
-from forewarn.operator.portal.visit import Go, Shown, Visit
+from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage
 
 NOW_ROWS = 20
 ROWS = 25
@@ -31,7 +31,7 @@ OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
 ENDED_FIRST = (Status.COMPLETED, Status.CANCELLED, Status.ABANDONED)
 
 
-def now(visit: Visit) -> Shown:
+def now(visit: PageRequest) -> RenderedPage:
     asked = visit.query.get("status", "")
     counts = visit.desk.get("/v1/counts")
     statuses = [status for status in OPEN_FIRST if asked not in OPEN or status == asked]
@@ -52,10 +52,12 @@ def now(visit: Visit) -> Shown:
         "older": older(visit, cursor),
         "first": first(visit),
     }
-    return Shown("now.html", filled)
+    return RenderedPage("now.html", filled)
 
 
-def _open_events(visit: Visit, statuses: Sequence[Status], counts: CountsOut) -> tuple[list[EventOut], str | None]:
+def _open_events(
+    visit: PageRequest, statuses: Sequence[Status], counts: CountsOut
+) -> tuple[list[EventOut], str | None]:
     """A page, one status after the other, and where the next begins: what is planned does not push off what is under way."""
     begin, _, cursor = visit.query.get("cursor", "").partition(".")
     if begin and begin not in statuses:
@@ -74,18 +76,18 @@ def _open_events(visit: Visit, statuses: Sequence[Status], counts: CountsOut) ->
     return found, None
 
 
-def _planned(visit: Visit, events: Sequence[EventOut]) -> dict[str, datetime]:
+def _planned(visit: PageRequest, events: Sequence[EventOut]) -> dict[str, datetime]:
     """When the maintenances of those that only are planned were planned."""
     ids = {event.maintenance_id for event in events if event.status == Status.PLANNED}
     found = [visit.desk.api.store.maintenance(each) for each in ids if each]
     return {each.id: each.created for each in found if each is not None}
 
 
-def scopes(visit: Visit) -> Shown:
+def scopes(visit: PageRequest) -> RenderedPage:
     return _list(visit, "scopes.html", "/v1/scopes", ROWS)
 
 
-def scope(visit: Visit) -> Shown:
+def scope(visit: PageRequest) -> RenderedPage:
     name = visit.names["scope"]
     version = visit.query.get("api-version", NEWEST)
     machines = visit.desk.get("/v1/machines", scope=name, limit=MACHINE_ROWS, cursor=visit.query.get("cursor"))
@@ -102,27 +104,27 @@ def scope(visit: Visit) -> Shown:
         "may_restart": visit.desk.may("POST", f"/v1/scopes/{name}/machines/any/restart"),
         "may_plan": visit.desk.may("POST", "/v1/maintenances"),
     }
-    return Shown("scope.html", filled)
+    return RenderedPage("scope.html", filled)
 
 
-def _document(visit: Visit, scope: str, version: str) -> tuple[str, int]:
+def _document(visit: PageRequest, scope: str, version: str) -> tuple[str, int]:
     """As guests of this version see it, indented for reading; and how many characters were left out."""
     said = visit.desk.raw(f"/v1/scopes/{scope}/document", api_version=version)
     text = json.dumps(json.loads(said), indent=2, ensure_ascii=False)
     return text[:MAX_DOCUMENT_CHARS], max(0, len(text) - MAX_DOCUMENT_CHARS)
 
 
-def machines(visit: Visit) -> Shown:
+def machines(visit: PageRequest) -> RenderedPage:
     asked = {key: visit.query.get(key, "").strip() for key in ("name", "scope", "host")}
     if asked["name"]:
         filled: dict[str, Any] = {"items": _machines_named(visit.desk, **asked), "older": "", "first": ""}
     else:
         filled = dict(_list(visit, "machines.html", "/v1/machines", MACHINE_ROWS, **asked).filled)
     restart = {m.scope: visit.desk.may("POST", f"/v1/scopes/{m.scope}/machines/any/restart") for m in filled["items"]}
-    return Shown("machines.html", {**filled, "asked": asked, "may_restart": restart})
+    return RenderedPage("machines.html", {**filled, "asked": asked, "may_restart": restart})
 
 
-def _machines_named(desk: Desk, *, name: str, scope: str, host: str) -> list[MachineOut]:
+def _machines_named(desk: ApiClient, *, name: str, scope: str, host: str) -> list[MachineOut]:
     found = []
     for its_scope, its_name in resolver.machine_keys(desk, scope, name):
         with suppress(NotFound):
@@ -130,16 +132,16 @@ def _machines_named(desk: Desk, *, name: str, scope: str, host: str) -> list[Mac
     return [machine for machine in found if host in ("", machine.host)]
 
 
-def maintenances(visit: Visit) -> Shown:
+def maintenances(visit: PageRequest) -> RenderedPage:
     status = visit.query.get("status", "")
     shown = _list(visit, "maintenances.html", "/v1/maintenances", ROWS, status=status)
-    return Shown(shown.template, {**shown.filled, "statuses": list(MaintenanceStatus)})
+    return RenderedPage(shown.template, {**shown.filled, "statuses": list(MaintenanceStatus)})
 
 
-def history(visit: Visit) -> Shown:
+def history(visit: PageRequest) -> RenderedPage:
     asked = {key: visit.query.get(key, "").strip() for key in ("scope", "machine", "type", "status", "since")}
 
-    def look() -> Shown:
+    def look() -> RenderedPage:
         said = {**asked, "status": asked["status"] or list(ENDED_FIRST)}
         if asked["machine"]:
             said["scope"], said["machine"] = resolver.machine_key(visit.desk, asked["scope"], asked["machine"])
@@ -151,26 +153,28 @@ def history(visit: Visit) -> Shown:
     return _searched("history.html", asked, look, choices)
 
 
-def _searched(template: str, asked: Mapping[str, str], look: Callable[[], Shown], more: Mapping[str, Any]) -> Shown:
+def _searched(
+    template: str, asked: Mapping[str, str], look: Callable[[], RenderedPage], more: Mapping[str, Any]
+) -> RenderedPage:
     """A search; one that is refused is told so above its form, which keeps what was typed."""
     try:
         shown, wrong = look(), ""
     except ForewarnError as error:
         if error.status >= 500:
             raise
-        shown, wrong = Shown(template, {"items": [], "older": "", "first": ""}, error.status), str(error)
-    return Shown(template, {**shown.filled, **more, "asked": asked, "wrong": wrong}, shown.status)
+        shown, wrong = RenderedPage(template, {"items": [], "older": "", "first": ""}, error.status), str(error)
+    return RenderedPage(template, {**shown.filled, **more, "asked": asked, "wrong": wrong}, shown.status)
 
 
-def orders(visit: Visit) -> Shown:
+def orders(visit: PageRequest) -> RenderedPage:
     shown = _list(visit, "orders.html", "/v1/orders", ROWS, state=visit.query.get("state", ""))
-    return Shown(shown.template, {**shown.filled, "states": list(OrderState), "most": MAX_DETAIL_CHARS})
+    return RenderedPage(shown.template, {**shown.filled, "states": list(OrderState), "most": MAX_DETAIL_CHARS})
 
 
-def audit(visit: Visit) -> Shown:
+def audit(visit: PageRequest) -> RenderedPage:
     asked = {key: visit.query.get(key, "").strip() for key in ("scope", "maintenance", "event")}
 
-    def look() -> Shown:
+    def look() -> RenderedPage:
         event, maintenance = asked["event"], asked["maintenance"]
         ids = {
             "event": resolver.event_id(visit.desk, event),
@@ -181,55 +185,56 @@ def audit(visit: Visit) -> Shown:
     return _searched("audit.html", asked, look, {"most": MAX_DETAIL_CHARS})
 
 
-def tokens(visit: Visit, *, typed: dict[str, str] | None = None, wrong: str = "", status: int = 200) -> Shown:
+def tokens(
+    visit: PageRequest, *, typed: dict[str, str] | None = None, wrong: str = "", status: int = 200
+) -> RenderedPage:
     shown = _list(visit, "tokens.html", "/v1/tokens", ROWS)
     form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": visit.desk.api.new_id(), **(typed or {})}
-    return Shown(shown.template, {**shown.filled, "roles": list(Role), "typed": form, "wrong": wrong}, status)
+    return RenderedPage(shown.template, {**shown.filled, "roles": list(Role), "typed": form, "wrong": wrong}, status)
 
 
-def _list(visit: Visit, template: str, path: str, limit: int, **asked: Any) -> Shown:
+def _list(visit: PageRequest, template: str, path: str, limit: int, **asked: Any) -> RenderedPage:
     page = visit.desk.get(path, limit=limit, cursor=visit.query.get("cursor"), **asked)
     filled = {"items": page.items, "asked": asked, "older": older(visit, page.next_cursor)}
-    return Shown(template, {**filled, "first": first(visit)})
+    return RenderedPage(template, {**filled, "first": first(visit)})
 
 
-def older(visit: Visit, cursor: str | None) -> str:
+def older(visit: PageRequest, cursor: str | None) -> str:
     """Where the next page is, or ""; what was searched for stays."""
     return f"?{urlencode({**_kept(visit), 'cursor': cursor})}" if cursor is not None else ""
 
 
-def first(visit: Visit) -> str:
+def first(visit: PageRequest) -> str:
     """Where the first page is, or "" on it."""
     kept = f"?{urlencode(_kept(visit))}" if _kept(visit) else ""
     return visit.url.partition("?")[0] + kept if visit.query.get("cursor") else ""
 
 
-def _kept(visit: Visit) -> dict[str, str]:
+def _kept(visit: PageRequest) -> dict[str, str]:
     return {key: value for key, value in visit.query.items() if value and key not in ("done", "cursor")}
 
 
 # -- one event, one maintenance
 
 
-def event(visit: Visit) -> Shown | Go:
+def event(visit: PageRequest) -> RenderedPage | Redirect:
     whole = resolver.event_id(visit.desk, visit.names["id"])
     if whole != visit.names["id"]:
-        return Go(f"/events/{quote(whole)}")
+        return Redirect(f"/events/{quote(whole)}")
     told: EventOut = visit.desk.get(f"/v1/events/{visit.names['id']}")
     found, order = visit.desk.api.control.event(visit.names["id"])
-    executor = visit.house.executor
     filled = {
         "event": told,
         "order": visit.desk.get(f"/v1/orders/{found.id}") if order is not None else None,
         "offers": offers.of_event(visit.desk, found, order),
-        "order_offers": offers.of_order(visit.desk, found, order, executor=executor),
+        "order_offers": offers.of_order(visit.desk, found, order, taken_here=visit.house.takes_orders),
         "picture": picture([told], visit.now) if told.status in OPEN else None,
         "timeline": _bounded(told.timeline),
         "left_out": max(0, len(told.timeline) - MAX_TIMELINE),
         "most_names": MAX_NAMES,
         "most_output": MAX_OUTPUT_CHARS,
     }
-    return Shown("event.html", filled)
+    return RenderedPage("event.html", filled)
 
 
 def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
@@ -241,10 +246,10 @@ def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
     return list(timeline)
 
 
-def maintenance(visit: Visit) -> Shown | Go:
+def maintenance(visit: PageRequest) -> RenderedPage | Redirect:
     whole = resolver.maintenance_id(visit.desk, visit.names["id"])
     if whole != visit.names["id"]:
-        return Go(f"/maintenances/{quote(whole)}")
+        return Redirect(f"/maintenances/{quote(whole)}")
     begin = _whole(visit.query.get("from", ""))
     told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}", skip=begin, limit=ROWS)
     known = visit.desk.api.store.maintenance(visit.names["id"])
@@ -260,7 +265,7 @@ def maintenance(visit: Visit) -> Shown | Go:
         "older": f"?from={begin + ROWS}" if begin + ROWS < count else "",
         "first": visit.url.partition("?")[0] if begin else "",
     }
-    return Shown("maintenance.html", filled)
+    return RenderedPage("maintenance.html", filled)
 
 
 def _whole(text: str) -> int:

@@ -16,7 +16,7 @@ from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessabl
 from forewarn.core.model import OPEN, EventType, OnFailure, Source
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut
 from forewarn.operator.portal.formatting import some
-from forewarn.operator.portal.visit import Go, Shown, Visit
+from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage
 from forewarn.store import EventQuery
 
 MAX_WAVES = 20
@@ -46,7 +46,9 @@ FIELDS: Mapping[str, str] = {
 }
 
 
-def form(visit: Visit, *, typed: Mapping[str, str] | None = None, wrong: str = "", status: int = 200) -> Shown:
+def form(
+    visit: PageRequest, *, typed: Mapping[str, str] | None = None, wrong: str = "", status: int = 200
+) -> RenderedPage:
     """The form, empty or as it was typed."""
     given = typed if typed is not None else visit.query
     values = {name: given.get(name, default) for name, default in FIELDS.items()}
@@ -65,17 +67,17 @@ def form(visit: Visit, *, typed: Mapping[str, str] | None = None, wrong: str = "
         "machines": [f"{m.scope}/{m.name}" for m in visit.desk.get("/v1/machines", limit=SUGGESTIONS).items],
         "wrong": wrong,
     }
-    return Shown("plan.html", filled, status)
+    return RenderedPage("plan.html", filled, status)
 
 
-def kinds_for(visit: Visit) -> dict[str, str]:
+def kinds_for(visit: PageRequest) -> dict[str, str]:
     """What the visitor may plan at all."""
     own = next(iter(visit.desk.who.within or ("any",)))
     kinds = {"maintenance": "Maintenance of many machines"} if visit.desk.may("POST", "/v1/maintenances") else {}
     return kinds | (USER_KINDS if visit.desk.may("POST", f"/v1/scopes/{own}/machines/any/restart") else {})
 
 
-def sent(visit: Visit) -> Shown | Go:
+def sent(visit: PageRequest) -> RenderedPage | Redirect:
     """The form came: look at the plan, change it, or do it."""
     typed = {name: visit.form.get(name, "").strip() for name in FIELDS}
     step = visit.form.get("step", "look")
@@ -103,12 +105,12 @@ def sent(visit: Visit) -> Shown | Go:
         "seal": seal,
         "changed": changed,
     }
-    return Shown("looked.html", filled, 409 if changed else 200)
+    return RenderedPage("looked.html", filled, 409 if changed else 200)
 
 
-def _done(visit: Visit, path: str, body: dict[str, Any] | None, key: str) -> Go:
+def _done(visit: PageRequest, path: str, body: dict[str, Any] | None, key: str) -> Redirect:
     told = visit.desk.ask("POST", path, body, key=key)
-    return Go(
+    return Redirect(
         f"/maintenances/{told.id}?done=planned" if isinstance(told, MaintenanceOut) else f"/events/{told.id}?done=made"
     )
 
@@ -206,7 +208,7 @@ class Plan:
     in_the_way: list[str]
 
 
-def _plan(visit: Visit, told: MaintenanceOut | EventOut, asked: datetime | None) -> Plan:
+def _plan(visit: PageRequest, told: MaintenanceOut | EventOut, asked: datetime | None) -> Plan:
     waves = _waves(told)
     events = [event for wave in waves for event in wave]
     each = MAX_EVENTS // min(len(waves), MAX_WAVES) or 1
@@ -231,7 +233,7 @@ def _plan(visit: Visit, told: MaintenanceOut | EventOut, asked: datetime | None)
     )
 
 
-def _in_the_way(visit: Visit, events: list[EventOut]) -> list[str]:
+def _in_the_way(visit: PageRequest, events: list[EventOut]) -> list[str]:
     """What would be waited for, then what is open for the same machines already."""
     messages = list(islice(dict.fromkeys(r.message for e in events for r in e.waiting_for), MAX_WAVES))
     names: dict[str, set[str]] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from forewarn.core.errors import Invalid, Refused
 from forewarn.core.model import OPEN, Status
-from forewarn.operator.portal.api_client import Desk
+from forewarn.operator.portal.api_client import ApiClient
 from forewarn.store import EventQuery, MaintenanceQuery
 
 ID_CHARS = 36
@@ -12,7 +12,7 @@ SHORT_CHARS = 8
 LOOK_BACK = 500  # so many are looked through for a shortened id
 
 
-def event_id(desk: Desk, text: str) -> str:
+def event_id(desk: ApiClient, text: str) -> str:
     """The whole id; what is not found stays as it was written, for the API to refuse."""
     if not SHORT_CHARS <= len(text) < ID_CHARS:
         return _whole(text)
@@ -23,7 +23,7 @@ def event_id(desk: Desk, text: str) -> str:
     return text
 
 
-def maintenance_id(desk: Desk, text: str) -> str:
+def maintenance_id(desk: ApiClient, text: str) -> str:
     if not SHORT_CHARS <= len(text) < ID_CHARS:
         return _whole(text)
     query = MaintenanceQuery(within=desk.who.within, limit=LOOK_BACK)
@@ -41,7 +41,7 @@ def _one_of(head: str, ids: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
-def machine_keys(desk: Desk, scope: str, name: str) -> list[tuple[str, str]]:
+def machine_keys(desk: ApiClient, scope: str, name: str) -> list[tuple[str, str]]:
     """Which machines may be meant: one that need not be there, or the first few of that name in any scope of theirs."""
     its_scope, slash, its_name = name.partition("/")
     if slash and scope in ("", its_scope):
@@ -51,7 +51,7 @@ def machine_keys(desk: Desk, scope: str, name: str) -> list[tuple[str, str]]:
     return [machine.key for machine in desk.api.store.machines_named(name) if desk.who.sees(machine.scope)]
 
 
-def machine_key(desk: Desk, scope: str, name: str) -> tuple[str, str]:
+def machine_key(desk: ApiClient, scope: str, name: str) -> tuple[str, str]:
     found = machine_keys(desk, scope, name)
     if not found:
         raise Invalid(f"machine: no machine is called {name[:64]}: if it was removed, write it as scope/name")

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from forewarn.operator.portal.api_client import Desk
+from forewarn.operator.portal.api_client import ApiClient
 from forewarn.operator.portal.sessions import Visitor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What the pages say of the service; `free` where nobody logs in, `guest_url` is where guests ask."""
+class SiteInfo:
+    """What the pages say of the service and its executor; `free` where nobody logs in, `guest_url` is where guests ask."""
 
-    executor: str
+    takes_orders: bool
+    touches_no_machine: bool
     clock: str
     demo: bool
     free: bool
@@ -21,12 +22,12 @@ class House:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class PageRequest:
     """`names` are those in the path; `url` is where this page can be had again."""
 
     visitor: Visitor
-    desk: Desk
-    house: House
+    desk: ApiClient
+    house: SiteInfo
     url: str
     names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RenderedPage:
     """A page: its template and what stands in it."""
 
     template: str
@@ -47,7 +48,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
+class Redirect:
     """Look there next."""
 
     to: str
