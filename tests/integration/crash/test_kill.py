@@ -20,7 +20,7 @@ from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control
 from forewarn.service.ticker import Ticker
 from forewarn.store.sqlite.store import SqliteStore
-from tests.integration.crash.checker import complaints, found_in, read_store, unfinished
+from tests.integration.crash.checker import complaints, read_database, read_store, unfinished
 from tests.integration.crash.history import History
 from tests.integration.crash.worker import FAILURES, ORDER_TIMEOUT_S, WORK_S, last_moment
 
@@ -33,7 +33,7 @@ MAX_ROUNDS = 200
 
 
 def run_and_kill(database: Path, record: Path, seed: str, choose: random.Random) -> None:
-    """One life: most end while everybody is at work, some while the process is still starting or recovering."""
+    """Run a process and kill it: mostly under load, sometimes while it still starts or recovers."""
     command = [sys.executable, "-m", "tests.integration.crash.worker", str(database), str(record), seed]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -44,12 +44,12 @@ def run_and_kill(database: Path, record: Path, seed: str, choose: random.Random)
         else:
             time.sleep(choose.uniform(0.05, 0.5))
         process.send_signal(signal.SIGKILL)
-        said = process.stderr.read().decode()
-        assert process.wait(timeout=START_WITHIN_S) == -signal.SIGKILL, f"it ended before it was killed: {said}"
+        errors = process.stderr.read().decode()
+        assert process.wait(timeout=START_WITHIN_S) == -signal.SIGKILL, f"it ended before it was killed: {errors}"
 
 
 def run_to_the_end(database: Path) -> None:
-    """Nobody disturbs it any more; an operator resumes what was paused and settles what failed."""
+    """Run the service undisturbed; an operator resumes what was paused and resolves what failed."""
     operator = Actor("operator", "the end")
     with closing(SqliteStore(database)) as store:
         clock = ManualClock(last_moment(store))
@@ -74,7 +74,7 @@ def run_to_the_end(database: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) -> None:
-    """After every kill all that was acknowledged is there; in the end every event has ended and every order was done."""
+    """After every kill everything acknowledged is stored; in the end every event has ended and every order was done."""
     seed = os.environ.get("TEST_SEED") or f"{number}/{random.SystemRandom().randrange(10**9)}"
     print(f"seed {seed}: set TEST_SEED to it to use it again")
     choose, history, database = random.Random(seed), History(), tmp_path / "forewarn.db"
@@ -82,10 +82,10 @@ def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) 
         record = tmp_path / f"{life}.jsonl"
         run_and_kill(database, record, f"{seed}/{life}", choose)
         history.read(record)
-        assert complaints(history, found_in(database)) == [], f"seed {seed}, life {life}"
+        assert complaints(history, read_database(database)) == [], f"seed {seed}, life {life}"
     run_to_the_end(database)
-    found = found_in(database)
-    assert complaints(history, found) == [], f"seed {seed}, at the end"
-    assert unfinished(found) == [], f"seed {seed}, at the end"
+    stored = read_database(database)
+    assert complaints(history, stored) == [], f"seed {seed}, at the end"
+    assert unfinished(stored) == [], f"seed {seed}, at the end"
     assert len(history.saved) > 20, "there was load to be killed under"
     assert len(history.shown) > 20, "guests saw documents"
