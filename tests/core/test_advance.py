@@ -428,7 +428,7 @@ def test_on_failure_hold() -> None:
     world, ids = failed_first_wave(OnFailure.HOLD)
     assert statuses(world, *ids) == ["Started", "Planned", "Planned"]
     assert world.maintenance(ids[0]).status is MaintenanceStatus.PAUSED
-    world.settle(ids[0], Verb.ABANDON)
+    world.resolve_failure(ids[0], Verb.ABANDON)
     world.tick_at(2)
     assert statuses(world, *ids) == ["Abandoned", "Scheduled", "Planned"]
 
@@ -439,7 +439,7 @@ def test_on_failure_cancel() -> None:
     assert statuses(world, *ids) == ["Started", "Cancelled", "Cancelled"]
     assert world.event(ids[1]).reason == f"the order of event {ids[0]} failed"
     assert world.tick_at(2).audit == ()
-    world.settle(ids[0], Verb.FINISH)
+    world.resolve_failure(ids[0], Verb.FINISH)
     world.tick_at(3)
     assert world.maintenance(ids[0]).status is MaintenanceStatus.CANCELLED
 
@@ -451,7 +451,7 @@ def test_on_failure_continue() -> None:
     assert world.maintenance(ids[0]).status is MaintenanceStatus.RUNNING
     world.start(ids[1])
     assert statuses(world, *ids) == ["Started", "Scheduled", "Planned"]
-    world.settle(ids[0], Verb.ABANDON)
+    world.resolve_failure(ids[0], Verb.ABANDON)
     world.tick_at(2)
     assert statuses(world, *ids) == ["Abandoned", "Started", "Planned"]
 

@@ -210,7 +210,7 @@ def test_a_failure_and_its_end_wake_those_that_wait_in_the_scope() -> None:
     (waiting,) = world.submit("shop/web-1")
     both = (first.maintenance_id, waiting.maintenance_id)
     assert world.fail(first.id).wakes == both
-    assert world.settle(first.id, Verb.RETRY).wakes == both
+    assert world.resolve_failure(first.id, Verb.RETRY).wakes == both
 
 
 def test_a_taken_order_wakes_its_maintenance() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from forewarn.core import errors
-from forewarn.core.errors import ForewarnError, RequestError, ServiceError
+from forewarn.core.errors import ForewarnError, MethodNotAllowed, RequestError, ServiceError
 
 CODES = {
     "ForewarnError": "error",
@@ -91,3 +91,8 @@ def test_the_status_says_whose_fault_it_is(error: type[ForewarnError]) -> None:
 def test_the_message_is_for_people() -> None:
     """An error is its sentence."""
     assert str(errors.NotFound("there is no scope 'shed'")) == "there is no scope 'shed'"
+
+
+def test_method_not_allowed_carries_the_allowed_methods() -> None:
+    """The listener sends them in the Allow header."""
+    assert MethodNotAllowed("this path takes GET", allow="GET").allow == "GET"

@@ -284,7 +284,7 @@ def test_4_an_epoch_begins_only_with_enabling(known: dict[str, Any], wanted: dic
     """A new epoch is the next number, and comes with being enabled."""
     before = snapshot(event(), scopes=[scope(incarnation=5, **known)])
     then = replace(before, scopes={"shop": scope(incarnation=1, **wanted)})
-    assert broken(before, then) == "invariant 4: shop would begin an epoch without being enabled"
+    assert broken(before, then) == "invariant 4: shop would start an epoch without being enabled"
 
 
 def test_4_an_epoch_begins_at_one() -> None:
@@ -309,7 +309,7 @@ def test_4_a_new_scope_has_no_past() -> None:
 def test_5_resources_are_sorted_and_not_empty(resources: tuple[str, ...]) -> None:
     """resources is non-empty and sorted, each machine once."""
     assert broken(snapshot(), after(snapshot(), event(resources=resources))) == (
-        f"invariant 5: event {guid(1)} would have resources that are empty, unsorted or doubled"
+        f"invariant 5: event {guid(1)} would have resources that are empty, unsorted or duplicated"
     )
 
 
@@ -323,7 +323,7 @@ def test_6_one_update_domain_at_a_time(type_: EventType) -> None:
     two = event(2, type=type_, maintenance_id=guid(901), update_domain=1, resources=("web-1",))
     before = snapshot(one, two)
     assert broken(before, after(before, started(one), started(two))) == (
-        "invariant 6: update domains [0, 1] of one scope would be under way at once"
+        "invariant 6: update domains [0, 1] of one scope would have started events at once"
     )
     assert kept(before, after(before, started(one)))
 
@@ -334,7 +334,7 @@ def test_6_a_rolling_event_waits_for_other_update_domains() -> None:
     rolling = event(2, update_domain=1, resources=("web-1",))
     before = snapshot(user, rolling)
     assert broken(before, after(before, started(rolling))) == (
-        f"invariant 6: event {guid(2)} would start while event {guid(1)} has another update domain"
+        f"invariant 6: event {guid(2)} would start while event {guid(1)} is started in another update domain"
     )
 
 
@@ -364,7 +364,7 @@ def test_6_a_machine_is_in_one_started_event() -> None:
     two = event(2, source=Source.USER, resources=("web-0", "web-1"))
     before = snapshot(one, two)
     assert broken(before, after(before, started(two))) == (
-        f"invariant 6: machine shop/web-0 would be in events {guid(1)} and {guid(2)} at once"
+        f"invariant 6: machine shop/web-0 would be in started events {guid(1)} and {guid(2)} at once"
     )
 
 
@@ -561,7 +561,7 @@ def test_9_an_approval_is_recorded_once() -> None:
     """One machine approves an event once."""
     before = snapshot(event())
     assert broken(before, after(before, approved(event(), "web-0", "web-0"))) == (
-        f"invariant 9: event {guid(1)} would record one approval twice"
+        f"invariant 9: event {guid(1)} would record an approval twice"
     )
     assert kept(before, after(before, approved(event(), "web-0", "web-1", "")))
 

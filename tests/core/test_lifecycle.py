@@ -119,7 +119,9 @@ def test_an_emergency_is_refused_for_a_machine_under_way() -> None:
     (running,) = world.submit("shop/web-1")
     world.start(running.id)
     before = deepcopy(world.snapshot())
-    with pytest.raises(MachineBusy, match=f"shop/web-1 is in event {running.id}, which has started: wait for its end"):
+    with pytest.raises(
+        MachineBusy, match=f"shop/web-1 is in event {running.id}, which has started: wait until it ends"
+    ):
         world.submit(targets=Targets(scope="shop"), emergency=True)
     assert world.snapshot() == before
 
@@ -366,7 +368,7 @@ def test_what_has_ended_is_neither_cancelled_nor_paused() -> None:
     (event,) = world.submit("shop/web-0")
     world.cancel_maintenance(event.maintenance_id)
     for verb in (world.cancel_maintenance, world.pause, world.resume):
-        with pytest.raises(Refused, match=f"maintenance {event.maintenance_id} is Cancelled: it has ended"):
+        with pytest.raises(Refused, match=f"maintenance {event.maintenance_id} has ended: it is Cancelled"):
             verb(event.maintenance_id)
 
 
@@ -523,7 +525,7 @@ def test_a_terminated_machine_leaves_the_inventory() -> None:
     assert list(world.snapshot().machines) == [("shop", "web-1")]
     assert (world.status(alone.id), world.event(alone.id).reason) == (
         Status.CANCELLED,
-        "nothing of it is left: web-0 terminated",
+        "its machines were removed: web-0",
     )
     assert world.status(shared.id) is Status.SCHEDULED
     assert world.status(running.id) is Status.STARTED
@@ -548,7 +550,7 @@ def test_a_report_may_name_its_attempt() -> None:
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
     world.report(event.id, Outcome(ok=False, reason="no"))
-    world.settle(event.id, Verb.RETRY)
+    world.resolve_failure(event.id, Verb.RETRY)
     before = world.snapshot()
     with pytest.raises(Refused, match="at attempt 2"):
         lifecycle.report(before, [OrderReport(event.id, 1, Outcome(ok=True))], now=world.now, actor=EXECUTOR)
@@ -592,10 +594,10 @@ def test_a_running_order_is_taken_over_from_whom_it_was_with() -> None:
     assert change.orders == (replace(taken, node="node-2"),)
     assert actions(change) == ["playbook: order taken over"]
     world.save(change)
-    with pytest.raises(Refused, match="is with node-2 by now"):
+    with pytest.raises(Refused, match="belongs to node-2 now"):
         lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-1")
     late = lifecycle.OrderReport(event.id, 1, Outcome(ok=True), node="node-1")
-    with pytest.raises(Refused, match="is with node-2 by now: what node-1 did of it no longer matters"):
+    with pytest.raises(Refused, match="belongs to node-2 now: a report of node-1 no longer counts"):
         lifecycle.report(world.snapshot(), [late], now=world.now, actor=EXECUTOR)
     world.finish(event.id)
     with pytest.raises(Refused, match="is done"):
@@ -627,7 +629,7 @@ def test_retry_issues_the_order_again() -> None:
     """retry: the same id, the next attempt, a new deadline; the event is Started all along."""
     world, first, _ = failed_event()
     world.now = at(30)
-    change = world.settle(first, Verb.RETRY)
+    change = world.resolve_failure(first, Verb.RETRY)
     order = world.order(first)
     assert (order.id, order.attempt, order.state) == (first, 2, OrderState.OPEN)
     assert (order.issued, order.deadline, order.reason) == (at(30), at(90), "")
@@ -639,7 +641,7 @@ def test_a_retry_does_not_take_back_the_next_wave() -> None:
     """on_failure = continue: what was told stays told while the failed event is tried again, and waits for it."""
     world, first, second = failed_event(on_failure=OnFailure.CONTINUE)
     world.tick()
-    world.settle(first, Verb.RETRY)
+    world.resolve_failure(first, Verb.RETRY)
     world.start(second)
     assert (world.status(first), world.status(second)) == (Status.STARTED, Status.SCHEDULED)
     assert world.codes(second) == ["earlier-wave"]
@@ -651,7 +653,7 @@ def test_a_retry_does_not_take_back_the_next_wave() -> None:
 def test_finish_by_an_operator_completes_the_event() -> None:
     """finish: an operator vouches for the work; the maintenance goes on."""
     world, first, second = failed_event()
-    world.settle(first, Verb.FINISH)
+    world.resolve_failure(first, Verb.FINISH)
     assert (world.status(first), world.event(first).reason) == (Status.COMPLETED, "finished by alice")
     assert world.order(first).state is OrderState.DONE
     world.tick()
@@ -662,7 +664,7 @@ def test_abandon_ends_the_event_without_its_work() -> None:
     """abandon: the event is gone, its order stays failed, the maintenance goes on and counts as Failed in the end."""
     world, first, second = failed_event()
     world.now = at(9)
-    world.settle(first, Verb.ABANDON)
+    world.resolve_failure(first, Verb.ABANDON)
     abandoned = world.event(first)
     assert (abandoned.status, abandoned.ended, abandoned.reason) == (Status.ABANDONED, at(9), "abandoned by alice")
     assert world.order(first).state is OrderState.FAILED
@@ -679,7 +681,7 @@ def test_finishing_a_failed_terminate_removes_the_machine() -> None:
     (event,) = world.submit("shop/web-0", type=EventType.TERMINATE)
     world.start(event.id)
     world.fail(event.id)
-    world.settle(event.id, Verb.FINISH)
+    world.resolve_failure(event.id, Verb.FINISH)
     assert world.snapshot().machines == {}
 
 

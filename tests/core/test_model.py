@@ -187,7 +187,7 @@ def test_targets_are_exactly_one_of_three() -> None:
 def test_an_update_domain_lies_in_a_scope() -> None:
     """An update domain without a scope means nothing; 0 is one like any other."""
     assert Targets(scope="shop", update_domain=0).update_domain == 0
-    with pytest.raises(Invalid, match="update_domain goes with a scope: name the scope it lies in"):
+    with pytest.raises(Invalid, match="update_domain needs a scope: name the scope that contains it"):
         Targets(hosts=("h1",), update_domain=0)
 
 
@@ -298,14 +298,14 @@ def token(**fields: Any) -> Token:
 @pytest.mark.parametrize(
     "fields_, message",
     [
-        ({"name": ""}, "a token has a name"),
+        ({"name": ""}, "the token has no name"),
         ({"name": "x" * 65}, "name is 65 characters long: at most 64"),
         ({"name": "a\nb"}, "name holds control characters"),
-        ({"role": Role.OWNER}, "an owner with 0 scopes: name 1 to 32"),
-        ({"role": Role.OWNER, "scopes": tuple(f"s{n}" for n in range(33))}, "an owner with 33 scopes"),
+        ({"role": Role.OWNER}, "needs 1 to 32 scopes, not 0"),
+        ({"role": Role.OWNER, "scopes": tuple(f"s{n}" for n in range(33))}, "needs 1 to 32 scopes, not 33"),
         ({"role": Role.OWNER, "scopes": ("shop", "no name")}, "scope 'no name' is not a name"),
         ({"role": Role.OPERATOR, "scopes": ("shop",)}, "leave them out for role operator"),
-        ({"scopes": ("shop",)}, "scopes go with role owner"),
+        ({"scopes": ("shop",)}, "only role owner takes scopes"),
         ({"digest": DIGEST.upper()}, "digest is not 64 lower-case"),
         ({"digest": DIGEST[1:]}, "digest is not 64 lower-case"),
         ({"digest": DIGEST + "\n"}, "digest is not 64 lower-case"),

@@ -90,9 +90,12 @@ def test_a_host_means_the_machines_it_carries() -> None:
 @pytest.mark.parametrize(
     "targets, complaint",
     [
-        (Targets(machines=(("shop", "web-0"), ("shop", "web-9"))), "there is no machine shop/web-9: look at the fleet"),
+        (
+            Targets(machines=(("shop", "web-0"), ("shop", "web-9"))),
+            "there is no machine shop/web-9: check its scope and name in the fleet",
+        ),
         (Targets(machines=(("ship", "web-0"),)), "there is no machine ship/web-0"),
-        (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': look at the fleet"),
+        (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': check the name of the host in the fleet"),
         (Targets(scope="shed"), "scope 'shed' has no machine$"),
         (Targets(scope="shop", update_domain=4), "scope 'shop' has no machine in update domain 4$"),
     ],
@@ -108,7 +111,9 @@ def test_ten_thousand_machines_fit_one_maintenance() -> None:
     fleet = {each.key: each for each in (machine(f"shop/web-{i}") for i in range(MAX_MACHINES_PER_MAINTENANCE))}
     assert len(resolve(Targets(scope="shop"), fleet)) == MAX_MACHINES_PER_MAINTENANCE == 10_000
     one_more = machine("shop/one-more")
-    with pytest.raises(Invalid, match="the targets are 10001 machines: split them, 10000 fit one maintenance"):
+    with pytest.raises(
+        Invalid, match="the targets are 10001 machines: submit several maintenances of at most 10000 machines each"
+    ):
         resolve(Targets(scope="shop"), fleet | {one_more.key: one_more})
 
 

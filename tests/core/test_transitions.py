@@ -62,7 +62,7 @@ def test_every_verb_on_every_status(status: str, verb: str, leads_to: str) -> No
     """A verb leads where the table says, and is illegal where the table says nothing."""
     subject = event(status=Status(status))
     if leads_to == "-":
-        with pytest.raises(IllegalTransition, match=rf"{subject.id} is {status}: '{verb}' is not possible there"):
+        with pytest.raises(IllegalTransition, match=rf"{subject.id} is {status}: '{verb}' is not possible in this"):
             after(subject, Verb(verb))
         assert subject == event(status=Status(status))
     else:
@@ -74,7 +74,7 @@ def test_every_verb_on_every_order_state(state: str, verb: str, leads_to: str) -
     """An order's verb leads where the table says, and is illegal where the table says nothing."""
     order = Order(id=guid(1), issued=START, state=OrderState(state))
     if leads_to == "-":
-        with pytest.raises(IllegalTransition, match=rf"{order.id} is {state}: '{verb}' is not possible there"):
+        with pytest.raises(IllegalTransition, match=rf"{order.id} is {state}: '{verb}' is not possible in this"):
             order_after(order, OrderVerb(verb))
         assert order == Order(id=guid(1), issued=START, state=OrderState(state))
     else:
@@ -122,7 +122,7 @@ def _work_on(world: World, event_id: str, where: str) -> None:
         world.fail(event_id)
         settled = {"retried": Verb.RETRY, "finished": Verb.FINISH, "Abandoned": Verb.ABANDON}
         if where in settled:
-            world.settle(event_id, settled[where])
+            world.resolve_failure(event_id, settled[where])
 
 
 ACTIONS: dict[str, Callable[[World, str], Change]] = {
@@ -130,9 +130,9 @@ ACTIONS: dict[str, Callable[[World, str], Change]] = {
     "guest-approves": lambda world, event_id: world.approve("shop/web-1", event_id),
     "operator-approves": lambda world, event_id: world.approve_as_operator(event_id),
     "cancel": lambda world, event_id: world.cancel_event(event_id),
-    "retry": lambda world, event_id: world.settle(event_id, Verb.RETRY),
-    "finish": lambda world, event_id: world.settle(event_id, Verb.FINISH),
-    "abandon": lambda world, event_id: world.settle(event_id, Verb.ABANDON),
+    "retry": lambda world, event_id: world.resolve_failure(event_id, Verb.RETRY),
+    "finish": lambda world, event_id: world.resolve_failure(event_id, Verb.FINISH),
+    "abandon": lambda world, event_id: world.resolve_failure(event_id, Verb.ABANDON),
     "take": lambda world, event_id: world.take(event_id),
     "reports-done": lambda world, event_id: world.finish(event_id),
     "reports-failed": lambda world, event_id: world.fail(event_id),
@@ -190,7 +190,7 @@ def test_a_failed_event_is_not_settled_by_verbs_of_its_past(verb: Verb) -> None:
     world, event_id = event_that_is("failed")
     before = deepcopy(world.snapshot())
     with pytest.raises(IllegalTransition, match=verb):
-        world.settle(event_id, verb)
+        world.resolve_failure(event_id, verb)
     assert world.snapshot() == before
 
 
@@ -199,8 +199,8 @@ def test_settling_is_retry_finish_or_abandon(verb: Verb) -> None:
     """A verb that a Started event knows but that settles nothing is refused as input."""
     world, event_id = event_that_is("failed")
     before = deepcopy(world.snapshot())
-    with pytest.raises(Invalid, match=f"settled by retry, finish or abandon, not {verb}"):
-        world.settle(event_id, verb)
+    with pytest.raises(Invalid, match=f"resolved by retry, finish or abandon, not by {verb}"):
+        world.resolve_failure(event_id, verb)
     assert world.snapshot() == before
 
 

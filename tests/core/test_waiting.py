@@ -14,7 +14,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting
+from forewarn.core.waiting import MAX_NAMED, Waiting, _listed
 from tests.support.builders import World, at, machine, scope, shop, two_scopes
 
 
@@ -62,7 +62,7 @@ def test_wave() -> None:
     world.approve("shop/web-0", shop_0.id)
     reason = only(world, shop_0.id)
     assert (reason.code, reason.events) == ("wave", (ship.id,))
-    assert reason.message == "the wave starts together, and 1 other event(s) of it are not ready"
+    assert reason.message == "the events of a wave start together, and 1 other event(s) of this wave are not ready"
     assert world.codes(ship.id) == ["approval", "notice"]
 
 
@@ -84,7 +84,7 @@ def test_update_domain() -> None:
     world.start(event.id)
     reason = only(world, event.id)
     assert (reason.code, reason.events) == ("update-domain", (running.id,))
-    assert reason.message == f"update domain 0 of shop is under way in event {running.id}"
+    assert reason.message == f"event {running.id} has started in update domain 0 of shop"
 
 
 def test_machine() -> None:
@@ -112,7 +112,7 @@ def test_queue() -> None:
     for each in (second, third):
         reason = only(world, each.id)
         assert (reason.code, reason.events) == ("queue", (ship.id, shop_0.id))
-        assert reason.message == f"maintenance {ship.maintenance_id} is due in this scope and came first"
+        assert reason.message == f"maintenance {ship.maintenance_id} is due in this scope and is ahead in the queue"
 
 
 def test_only_waves_of_a_shared_scope_queue() -> None:
@@ -136,7 +136,7 @@ def test_earliest() -> None:
     world.approve("shop/web-0", event.id)
     reason = only(world, event.id)
     assert (reason.code, reason.until) == ("earliest", at(45))
-    assert reason.message == "it has a hard earliest start, which no approval brings forward"
+    assert reason.message == "its maintenance has an earliest start: even an approved event waits"
     world.now = at(45)
     assert only(world, event.id).code == "ticker"
 
@@ -160,7 +160,7 @@ def test_paused_by_a_failed_order() -> None:
     reasons = world.waiting_for(second.id)
     assert [reason.code for reason in reasons] == ["paused", "earlier-wave"]
     assert reasons[0].events == (first.id,)
-    assert reasons[0].message.endswith(f"the order of event {first.id} failed; retry, finish or abandon it")
+    assert reasons[0].message.endswith(f"the order of event {first.id} failed; retry, finish or abandon the event")
 
 
 def test_executor() -> None:
@@ -192,7 +192,7 @@ def test_ticker() -> None:
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.approve("shop/web-0", first.id)
     assert only(world, first.id).code == "ticker"
-    assert only(world, first.id).message == "nothing stands in its way: it moves at the ticker's next cycle"
+    assert only(world, first.id).message == "nothing holds it back: the ticker moves it in its next cycle"
     world.tick()
     world.finish(first.id)
     assert only(world, second.id).code == "ticker"
@@ -224,7 +224,7 @@ def test_an_ended_event_waits_for_nothing(verb: Verb) -> None:
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.start(first.id)
     world.fail(first.id)
-    world.settle(first.id, verb)
+    world.resolve_failure(first.id, verb)
     world.cancel_event(second.id)
     assert world.waiting_for(first.id) == world.waiting_for(second.id) == ()
 
@@ -268,3 +268,11 @@ def test_an_event_moves_exactly_when_it_waits_for_the_ticker() -> None:
                 world.finish(each.id)
     assert moved_by_ticks >= 6
     assert not any(world.status(e.id) in OPEN for e in every)
+
+
+def test_a_long_list_of_names_is_shortened() -> None:
+    """A reason names at most MAX_NAMED machines and counts the rest."""
+    names = [f"vm-{n}" for n in range(MAX_NAMED + 2)]
+    assert _listed(names[:2]) == "vm-0, vm-1"
+    assert _listed(names[:MAX_NAMED]).endswith("vm-9")
+    assert _listed(names).endswith("vm-9 and 2 more")

@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.executors.command import CommandSettings
-from forewarn.service.settings import Settings, load, store_path
+from forewarn.service.settings import Settings, load
 
 
 def config(tmp_path: Path, text: str) -> Path:
@@ -84,7 +84,7 @@ def test_variables_of_other_programs_are_ignored() -> None:
 
 
 def test_an_invalid_store_is_not_quoted() -> None:
-    """It may be a PostgreSQL connection string with a password."""
-    with pytest.raises(InvalidSettings, match="only as such a URL") as refused:
-        store_path(load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {}))
-    assert "correct-horse" not in str(refused.value)
+    """A connection string in PostgreSQL's other notation may contain the password."""
+    with pytest.raises(InvalidSettings, match="only as such a URL") as caught:
+        load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {})
+    assert "correct-horse" not in str(caught.value)

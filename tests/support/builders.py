@@ -199,9 +199,9 @@ class World:
     def resume(self, maintenance_id: str) -> Change:
         return self.save(lifecycle.resume(self.snapshot(), maintenance_id, now=self.now, actor=OPERATOR))
 
-    def settle(self, event_id: str, verb: Verb) -> Change:
+    def resolve_failure(self, event_id: str, verb: Verb) -> Change:
         return self.save(
-            lifecycle.settle(
+            lifecycle.resolve_failure(
                 self.snapshot(), event_id, verb, now=self.now, actor=OPERATOR, order_timeout_s=ORDER_TIMEOUT_S
             )
         )

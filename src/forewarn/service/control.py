@@ -245,7 +245,9 @@ class Control:
         timeout_s = self._order_timeout_s
         self._decide_on_events(
             _at(event_id),
-            lambda s, now: lifecycle.settle(s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
+            lambda s, now: lifecycle.resolve_failure(
+                s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s
+            ),
         )
 
     def cancel_maintenance(self, maintenance_id: str, actor: Actor) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.app.health import Health
 from forewarn.app.operator_token import keep_operator_token
-from forewarn.app.service import Service, new_folder_name, node_name
+from forewarn.app.service import Service, new_state_dir_name, node_name
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
@@ -51,11 +51,11 @@ def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
     """Not two of one process even: containers have the same process id, and may have the same host name."""
-    folder = StateDir(tmp_path, new_folder_name)
+    folder = StateDir(tmp_path, new_state_dir_name)
     names = {node_name(folder) for _ in range(100)} | {node_name(None) for _ in range(100)}
     assert len(names) == 200
     assert sum(name.rpartition(":")[0] == folder.name for name in names) == 100
-    assert len({new_folder_name() for _ in range(100)}) == 100
+    assert len({new_state_dir_name() for _ in range(100)}) == 100
     folder.close()
 
 
@@ -249,7 +249,7 @@ def test_a_report_without_a_name_counts_as_ever() -> None:
     """Whoever does the work through the API is no node: the attempt alone says what it is about."""
     service, begun, *_ = taken_over()
     report = OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
-    with pytest.raises(Exception, match="no longer matters"):
+    with pytest.raises(Exception, match="no longer counts"):
         service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
     service.control.report_orders([report], Actor("test"))
     assert service.control.event(begun.id)[0].status is Status.COMPLETED

@@ -254,7 +254,7 @@ def test_a_failed_order_is_settled_by_an_operator(home: House) -> None:
             home.post("/v1/clock/advance", {"seconds": 1})
             assert home.post(f"/v1/orders/{event_id}/start")["attempt"] == 2
             late = home.ask("POST", f"/v1/orders/{event_id}/finish", {"attempt": 1})
-            assert (late.status, "attempt 1 no longer matters" in late.message) == (409, True)
+            assert (late.status, "attempt 1 no longer counts" in late.message) == (409, True)
             home.post(f"/v1/orders/{event_id}/finish", {})
             timeline = home.get(f"/v1/events/{event_id}")["timeline"]
             what = [entry["what"] for entry in timeline]
