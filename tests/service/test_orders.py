@@ -73,7 +73,7 @@ def test_only_as_many_orders_are_taken_as_the_executor_has_free_slots() -> None:
         (Outcome(ok=False, reason="no"), ["status", "report_saved"], Status.STARTED),
     ],
 )
-def test_after_a_crash_the_executor_is_asked_for_the_status_first(
+def test_after_a_crash_the_status_of_an_order_comes_first(
     store: Store, answer: Progress | Outcome, calls: list[str], status: Status
 ) -> None:
     """Known work is watched or reported; only unknown work is taken again, under the same id and attempt."""
