@@ -8,6 +8,8 @@ from tests.sim.mutations import MUTATIONS, Patch, no_invariants
 from tests.sim.run import Simulation
 
 MAX_SEEDS = 200
+# Only a rare seed notices these. It is tried first: on a busy machine all that come before it take longer than the time limit.
+NOTICED_BY = {"back_and_forth_is_no_jump": 174}
 
 
 @pytest.mark.timeout(300)
@@ -18,11 +20,12 @@ def test_a_bent_rule_is_noticed(
     """The judge alone notices: the core's own check of its changes is off."""
     no_invariants(monkeypatch)
     mutate(monkeypatch)
-    for seed in range(MAX_SEEDS):
+    first = NOTICED_BY.get(mutate.__name__, 0)
+    for tried, seed in enumerate([first, *range(MAX_SEEDS)], 1):
         complaints = Simulation(seed).run().complaints
         if any(re.search(MUTATIONS[mutate], sentence) for sentence in complaints):
             with capsys.disabled():
-                print(f" {mutate.__name__}: {seed + 1} seed(s)")
+                print(f" {mutate.__name__}: seed {seed}, {tried} tried")
             return
     pytest.fail(f"{MAX_SEEDS} seeds did not notice it")
 
