@@ -30,7 +30,7 @@ from forewarn.service.settings import load
 from forewarn.store import AuditQuery
 from forewarn.testing.stories import Player
 from forewarn.testing.story_text import scope_of
-from tests.endpoint.serving import Client, SteeredClock, WatchedStore, turn
+from tests.support.guest_service import Client, SteeredClock, WatchedStore, turn
 from tests.support.waiting import PATIENCE_S, until
 
 QUIET_S = 0.06

@@ -9,7 +9,7 @@ from forewarn.app import guest_server
 from forewarn.core.model import Actor
 from forewarn.service.control import Control
 from forewarn.store import Seen, Sighting
-from tests.endpoint.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status
+from tests.support.guest_service import START, URL, VM, WEB_0, WEB_1, get, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
 

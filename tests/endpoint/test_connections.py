@@ -3,7 +3,7 @@
 import socket
 
 from forewarn.core.fleet import parse_fleet
-from tests.endpoint.serving import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status, turn
+from tests.support.guest_service import FLEET, OPERATOR, URL, WEB_0, get, post, serving, status, turn
 from tests.support.waiting import until
 
 

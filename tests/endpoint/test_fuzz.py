@@ -12,8 +12,8 @@ import pytest
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.loop import Loop
 from tests.endpoint.fuzzing import Judged, Verdict, corpus, judge, make_input, read_answers
-from tests.endpoint.serving import OPERATOR, WEB_0, serving
 from tests.endpoint.wire import Wire, World, settle
+from tests.support.guest_service import OPERATOR, WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))

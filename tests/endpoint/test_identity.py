@@ -11,7 +11,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.endpoint import identity
 from forewarn.endpoint.connection import _plain_address
 from forewarn.store import AuditQuery
-from tests.endpoint.serving import (
+from tests.support.guest_service import (
     FLEET,
     OPERATOR,
     STRANGER,

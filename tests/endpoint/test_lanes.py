@@ -17,8 +17,8 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.endpoint import MAX_REMEMBERED_BYTES
-from tests.endpoint.serving import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
 from tests.endpoint.wire import HandClock, Wire, World, hand_clock, settle
+from tests.support.guest_service import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = 250

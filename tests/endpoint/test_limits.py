@@ -5,7 +5,7 @@ from collections.abc import Callable
 from forewarn.endpoint import connection as connections
 from forewarn.endpoint.loop import IN
 from forewarn.endpoint.sockets import GuestSocket
-from tests.endpoint.serving import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status
+from tests.support.guest_service import STRANGER, URL, VM, WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.support.waiting import until
 
 # Longer than what the kernel keeps for a reader that does not read.

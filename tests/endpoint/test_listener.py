@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.endpoint.listener import Address, is_wildcard, open_socket
-from tests.endpoint.serving import get, serving, status
+from tests.support.guest_service import get, serving, status
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from forewarn.endpoint.listener import SWEEP_EVERY_S
-from tests.endpoint.serving import URL, VM, Client, Serving, body, get, serving, status
+from tests.support.guest_service import URL, VM, Client, Serving, body, get, serving, status
 from tests.support.waiting import until
 
 REQUEST_S = 10

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.model import Status
-from tests.endpoint.serving import OPERATOR, Client, body, serving, status
+from tests.support.guest_service import OPERATOR, Client, body, serving, status
 
-RECORDED = sorted((Path(__file__).parent.parent / "interop" / "recorded").glob("*.http"))
+RECORDED = sorted((Path(__file__).parents[1] / "integration" / "interop" / "recorded").glob("*.http"))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 GUID = re.compile(rb"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 CLIENTS = {"curl", "python27", "csharp", "node", "powershell51", "powershell7"}

@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.app import guest_server
 from forewarn.store import EventQuery
-from tests.endpoint.serving import URL, get, post, serving, status
+from tests.support.guest_service import URL, get, post, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
 

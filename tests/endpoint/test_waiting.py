@@ -10,7 +10,7 @@ from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Waiter
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.sockets import GuestSocket
-from tests.endpoint.serving import URL, VM, WEB_0, WEB_1, get, serving, status, turn
+from tests.support.guest_service import URL, VM, WEB_0, WEB_1, get, serving, status, turn
 from tests.support.waiting import PATIENCE_S, until
 
 WAIT = get(URL, "Prefer: wait=30", 'If-None-Match: "1"')

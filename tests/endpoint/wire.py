@@ -17,7 +17,7 @@ from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import FLEET, OPERATOR, START, WEB_0
+from tests.support.guest_service import FLEET, OPERATOR, START, WEB_0
 
 MAX_TURNS = 40
 

@@ -26,8 +26,8 @@ from forewarn.endpoint.listener import reachable
 from forewarn.operator import http_limits
 from forewarn.operator.api import app as api
 from forewarn.service.settings import load
-from tests.app.test_serve import run, serving
 from tests.operator.api.house import House, house
+from tests.support.serve_process import run, serving
 from tests.support.waiting import PATIENCE_S, until
 
 STANDING = ["--store", "memory:", "--guest", "127.0.0.1:0"]

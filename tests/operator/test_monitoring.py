@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from forewarn.app.health import guest_counts
 from forewarn.core.errors import StoreUnavailable
 from forewarn.operator.monitoring import TICKER_SILENT_S, operator_app
-from tests.endpoint.serving import STRANGER, URL, WEB_0, Serving, get, serving, status
+from tests.support.guest_service import STRANGER, URL, WEB_0, Serving, get, serving, status
 from tests.support.waiting import until
 
 

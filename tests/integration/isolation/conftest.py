@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.isolation.fleets import prepare
-from tests.integration.isolation.lab import Lab, Namespace, laboratory
-from tests.integration.isolation.page import block, command
+from tests.support.guide_blocks import block, command
+from tests.support.network_lab import Lab, Namespace, laboratory
 from tests.support.waiting import until
 
 FORWARDING = "3"

@@ -3,8 +3,8 @@
 import json
 
 from tests.integration.isolation.conftest import build_bridge
-from tests.integration.isolation.lab import Lab
-from tests.integration.isolation.page import block
+from tests.support.guide_blocks import block
+from tests.support.network_lab import Lab
 from tests.support.waiting import until
 
 CLIENT = """

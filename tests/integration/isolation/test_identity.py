@@ -7,8 +7,8 @@ import pytest
 from forewarn.core.model import Status
 from tests.integration.isolation.conftest import Site, until_forwarding
 from tests.integration.isolation.fleets import approvals, status
-from tests.integration.isolation.lab import Lab
-from tests.integration.isolation.page import block, command
+from tests.support.guide_blocks import block, command
+from tests.support.network_lab import Lab
 from tests.support.waiting import PATIENCE_S, until
 
 UNKNOWN = '{"error":"Not found"}'

@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.isolation.conftest import Site, build_bridge, serve_as_printed
 from tests.integration.isolation.fleets import approvals, prepare
-from tests.integration.isolation.lab import URL, Namespace, laboratory
-from tests.integration.isolation.page import block
+from tests.support.guide_blocks import block
+from tests.support.network_lab import URL, Namespace, laboratory
 from tests.support.waiting import until
 
 HEADING = "Configure the service"

@@ -10,8 +10,8 @@ import pytest
 
 from tests.integration.isolation.conftest import Site, serve_as_printed
 from tests.integration.isolation.fleets import approvals
-from tests.integration.isolation.lab import NO_ANSWER, Namespace
-from tests.integration.isolation.page import block
+from tests.support.guide_blocks import block
+from tests.support.network_lab import NO_ANSWER, Namespace
 from tests.support.waiting import until
 
 NOBODY = 65534

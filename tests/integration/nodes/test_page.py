@@ -14,7 +14,6 @@ from forewarn.service import control, follower, leases
 from forewarn.service.settings import Settings
 from forewarn.service.settings import names as setting_names
 from forewarn.store.postgres import dsn, pool, store
-from tests.integration.isolation import page as networking
 from tests.integration.nodes.site import (
     DATABASES,
     GUESTS,
@@ -34,6 +33,7 @@ from tests.integration.nodes.site import (
     with_database,
     with_nodes,
 )
+from tests.support import guide_blocks as networking
 from tests.support.waiting import until
 
 # Each wait of the fixture has a limit of its own: a busy machine needs long for three databases and four nodes.

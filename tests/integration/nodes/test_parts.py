@@ -22,8 +22,8 @@ from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
 from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.support.guest_service import START, WEB_0, WEB_1, Serving, body, get, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
 

@@ -24,9 +24,9 @@ from forewarn.service.settings import Settings
 from forewarn.service.state_dir import Place
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog
-from tests.endpoint.serving import START
 from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
 from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.support.guest_service import START
 
 # -- a place
 

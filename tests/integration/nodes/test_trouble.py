@@ -19,8 +19,8 @@ from forewarn.service.clock import KeptClock
 from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES, Control
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.service.test_ticker import OPERATOR, ContendedStore, make_service, reboot
+from tests.support.guest_service import WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
 # -- the line for the writer

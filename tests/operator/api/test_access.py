@@ -16,8 +16,8 @@ from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.http_limits import GateSocket
 from forewarn.service.settings import load
-from tests.endpoint.serving import START
 from tests.operator.api.house import FLEET, House, folder_of, house
+from tests.support.guest_service import START
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
