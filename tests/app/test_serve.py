@@ -238,7 +238,7 @@ def test_what_is_not_in_the_fleet_file_goes_only_when_asked(tmp_path: Path, flee
     Path(fleet).write_text(text.replace('"shop"', '"store"'))
     refused = run("serve", *store, "--fleet", fleet, "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0")
     assert refused.returncode == 2
-    assert f"{fleet}: it does not fit the fleet there is: machine store/web-0: addresses: 10.0.0.4" in refused.stderr
+    assert f"{fleet}: it does not fit the present fleet: machine store/web-0: addresses: 10.0.0.4" in refused.stderr
     assert "--prune" in refused.stderr
     with serving(*store, "--fleet", fleet, "--prune") as service:
         assert "- machine shop/web-0" in service.lines

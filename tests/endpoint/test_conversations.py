@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint.conversations import hold
+from tests.endpoint.conversation_player import hold
 
 CONVERSATIONS = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 

@@ -12,7 +12,7 @@ import pytest
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.loop import Loop
 from tests.endpoint.fuzzing import Judged, Verdict, corpus, judge, make_input, read_answers
-from tests.endpoint.wire import Wire, World, settle
+from tests.endpoint.in_memory import Wire, World, settle
 from tests.support.guest_service import OPERATOR, WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
@@ -153,7 +153,7 @@ def test_the_same_over_a_real_socket() -> None:
                 check(exchange(running.port, pieces), verdicts, finished=True, waiting=False)
             except (AssertionError, TimeoutError) as error:
                 raise AssertionError(f"{error}\n{report(number, pieces)}") from error
-        assert running.side.listener.accepting()
+        assert running.server.listener.accepting()
 
 
 POLL = b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n"

@@ -145,8 +145,8 @@ def test_a_proxy_that_does_not_prove_it_asks_for_nobody(request_: bytes, secret_
     fleet = served_fleet_with_the_proxy()
     with serving(fleet, trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         assert status(served.client(PROXY).ask(request_)) == 404
-        assert served.guests.counters.unknown == 1
-        assert served.guests.counters.forged == (b"X-Instance-ID" in request_)
+        assert served.endpoint.counters.unknown == 1
+        assert served.endpoint.counters.forged == (b"X-Instance-ID" in request_)
 
 
 def served_fleet_with_the_proxy() -> str:
@@ -171,7 +171,7 @@ def test_a_good_signature_from_anybody_else_is_refused(secret_file: Path) -> Non
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         assert body(served.client(WEB_1).ask(signed("i-web-0"))) == b'{"error":"Bad request. The request was relayed"}'
         assert status(served.client(STRANGER).ask(signed("i-web-0"))) == 404
-        assert served.guests.counters.forged == 2
+        assert served.endpoint.counters.forged == 2
 
 
 def test_a_proxys_connections_are_not_one_machines(secret_file: Path) -> None:
@@ -188,7 +188,7 @@ def test_waiting_through_a_proxy_is_the_machines(secret_file: Path) -> None:
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         wait = ("Prefer: wait=30", 'If-None-Match: "1"')
         assert status(served.client(PROXY).ask(signed("i-web-0", url=URL))) == 200
-        caller = served.side.documents.named("shop", "web-0")
+        caller = served.server.documents.callers.named("shop", "web-0")
         assert caller is not None
         for _ in range(2):
             clients = [served.client(PROXY).send(signed("i-web-0", *wait, url=URL)) for _ in range(4)]

@@ -19,8 +19,8 @@ def much_to_say(served: Serving) -> None:
 
 
 def only_connection(served: Serving) -> connections.Connection:
-    until(lambda: len(served.guests.connections) == 1)
-    (connection,) = served.guests.connections
+    until(lambda: len(served.endpoint.connections) == 1)
+    (connection,) = served.endpoint.connections
     assert isinstance(connection, connections.Connection)
     return connection
 
@@ -38,10 +38,10 @@ def test_connections_of_one_machine() -> None:
         clients = [served.client() for _ in range(16)]
         assert all(status(client.ask(get())) == 200 for client in clients)
         assert served.client().closed()
-        assert served.guests.counters.refused == 1
+        assert served.endpoint.counters.refused == 1
         assert status(served.client(WEB_1).ask(get())) == 200
         clients[0].socket.close()
-        until(lambda: len(served.guests.connections) == 16)
+        until(lambda: len(served.endpoint.connections) == 16)
         assert status(served.client().ask(get())) == 200
 
 
@@ -49,7 +49,7 @@ def test_connections_of_all_guests() -> None:
     """A limit for all together, strangers included."""
     with serving(guest_all_connections=3) as served:
         clients = [served.client(address) for address in (WEB_0, WEB_1, STRANGER)]
-        until(lambda: len(served.guests.connections) == 3)
+        until(lambda: len(served.endpoint.connections) == 3)
         assert served.client(VM).closed()
         assert [status(client.ask(get())) for client in clients] == [200, 200, 404]
 
@@ -60,7 +60,7 @@ def test_rate_is_the_machines_own() -> None:
         first, second = served.client(), served.client()
         seen = [status(client.ask(get())) for client in (first, second, first, second, first, second, first)]
         assert seen == [200] * 5 + [429] * 2
-        assert served.guests.counters.remembered > 0
+        assert served.endpoint.counters.remembered > 0
         assert status(served.client(WEB_1).ask(get())) == 200
 
 
@@ -77,9 +77,9 @@ def test_a_guest_that_does_not_read_is_not_read() -> None:
         assert sum(map(len, connection._buffered or ())) < 1_000_000
         assert status(served.client(VM).ask(get())) == 200
         # It begins to read: more is answered, in order, and it is paused again when it stops.
-        answered = served.guests.counters.outcomes[200]
+        answered = served.endpoint.counters.outcomes[200]
         assert {status(client.answer()) for _ in range(20)} == {200}
-        until(lambda: served.guests.counters.outcomes[200] > answered)
+        until(lambda: served.endpoint.counters.outcomes[200] > answered)
         until(lambda: connection._paused)
 
 
@@ -91,14 +91,14 @@ def test_a_guest_that_never_reads_is_closed() -> None:
         connection = only_connection(served)
         assert client.flood(get() * 20, MANY, not_read(connection)) < MANY
         until(lambda: connection._paused)
-        assert served.guests.connections
+        assert served.endpoint.connections
 
         def closed_after_the_idle_time() -> bool:
             served.move(76)  # a last bit may still be taken by the kernel, and begins the idle time anew
-            return not served.guests.connections
+            return not served.endpoint.connections
 
         until(closed_after_the_idle_time)
-        assert served.guests.counters.timed_out == 1
+        assert served.endpoint.counters.timed_out == 1
 
 
 def test_what_is_sent_while_an_answer_is_awaited_is_kept_only_so_far() -> None:
@@ -138,7 +138,7 @@ def test_requests_remembered_for_a_machine_make_room_for_newer_ones() -> None:
         for number in range(20):
             for _ in range(3):
                 assert status(client.ask(get(URL, f'If-None-Match: "x{number}"'))) == 200
-        caller = served.side.documents.named("shop", "web-0")
+        caller = served.server.documents.callers.named("shop", "web-0")
         assert caller is not None
-        assert len(caller.remembered) == len(served.guests.remembered) == 8
-        assert served.guests.counters.remembered >= 20
+        assert len(caller.remembered) == len(served.endpoint.remembered) == 8
+        assert served.endpoint.counters.remembered >= 20

@@ -56,7 +56,7 @@ def test_what_is_a_wildcard() -> None:
 def test_several_addresses_at_once() -> None:
     """Each is listened on, and each is named."""
     with serving(guest="127.0.0.1:0 127.0.0.2:0") as served:
-        first, second = served.side.listener.urls
+        first, second = served.server.listener.urls
         assert second.startswith("http://127.0.0.2:")
         assert first != second
         with socket.create_connection(

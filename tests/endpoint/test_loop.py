@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.endpoint import loop as loops
 from forewarn.endpoint.loop import Loop
-from tests.endpoint.wire import HandClock, hand_clock
+from tests.endpoint.in_memory import HandClock, hand_clock
 from tests.support.waiting import PATIENCE_S
 
 

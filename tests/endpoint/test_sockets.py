@@ -13,7 +13,7 @@ import pytest
 from forewarn.endpoint import sockets as wires
 from forewarn.endpoint.loop import IN, OUT
 from forewarn.endpoint.sockets import GuestSocket, Listener, Transport
-from tests.endpoint.wire import HandClock
+from tests.endpoint.in_memory import HandClock
 from tests.support.waiting import PATIENCE_S
 
 MUCH = b"x" * 20_000_000

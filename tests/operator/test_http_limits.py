@@ -22,7 +22,7 @@ from forewarn.app.server import running
 from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.model import Token
-from forewarn.endpoint.listener import reachable
+from forewarn.endpoint.listener import host_in_url
 from forewarn.operator import http_limits
 from forewarn.operator.api import app as api
 from forewarn.service.settings import load
@@ -401,7 +401,7 @@ def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> No
 
 def test_the_address_left_is_one_to_connect_to() -> None:
     """A wildcard is an address to listen on, not to ask."""
-    assert [reachable(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
+    assert [host_in_url(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
         "127.0.0.1", "[::1]", "[::1]", "localhost", "10.0.0.1",
     ]  # fmt: skip
 

@@ -44,7 +44,7 @@ def app_of(
         ticked_at_s=ticked_at_s,
         store_works=store_works,
         guests_accepted=guests_accepted,
-        guest_counts=lambda: guest_counts(served.guests),
+        guest_counts=lambda: guest_counts(served.endpoint),
         guard=guard,
     )
 
@@ -98,11 +98,11 @@ def test_readyz_follows_the_real_listener() -> None:
     """The listener accepts once it is started, and no more once it is stopped."""
     with serving() as served:
         app = app_of(
-            served, store_works=served.service.health.store_works, guests_accepted=served.side.listener.accepting
+            served, store_works=served.service.health.store_works, guests_accepted=served.server.listener.accepting
         )
         assert ask(app, "/readyz")[0] == 200
         served.store.away = True
-        served.side.listener.stop(0.5)
+        served.server.listener.stop(0.5)
         assert ask(app, "/readyz")[0] == 503
 
 

@@ -90,7 +90,7 @@ def lost_bells_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """A guest that has seen more than this node is answered from its memory all the same."""
-    patch.setattr(Endpoint, "behind", lambda guests, state, etag: False)
+    patch.setattr(Endpoint, "is_behind", lambda endpoint, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
     listen = Control.listen
 
     def deaf(control: Control, bell: Callable[[Change], None]) -> None:
-        if getattr(bell, "__func__", None) is not Documents.heard:
+        if getattr(bell, "__func__", None) is not Documents.on_change:
             listen(control, bell)
 
     patch.setattr(Control, "listen", deaf)

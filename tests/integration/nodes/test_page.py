@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from forewarn.cli import client
-from forewarn.endpoint import exchange
+from forewarn.endpoint import limits
 from forewarn.operator import http_limits
 from forewarn.operator.api import app
 from forewarn.service import control, follower, leases
@@ -180,7 +180,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (pool.FLEET_WITHIN_S,),
         (control.MAX_DECISION_AGE_S,),
         (control.MAX_DECISION_AGE_S,),
-        (exchange.MAX_IN_LINE_S,),
+        (limits.MAX_QUEUED_S,),
         (store.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),
         (follower.UNREADY_AFTER_S,),

@@ -84,11 +84,11 @@ def test_a_machine_with_an_open_event_stays_where_it_is(home: House) -> None:
 
 def test_who_asked_is_seen(home: House) -> None:
     """A guest's poll shows as last_seen of its machine, in the list and alone."""
-    home.guests.endpoint.to_write.clear()
-    caller = home.guests.documents.named("shop", "web-0")
+    home.guests.endpoint.seen_callers.clear()
+    caller = home.guests.documents.callers.named("shop", "web-0")
     view = home.guests.documents.views["shop"]
     assert caller is not None
-    home.guests.endpoint.seen(caller, view)
+    home.guests.endpoint.record_seen(caller, view)
     home.guests.parts.last_seen.write(home.guests.endpoint.take_seen())
     assert home.get("/v1/scopes/shop/machines/web-0")["last_seen"] == "2030-01-01T00:00:00Z"
     assert home.get("/v1/machines?scope=shop")["items"][0]["last_seen"] == "2030-01-01T00:00:00Z"
@@ -301,9 +301,9 @@ def test_who_saw_an_event_first_is_in_its_timeline(home: House) -> None:
     guests = home.guests.endpoint
     state = home.guests.documents.views["shop"].state
     for name in ("web-0", "web-0", "web-1"):
-        caller = home.guests.documents.named("shop", name)
+        caller = home.guests.documents.callers.named("shop", name)
         assert caller is not None
-        guests.shown(caller, state)
+        guests.record_shown(caller, state)
     home.guests.parts.last_seen.write_sightings(guests.take_sightings())
     seen = [entry for entry in home.get(f"/v1/events/{event}")["timeline"] if entry["what"] == "seen"]
     assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-0"}]

@@ -16,7 +16,7 @@ def test_who_closes_his_half_is_answered_to_the_end() -> None:
         served.store.go.clear()
         client.send(post(event_id) + get("/metadata/versions") + post(event_id) + get("/nowhere"))
         client.socket.shutdown(socket.SHUT_WR)
-        (connection,) = served.guests.connections
+        (connection,) = served.endpoint.connections
         until(lambda: getattr(connection, "_half_closed", False))
         assert client.quiet()
         served.store.go.set()
@@ -35,7 +35,7 @@ def test_100_continue_waits_its_turn() -> None:
         served.store.go.clear()
         head, _, body = post(event_id, headers=("Expect: 100-continue",)).partition(b"\r\n\r\n")
         client.send(post(event_id) + head + b"\r\n\r\n").arrived()
-        turn(served.guests.loop)
+        turn(served.endpoint.loop)
         assert client.quiet()
         served.store.go.set()
         assert status(client.answer()) == 200
@@ -48,7 +48,7 @@ def test_a_guest_of_http_1_0_is_never_told_to_continue() -> None:
     with serving() as served:
         client = served.client()
         old = post("x", headers=("Expect: 100-continue",)).replace(b"HTTP/1.1", b"HTTP/1.0")
-        served.heard(client.send(old[:-5]))
+        served.wait_until_handled(client.send(old[:-5]))
         assert client.quiet()
         assert status(client.ask(old[-5:])) == 400
 
@@ -58,7 +58,7 @@ def test_a_partial_request_behind_a_long_wait_keeps_its_time() -> None:
     with serving(guest_request_timeout_s=10, stopped=True) as served:
         client = served.client()
         assert status(client.ask(get())) == 200
-        served.heard(client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"') + get()[:-2]))
+        served.wait_until_handled(client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"') + get()[:-2]))
         for _ in range(30):
             served.move(1)
         assert status(client.answer()) == 304
@@ -80,7 +80,7 @@ def test_a_machine_known_by_one_more_address_keeps_its_connections() -> None:
     with serving() as served:
         client = served.client()
         assert status(client.ask(get())) == 200
-        served.heard(client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"')))
+        served.wait_until_handled(client.send(get(URL, "Prefer: wait=30", 'If-None-Match: "1"')))
         assert client.quiet()
         more = FLEET.replace('["127.0.0.10"]', '["127.0.0.10", "127.0.0.12"]')
         served.service.control.apply_fleet(parse_fleet(more, "the test"), OPERATOR)
@@ -97,8 +97,8 @@ def test_connections_are_counted_for_who_owns_the_address_now() -> None:
         swapped = FLEET.replace("127.0.0.10", "127.0.0.12").replace("127.0.0.20", "127.0.0.10")
         served.service.control.apply_fleet(parse_fleet(swapped, "the test"), OPERATOR)
         assert status(client.ask(get())) == 200
-        documents = served.side.documents
-        web, vm = documents.named("shop", "web-0"), documents.named("solo", "vm")
+        documents = served.server.documents
+        web, vm = documents.callers.named("shop", "web-0"), documents.callers.named("solo", "vm")
         assert web is not None
         assert vm is not None
         assert (web.connections, vm.connections) == (0, 1)

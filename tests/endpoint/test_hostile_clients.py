@@ -25,7 +25,7 @@ def unharmed(served: Serving) -> Iterator[None]:
     yield
     assert status(served.client(VM).ask(get())) == 200
     served.close()
-    until(lambda: not served.guests.connections)
+    until(lambda: not served.endpoint.connections)
 
 
 def refused(served: Serving, data: bytes) -> int:
@@ -98,18 +98,18 @@ def test_a_request_with_contradictory_headers(served: Serving, data: bytes) -> N
 def connected(served: Serving) -> Client:
     """A client that the listener has let in."""
     client = served.client()
-    until(lambda: len(served.guests.connections) == 1)
+    until(lambda: len(served.endpoint.connections) == 1)
     return client
 
 
 def stays_until(served: Serving, client: Client, deadline_s: float) -> None:
     """The connection is there a second before the deadline, and closed without a word at the first sweep after it."""
-    timed_out = served.guests.counters.timed_out
+    timed_out = served.endpoint.counters.timed_out
     served.move(deadline_s - 1)
-    assert len(served.guests.connections) == 1
+    assert len(served.endpoint.connections) == 1
     served.move(1 + SWEEP_EVERY_S)
     assert client.closed()
-    assert served.guests.counters.timed_out == timed_out + 1
+    assert served.endpoint.counters.timed_out == timed_out + 1
 
 
 def test_connect_and_say_nothing(served: Serving) -> None:
@@ -123,7 +123,7 @@ def test_connect_and_say_nothing(served: Serving) -> None:
 def test_half_a_request_then_silence(served: Serving, part: bytes) -> None:
     """Closed at the deadline, which nothing that comes meanwhile puts off."""
     client = connected(served)
-    served.heard(client.send(part))
+    served.wait_until_handled(client.send(part))
     stays_until(served, client, REQUEST_S)
 
 
@@ -131,7 +131,7 @@ def test_drops_of_a_request_do_not_put_off_the_deadline(served: Serving) -> None
     """One deadline per request, set once: a byte now and then does not keep a connection."""
     client = connected(served)
     for _ in range(5):
-        served.heard(client.send(b"\r\n"))
+        served.wait_until_handled(client.send(b"\r\n"))
         served.move(1)
     stays_until(served, client, REQUEST_S - 5)
 
@@ -142,8 +142,8 @@ def test_a_silent_connection_is_closed(served: Serving) -> None:
     for _ in range(4):
         assert status(client.ask(get())) == 200
         served.move(IDLE_S - 1)
-        assert len(served.guests.connections) == 1
-    assert served.guests.counters.remembered > 0
+        assert len(served.endpoint.connections) == 1
+    assert served.endpoint.counters.remembered > 0
     assert status(client.ask(get())) == 200
     stays_until(served, client, IDLE_S)
 

@@ -73,7 +73,7 @@ def test_a_recorded_poll_with_a_tag_is_told_that_nothing_changed(name: str) -> N
         running.reboot("shop", "web-0")
         client = running.client()
         assert b'If-None-Match: "2"' in head
-        assert running.side.documents.views["shop"].state.etag == '"2"'
+        assert running.server.documents.views["shop"].state.etag == '"2"'
         assert status(ask(client, head, sent)) == 304
         running.reboot("shop", "web-1")
         assert status(ask(client, head, sent)) == 200

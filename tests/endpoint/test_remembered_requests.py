@@ -17,7 +17,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.endpoint import MAX_REMEMBERED_BYTES
-from tests.endpoint.wire import HandClock, Wire, World, hand_clock, settle
+from tests.endpoint.in_memory import HandClock, Wire, World, hand_clock, settle
 from tests.support.guest_service import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
@@ -152,7 +152,7 @@ class Lane:
         for piece in (data[:cut_at], data[cut_at:]) if cut_at else (data,):
             wire.send(piece)
         settle(self.hand.loop, wire)
-        caller = self.world.documents.caller("", address)
+        caller = self.world.documents.callers.at("", address)
         house = (caller.spent_until_s, caller.waiting, caller.seen and caller.seen.at) if caller is not None else ()
         return wire.received[before:], wire.is_finished(), wire.connection.busy, house
 
@@ -209,7 +209,7 @@ class Lane:
 
     def _use_up(self) -> None:
         for address in ADDRESSES:
-            caller = self.world.documents.caller("", address)
+            caller = self.world.documents.callers.at("", address)
             if caller is not None:
                 caller.spent_until_s = max(caller.spent_until_s, self.hand.now_s + 1 - 1.5 / RATE_LIMIT)
 

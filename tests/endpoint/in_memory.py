@@ -131,7 +131,7 @@ class World:
         self.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
         self.documents = Documents(self.service.store, self.clock)
         self.documents.load()
-        self.control.listen(self.documents.heard)
+        self.control.listen(self.documents.on_change)
         self.guests = Endpoint(
             self.documents,
             self.control,
@@ -142,7 +142,7 @@ class World:
             monotonic=loop._clock,
         )
         # As the listener does it: whoever changes a document holds locks.
-        self.documents.changed = lambda views: loop.call_soon(lambda: self.guests.wake(views))
+        self.documents.on_views_changed = lambda views: loop.call_soon(lambda: self.guests.wake(views))
 
     def reboot(self, scope: str, name: str) -> str:
         """Schedule a Reboot of one machine; the id of its event."""
