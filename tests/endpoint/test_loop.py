@@ -9,17 +9,17 @@ import pytest
 
 from forewarn.endpoint import loop as loops
 from forewarn.endpoint.loop import Loop
-from tests.endpoint.in_memory import HandClock, hand_clock
+from tests.endpoint.in_memory import ManualMonotonic, manual_monotonic
 from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
-def hand() -> Iterator[HandClock]:
-    with hand_clock() as clock:
+def hand() -> Iterator[ManualMonotonic]:
+    with manual_monotonic() as clock:
         yield clock
 
 
-def test_timers_come_when_they_are_due_and_in_order(hand: HandClock) -> None:
+def test_timers_come_when_they_are_due_and_in_order(hand: ManualMonotonic) -> None:
     """The earliest first, none before its time, each once."""
     seen: list[str] = []
     hand.loop.call_later(2.0, lambda: seen.append("two"))
@@ -35,7 +35,7 @@ def test_timers_come_when_they_are_due_and_in_order(hand: HandClock) -> None:
     assert seen == ["one", "two"]
 
 
-def test_a_cancelled_timer_is_not_called(hand: HandClock) -> None:
+def test_a_cancelled_timer_is_not_called(hand: ManualMonotonic) -> None:
     """Cancelled, and cancelled twice: nothing happens, and the others still do."""
     seen: list[str] = []
     timer = hand.loop.call_later(1.0, lambda: seen.append("cancelled"))
@@ -47,7 +47,7 @@ def test_a_cancelled_timer_is_not_called(hand: HandClock) -> None:
     assert seen == ["kept"]
 
 
-def test_cancelled_timers_do_not_pile_up(hand: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_timers_do_not_pile_up(hand: ManualMonotonic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long polls that end early leave their timers behind: these are cleared away long before they are due."""
     monkeypatch.setattr(loops, "MANY_CANCELLED", 10)
     seen: list[int] = []
@@ -60,7 +60,7 @@ def test_cancelled_timers_do_not_pile_up(hand: HandClock, monkeypatch: pytest.Mo
     assert seen == [1]
 
 
-def test_a_timer_cancelled_after_its_time_is_not_counted(hand: HandClock) -> None:
+def test_a_timer_cancelled_after_its_time_is_not_counted(hand: ManualMonotonic) -> None:
     """Every long poll that times out cancels the timer that ended it: the count of those in the heap stays exact."""
     fired = [hand.loop.call_later(1.0, lambda: None) for _ in range(3)]
     itself = hand.loop.call_later(1.0, lambda: itself.cancel())
@@ -90,7 +90,7 @@ class Teller:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_a_watcher_that_fails_is_let_go(hand: HandClock, caplog: pytest.LogCaptureFixture, closes: bool) -> None:
+def test_a_watcher_that_fails_is_let_go(hand: ManualMonotonic, caplog: pytest.LogCaptureFixture, closes: bool) -> None:
     """Logged once and not told again, even if it closed what it watches; the others are told."""
     first, second, third = (os.eventfd(1, os.EFD_CLOEXEC) for _ in range(3))
     good, bad = Teller(), Teller(fails=True, closes=second if closes else -1)
@@ -104,7 +104,7 @@ def test_a_watcher_that_fails_is_let_go(hand: HandClock, caplog: pytest.LogCaptu
         os.close(fd)
 
 
-def test_what_repeats_goes_on_after_an_error(hand: HandClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_repeats_goes_on_after_an_error(hand: ManualMonotonic, caplog: pytest.LogCaptureFixture) -> None:
     """A failing call is logged and takes nothing else with it."""
     seen: list[float] = []
 
@@ -123,7 +123,7 @@ def test_what_repeats_goes_on_after_an_error(hand: HandClock, caplog: pytest.Log
     assert len(caplog.records) == 4
 
 
-def test_a_call_made_by_a_call_has_its_turn_later(hand: HandClock) -> None:
+def test_a_call_made_by_a_call_has_its_turn_later(hand: ManualMonotonic) -> None:
     """A chain of calls lets sockets in between: one link a turn."""
     seen: list[int] = []
 

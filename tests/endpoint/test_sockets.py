@@ -13,7 +13,7 @@ import pytest
 from forewarn.endpoint import sockets as wires
 from forewarn.endpoint.loop import IN, OUT
 from forewarn.endpoint.sockets import GuestSocket, Listener, Transport
-from tests.endpoint.in_memory import HandClock
+from tests.endpoint.in_memory import ManualMonotonic
 from tests.support.waiting import PATIENCE_S
 
 MUCH = b"x" * 20_000_000
@@ -61,7 +61,7 @@ class Pair:
     """A listener on a loop that turns when asked, and clients of it."""
 
     def __init__(self) -> None:
-        self.clock = HandClock()
+        self.clock = ManualMonotonic()
         self.loop = self.clock.loop
         self.open = ExitStack()
         self.guest = Recorder()
