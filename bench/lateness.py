@@ -51,7 +51,7 @@ def measure_lateness(path: Path, scopes: int, size: Size) -> list[Verdict]:
         apart = scopes // events
         targets = (Targets(scope=scope_name(index * apart), update_domain=0) for index in range(events))
         reboot(service, targets, not_before)
-        service.ticker.settle()  # finds them published, from when their notice counts
+        service.ticker.cycle_until_idle()  # finds them published, from when their notice counts
         clock.move_to(not_before - HEAD_START)
         with ticking(service):
             cost = cost_of(lambda: _wait_for(starts, events))

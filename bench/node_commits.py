@@ -110,7 +110,7 @@ class Writer:
 @contextmanager
 def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
     follower = Follower(store.feed(), KeptClock(store.now))
-    follower.begin()
+    follower.start()
     follower.listen(documents.follow)
     thread = threading.Thread(target=follower.run, daemon=True)
     thread.start()

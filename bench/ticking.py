@@ -102,7 +102,7 @@ def _targets(machines: int, events: int, turn: int) -> list[Targets]:
 
 def _one_tick(service: Service, clock: ManualClock, moves: Moves, targets: Sequence[Targets]) -> Cost:
     reboot(service, targets)
-    service.ticker.settle()  # finds them published, from when their notice counts
+    service.ticker.cycle_until_idle()  # finds them published, from when their notice counts
     clock.move_to(clock.now() + NOTICE)
     moves.take(Status.STARTED)
     cost = cost_of(service.ticker.cycle)
@@ -110,7 +110,7 @@ def _one_tick(service: Service, clock: ManualClock, moves: Moves, targets: Seque
     if len(started) != len(targets):
         raise RuntimeError(f"the tick started {len(started)} events instead of {len(targets)}")
     finish(service, started, BATCH)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     return cost
 
 

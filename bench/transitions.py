@@ -39,7 +39,7 @@ Tick = Callable[[Service, Sequence[str]], None]
 def tick_batched(service: Service, maintenance_ids: Sequence[str]) -> None:
     """The ticker's cycle: everything due, in batches."""
     del maintenance_ids
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
 
 
 def tick_single(service: Service, maintenance_ids: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class Rolling:
             self._step(COMPLETE, spent, counts, partial(finish, self._service, started, at_once))
             if wave < UPDATE_DOMAINS:
                 self._step(PUBLISH, spent, counts, lambda: publish(tick, self._service, ids))
-        self._service.ticker.settle()
+        self._service.ticker.cycle_until_idle()
         return {kind: cost.each(counts[kind]) for kind, cost in spent.items()} | {ALL: _all(spent, counts)}
 
     def _step(self, kind: str, spent: dict[str, Cost], counts: dict[str, int], work: Callable[[], None]) -> list[str]:

@@ -147,7 +147,7 @@ class ConversationPlayer(Player):
         if closed:
             self._clients.pop(self._client_name).socket.close()
         if not self.store.away:
-            self.service.ticker.settle()
+            self.service.ticker.cycle_until_idle()
         return _as_lines(data, closed=closed)
 
     def left_over(self) -> list[str]:

@@ -95,6 +95,6 @@ def test_a_recorded_approval_starts_the_event(name: str) -> None:
             answer = ask(client, head, approval)
             assert (status(answer), body(answer)) == (200, b"")
             assert finished(client, head)
-            running.service.ticker.settle()
+            running.service.ticker.cycle_until_idle()
             event, _ = running.service.control.event(event_id)
             assert (event.status, len(event.approvals)) == (Status.STARTED, 1)

@@ -193,7 +193,7 @@ def looked(emulator: Emulator, client: Client, *, approves: bool, lefts_s: list[
             lefts_s.append(document.time_left_s(event, document.received_s) or 0.0)
             if approves:
                 client.approve(event)
-    emulator.service.ticker.settle()
+    emulator.service.ticker.cycle_until_idle()
     return document.etag
 
 
@@ -353,7 +353,10 @@ def test_the_command_line_lists_shows_and_plays(tmp_path: Path) -> None:
 
 CHECKED = {
     "schedule Terminate emulated/vm-0\n": ("mine.txt: line 5: schedule Terminate", "+ error refused: "),
-    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": ("- error refused: no", "+ error refused: emulated"),
+    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": (
+        "- error refused: no",
+        "+ error refused: Terminate needs",
+    ),
     "events\n----\nE1 Started\n": ("mine.txt: line 5: events\n- E1 Started\n+ no events\n",),
     "events\n----\nno events\n\nevents\n": (),
 }

@@ -21,6 +21,7 @@ from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock, KeptClock, boot_clock_s
 from forewarn.service.control import Control
+from forewarn.service.decisions import RenderReceipt, render_nothing
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import Ticker
 from forewarn.store import SharedStore, Store
@@ -44,7 +45,7 @@ def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptCloc
     clock = KeptClock(shared.now, times.boot_s, times.monotonic)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
     try:
-        follower.begin()
+        follower.start()
     except BaseException:
         follower.close()
         raise
@@ -70,6 +71,7 @@ class Node:
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
         pause: Callable[[int], None] = lambda _: None,
         times: Times = REAL,
+        render_receipt: RenderReceipt = render_nothing,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -84,6 +86,7 @@ class Node:
             node=name,
             monotonic=times.monotonic,
             pause=pause,
+            render_receipt=render_receipt,
         )
         self.ticker = Ticker(
             self.control,
@@ -126,7 +129,7 @@ class EndpointParts:
         )
         self.documents.load()
         node.control.listen(self.documents.on_change)
-        node.control.listen_to_answers(self.documents.catch_up)
+        node.control.listen_to_unchanged(self.documents.catch_up)
         node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)

@@ -90,7 +90,7 @@ class Executor:
         return None
 
     def report_saved(self, report: OrderReport) -> None:
-        """Forget the order: its report is saved, and nobody will ask for its `status` again."""
+        """Forget the order: its report is saved, and the ticker will not ask for its `status` again."""
 
     def tidy(self, running: Collection[Work]) -> None:
         """Called once at start: remove what an earlier process left of orders that are not in `running`."""

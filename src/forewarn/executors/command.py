@@ -202,7 +202,7 @@ def _may_have_run(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> bool:
-    """Whether its runner lives. A shared lock is tried: another node that looks at the same moment is no runner."""
+    """Return whether the runner lives. Try a shared lock: another node that checks at the same time is no runner."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except OSError:

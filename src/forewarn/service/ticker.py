@@ -185,7 +185,7 @@ class Ticker:
                 log.info(_sentence(done))
             return bool(done or due)
 
-    def settle(self) -> bool:
+    def cycle_until_idle(self) -> bool:
         """Cycle until nothing more happens at this moment; return whether anything happened."""
         for count in range(MAX_CYCLES_AT_ONE_MOMENT):
             if not self.cycle():
@@ -202,15 +202,15 @@ class Ticker:
         with self._cycling:
             target = self._clock.now() + timedelta(seconds=seconds)
             self._clock.move_to(self._clock.now())  # refuses at once where the clock cannot be moved
-            self.settle()
+            self.cycle_until_idle()
             while (moment := self.next_wakeup()) is not None and moment <= target:
                 ahead = moment > self._clock.now()
                 if ahead:
                     self._clock.move_to(moment)
-                if not self.settle() and not ahead:
+                if not self.cycle_until_idle() and not ahead:
                     break  # due, but nothing can be done about it
             self._clock.move_to(max(target, self._clock.now()))
-            self.settle()
+            self.cycle_until_idle()
             return self._clock.now()
 
     def next_wakeup(self) -> datetime | None:

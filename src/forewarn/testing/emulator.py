@@ -250,38 +250,38 @@ class Emulator:
             raise Refused("an emulator that replays shows the recording alone: schedule on one without `replay`")
         control = self.service.control
         maintenance_id = control.submit(request, OPERATOR)
-        self.service.ticker.settle()  # what starts at once has started when this returns
+        self.service.ticker.cycle_until_idle()  # what starts at once has started when this returns
         _, events = control.maintenance(maintenance_id)
         return Scheduled(maintenance_id, tuple(event.id for event in events))
 
     def approve(self, event: Scheduled | str) -> None:
         """As the operator, for everybody."""
         self.service.control.approve_event(_id(event), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def cancel(self, event: Scheduled | str) -> None:
         self.service.control.cancel_event(_id(event), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def finish(self, event: Scheduled | str) -> None:
         """The work of a started event is done, or was done after all."""
         event_id, control = _id(event), self.service.control
         if self._order(event_id).state is OrderState.FAILED:
-            control.settle_event(event_id, Verb.FINISH, OPERATOR)
+            control.resolve_failure(event_id, Verb.FINISH, OPERATOR)
         else:
             control.report_order(event_id, Outcome(ok=True), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def fail(self, event: Scheduled | str, reason: str = "it was told to fail") -> None:
         """The work of a started event failed: it stays Started until it is finished."""
         event_id = _id(event)
         self._order(event_id)
         self.service.control.report_order(event_id, Outcome(ok=False, reason=reason), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def _order(self, event_id: str) -> Order:
         """Of a started event; an approval that just came has started it."""
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         event, order = self.service.control.event(event_id)
         if order is None:
             raise Refused(f"event {event_id} is {event.status}, not Started: approve it, or advance the clock")
@@ -289,7 +289,7 @@ class Emulator:
 
     def status(self, event: Scheduled | str) -> str:
         """Planned, Scheduled, Started, Completed, Cancelled or Abandoned."""
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         found, _ = self.service.control.event(_id(event))
         return str(found.status)
 

@@ -98,7 +98,7 @@ class Player:
             action = self._action(word)
             lines = list(_call(word, action, arguments, options, tuple(body)))
             if self._ticking and word != "service":
-                self.service.ticker.settle()
+                self.service.ticker.cycle_until_idle()
         except ForewarnError as error:
             lines = [f"error {error.code}: {error}"]
         except (ValueError, KeyError) as error:
@@ -186,13 +186,13 @@ class Player:
         cancel(self._id(name), self._operator)
 
     def _do_retry(self, name: str) -> None:
-        self.service.control.settle_event(self._id(name), Verb.RETRY, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.RETRY, self._operator)
 
     def _do_finish(self, name: str) -> None:
-        self.service.control.settle_event(self._id(name), Verb.FINISH, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.FINISH, self._operator)
 
     def _do_abandon(self, name: str) -> None:
-        self.service.control.settle_event(self._id(name), Verb.ABANDON, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.ABANDON, self._operator)
 
     # -- what guests do
 

@@ -22,8 +22,8 @@ from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
-from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
 from tests.support.guest_service import START, WEB_0, WEB_1, Serving, body, get, serving, status
+from tests.support.services import ScriptedExecutor, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -69,7 +69,7 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     """A hearer that fails leaves the mark where it was: the next look begins from there."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     failing = [True]
 
     def hear(_: News) -> None:
@@ -78,11 +78,11 @@ def test_what_was_not_taken_in_is_told_again() -> None:
 
     follower.listen(hear)
     with pytest.raises(StoreUnavailable):
-        follower.look(0.0)
+        follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
 
 
@@ -92,10 +92,10 @@ def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
     clock = KeptClock(lambda: START)
     follower = Follower(feed, clock)
     feed.took_s = MAX_READING_S + 1
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) < timedelta(minutes=1)
     feed.took_s = 0.0
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) > timedelta(minutes=1)
 
 
@@ -104,12 +104,12 @@ def test_silence_is_complained_about_after_three_seconds() -> None:
     now_s = 1_000.0
     feed: Feed = ScriptedFeed(monotonic=lambda: now_s)
     follower = Follower(feed, KeptClock(lambda: START, monotonic=lambda: now_s), monotonic=lambda: now_s)
-    follower.begin()
+    follower.start()
     now_s += UNREADY_AFTER_S
     assert follower.complaint() == ""
     now_s += 0.1
     assert "not heard from for 3 s" in follower.complaint()
-    follower.look(0.0)
+    follower.poll(0.0)
     assert follower.complaint() == ""
 
 
@@ -117,15 +117,15 @@ def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here()
     """A look that began before does not count; where none comes the answer is that it is not known."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     waiting = threading.Thread(target=follower.catch_up, args=(PATIENCE_S,), daemon=True)
     waiting.start()
-    until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
+    until(lambda: follower._polled._waiters)  # type: ignore[attr-defined]
     assert waiting.is_alive()
-    follower.look(0.0)
+    follower.poll(0.0)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
-    with pytest.raises(StoreUnavailable, match="ask again"):
+    with pytest.raises(StoreUnavailable, match="try again"):
         follower.catch_up(within_s=0.01)
 
 
@@ -192,7 +192,7 @@ def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
         documents = served.server.documents
         tag = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "2"')
         assert [status(another.ask(tag)) for _ in range(3)] == [200] * 3  # nobody has it: ours is told
-        served.service.control._bells.clear()  # another node changes it, and this one does not hear of it
+        served.service.control._listeners.clear()  # another node changes it, and this one does not hear of it
         served.reboot("shop", "web-0")
         assert documents.views["shop"].state.etag == '"1"'
         assert status(client.ask(tag)) == 304
@@ -209,10 +209,10 @@ def test_a_yes_to_what_another_node_did_is_shown_here_first() -> None:
     with sharing() as served:
         served.client().ask(get())
         control, documents = served.service.control, served.server.documents
-        control.listen_to_answers(documents.catch_up)
+        control.listen_to_unchanged(documents.catch_up)
         served.reboot("shop", "web-0")
         (event,) = documents.views["shop"].state.events
-        control._bells.clear()  # from here on another node does it, and this one does not hear of it
+        control._listeners.clear()  # from here on another node does it, and this one does not hear of it
         control.cancel_maintenance(event.maintenance_id, Actor("operator of another node"))
         assert len(documents.views["shop"].state.events) == 1
         control.approve("shop", "web-0", [event.id], Actor("shop/web-0"))  # "ended: 200, nothing changes"
@@ -246,11 +246,11 @@ def test_many_with_a_newer_tag_cost_one_look() -> None:
 def test_a_scope_enabled_elsewhere_is_shown_as_it_is() -> None:
     """A first request here, of a scope whose guests asked another node before, is answered with what they got there."""
     with sharing() as served:
-        bells = list(served.service.control._bells)
-        served.service.control._bells.clear()
+        bells = list(served.service.control._listeners)
+        served.service.control._listeners.clear()
         served.service.control.enable("shop", Actor("another node"))
         served.reboot("shop", "web-0")
-        served.service.control._bells.extend(bells)
+        served.service.control._listeners.extend(bells)
         answer = served.client().ask(get())
         assert b'"DocumentIncarnation":2' in body(answer)
 
@@ -334,7 +334,7 @@ def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options
 
 def running_order(service: Service, ticker: Ticker) -> Order:
     event_id = reboot(service)
-    ticker.settle()
+    ticker.cycle_until_idle()
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
@@ -356,16 +356,16 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     holder, other = ticker_on(service, "a:1", first), ticker_on(service, "b:2", second)
     assert not holder.cycle()
     reboot(service)
-    assert not other.settle()
+    assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
-    assert second.asked == []
-    assert holder.settle()
+    assert second.calls == []
+    assert holder.cycle_until_idle()
     holder.leave()
     other.leases.renew_at_s = 0.0
     reboot(service)
-    other.settle()
+    other.cycle_until_idle()
     assert other.leads
-    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).settle()
+    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).cycle_until_idle()
 
 
 @pytest.mark.parametrize("dead, waits", [("a:7", False), ("elsewhere:1", True)])
@@ -379,19 +379,19 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     ticker = ticker_on(service, "a:1", executor)
     ticker.recover()
     ticker.cycle()
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.discard(dead)
     store.lately.add(dead)
     renewed(ticker)
-    assert bool(executor.asked) is not waits
+    assert bool(executor.calls) is not waits
     store.lately.discard(dead)
     renewed(ticker)
-    assert executor.asked == ["status", f"begin {begun.attempt} running on h"]
+    assert executor.calls == ["status", f"take {begun.attempt} running on h"]
     order = service.control.event(begun.id)[1]
     assert order is not None
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker)
-    assert len(executor.asked) == 2
+    assert len(executor.calls) == 2
     assert ticker.taken_over == 1
 
 
@@ -421,10 +421,10 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.add("b:2")
     ticker.cycle()
-    assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
+    assert executor.calls == ([] if overtaken else ["status", "take 1 running on h"])
 
 
 @pytest.mark.parametrize("door", ["apply", "snapshot"])
@@ -455,9 +455,9 @@ def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkey
         failing.setattr(store, "snapshot", snapshot)
         with pytest.raises(StoreUnavailable):
             ticker.cycle()
-    assert (len(saved), executor.asked) == (1, [])
+    assert (len(saved), executor.calls) == (1, [])
     ticker.cycle()
-    assert executor.asked == ["status", "begin 1 running on h"]
+    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
@@ -469,7 +469,7 @@ def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
     store.ticks = "a:1"
     executor = ScriptedExecutor(Progress.RUNNING)
     renewed(ticker_on(service, "a:1", executor))
-    assert executor.asked == ["status", "watch"]
+    assert executor.calls == ["status", "watch"]
 
 
 def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
@@ -480,4 +480,4 @@ def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
     same, other = ScriptedExecutor(Progress.RUNNING), ScriptedExecutor(Progress.RUNNING)
     ticker_on(service, "b:1", other).recover()
     ticker_on(service, "a:1", same).recover()
-    assert (other.asked, same.asked) == ([], ["status", "watch"])
+    assert (other.calls, same.calls) == ([], ["status", "watch"])

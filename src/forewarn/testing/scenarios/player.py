@@ -84,7 +84,7 @@ def _tick_until_over(service: Service, playing: "Play") -> None:
         idle = 0
         while not playing.over.wait(LOOK_EVERY_S):
             # All that can be done now is done, however late the ticker's thread is; twice in a row, for time goes on meanwhile.
-            service.ticker.settle()
+            service.ticker.cycle_until_idle()
             idle = idle + 1 if service.ticker.next_wakeup() is None else 0
             if idle > 1:
                 raise Refused(f"the story waits for {playing.waits_for}, and nothing is due that could bring it")
