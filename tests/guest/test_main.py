@@ -14,8 +14,8 @@ import pytest
 
 from forewarn.guest.journal import read
 from forewarn.guest.steps import start_ticks
-from tests.endpoint.serving import WEB_0, serving
 from tests.guest.talking import E1, document, event, http_endpoint, say
+from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]

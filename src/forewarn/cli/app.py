@@ -136,7 +136,7 @@ def serve(
             "--store: the password is in the list of processes for everybody on this machine to read: put the address into"
             " FOREWARN_STORE, or the password into ~/.pgpass"
         )
-    server.serve(loaded, say=lambda line: print(line, flush=True))
+    server.serve(loaded, print_line=lambda line: print(line, flush=True))
 
 
 app.command("emulate")(emulate.emulate)

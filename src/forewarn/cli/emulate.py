@@ -72,7 +72,7 @@ def emulate(
             raise InvalidSettings(f"--replay: a recording says all that happens, to one machine: leave out {name}")
     import signal
 
-    from forewarn.app.server import Stopping, calm
+    from forewarn.app.server import StopSignal, tune_process
     from forewarn.service import logs
     from forewarn.testing.emulator import Emulator
 
@@ -86,9 +86,9 @@ def emulate(
         played = found(scenario, machines)
         emulator = emulator_for(played, **options)
     with emulator:
-        stopping = Stopping(signal.SIGTERM, signal.SIGINT)
+        stopping = StopSignal(signal.SIGTERM, signal.SIGINT)
         logs.set_up(log_level)
-        calm()
+        tune_process()
         print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")
         for name, value in emulator.environment.items():
             print(f"export {name}={value}")

@@ -11,8 +11,8 @@ from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Ta
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import Served, serving
 from tests.integration.handlers.agents import ROOT, Agent
+from tests.support.serve_process import Served, serving
 
 OPERATOR = Actor("operator", "test")
 ADDRESS = "127.0.0.10"

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from tests.integration.isolation.lab import Lab, Namespace, laboratory
+from tests.support.network_lab import Lab, Namespace, laboratory
 from tests.support.waiting import until
 
 HERE = Path(__file__).parent
