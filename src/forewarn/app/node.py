@@ -102,7 +102,7 @@ class Node:
         )
         executor.connect(self.ticker.nudge, self.control.listen)
         if follower is not None:
-            follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
+            follower.listen(lambda update: self.ticker.nudge() if update.changed else None)
 
 
 class EndpointParts:

@@ -37,7 +37,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
-        service.follower.listen(lambda news: streams.notify() if news.changed else None)
+        service.follower.listen(lambda update: streams.notify() if update.changed else None)
     api = Api(
         service.control,
         service.store,

@@ -101,11 +101,11 @@ class Documents:
         """Whether the store has been silent for too long to answer from memory."""
         return now_s > self.fresh_until_s
 
-    def follow(self, news: News) -> None:
+    def follow(self, update: News) -> None:
         """Take in what other nodes changed; returns when memory shows it."""
-        changed = self._read_everything() if news.everything else self._read_changes(news)
+        changed = self._read_everything() if update.everything else self._read_changes(update)
         if self._max_stale_s is not None:
-            self.fresh_until_s = news.asked_s + self._max_stale_s
+            self.fresh_until_s = update.asked_s + self._max_stale_s
         if changed:
             self.on_views_changed(changed)
 
@@ -154,7 +154,7 @@ class Documents:
         return self.now().at if view.waiters else max(view.seen.at, view.since.at)
 
     def seen_elsewhere(self, scope: str, at: datetime) -> None:
-        """Note that another node was asked by a guest of the scope."""
+        """Note that a guest of the scope sent a request to another node."""
         view = self.views.get(scope)
         if view is not None and view.seen.at < at:
             view.seen = Moment(at)
@@ -209,13 +209,13 @@ class Documents:
             self._read_machines(some_keys, {})
         return changed
 
-    def _read_changes(self, news: News) -> list[ScopeView]:
+    def _read_changes(self, update: News) -> list[ScopeView]:
         """Read scopes that are newer than in memory, and machines that were added, changed or removed; mostly none."""
         with self._lock:
-            for name in news.removed:
+            for name in update.removed:
                 self.views.pop(name, None)
-        keys = dict.fromkeys(news.machines)
-        names = {name for name, version in news.scopes.items() if not self._knows(name, version)}
+        keys = dict.fromkeys(update.machines)
+        names = {name for name, version in update.scopes.items() if not self._knows(name, version)}
         names |= {scope for scope, _ in keys if scope not in self.views}
         changed = [view for batch in _batches(names) for view in self._read(batch)]
         for some in _batches(keys):
