@@ -76,7 +76,7 @@ class Served:
             answers.append(self.get("/readyz"))
             return answers[-1][0] == 200
 
-        until(ready, told=lambda: answers[-1:])
+        until(ready, detail=lambda: answers[-1:])
         return answers[-1][1]
 
     def stop(self) -> tuple[int, float]:

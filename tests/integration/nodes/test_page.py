@@ -151,7 +151,7 @@ def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
         for name in ("patroni-1", "patroni-2", "patroni-3"):
             site.stop(name)
         until(lambda: all(site.ask(node, "/readyz")[0] == 503 for node in GUESTS))
-        until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), told=site.logs)
+        until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), detail=site.logs)
         assert eventually(lambda: site.guest(WEB_0), 200)
         code, told = site.ask(GUESTS[0], "/readyz")
         assert (code, told["ready"]) == (503, False)
