@@ -248,7 +248,7 @@ def test_a_jump_noticed_while_another_is_confirmed_is_not_confirmed_with_it() ->
     hold = Hold(trusted=now, noticed=now, jumped_s=600, node="one")
     larger = replace(hold, trusted=now - timedelta(seconds=60), jumped_s=7_200, node="two")
     store.apply(Change(at=now, hold=hold))
-    with pytest.raises(Refused, match="once more meanwhile"):
+    with pytest.raises(Refused, match="jumped again meanwhile"):
         service.control.confirm_clock(OPERATOR)
     assert service.control.clock_hold() == larger
     service.control.confirm_clock(OPERATOR)
