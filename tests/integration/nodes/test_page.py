@@ -191,7 +191,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (),
         (),
         (http_limits.HEAD_WITHIN_S, app.READ_WITHIN_S),
-        (client.CONNECT_S, client.ANSWER_S),
+        (client.CONNECT_S, client.RESPONSE_S),
     ]
     table = rows("Time limits")
     assert [tuple(map(float, re.findall(r"(\d+) s\b", row[1]))) for row in table] == [
