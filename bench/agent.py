@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.measure import quantile, resident_bytes
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import OPERATOR, reboot
 from bench.size import Size
-from forewarn.app.server import GuestSide, Service
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Targets
 from forewarn.service.clock import SystemClock
@@ -47,7 +50,6 @@ recover = ["true"]
 """
 PEER = "import http.client, json, sys; print('ready', flush=True); sys.stdin.read()"
 SEED = 5
-WITHIN_S = 20.0
 MEMORY_LIMIT = 1.5
 LONG_POLL_LIMIT_S, PLAIN_LIMIT_S = 0.1, 1.1
 
@@ -75,7 +77,7 @@ def endpoint(*, long_poll: bool) -> Iterator[tuple[Service, int]]:
     service = Service(load(flags, {}), clock=SystemClock(), store=MemoryStore())
     service.control.apply_fleet(parse_fleet(FLEET, "the bench"), OPERATOR)
     service.control.enable("shop", OPERATOR)
-    side = GuestSide(service)
+    side = GuestServer(service)
     side.listener.start()
     try:
         yield service, int(side.listener.urls[0].rpartition(":")[2])
@@ -96,7 +98,7 @@ def agent(folder: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
         yield process
     finally:
         process.terminate()
-        process.wait(WITHIN_S)
+        process.wait(PATIENCE_S)
 
 
 def _memory(folder: Path, port: int, size: Size) -> tuple[list[float], list[int], list[int]]:
@@ -147,7 +149,7 @@ def _delays(folder: Path, service: Service, port: int, changes: int) -> list[flo
 
 
 def _until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > deadline_s:
             raise RuntimeError("the agent did not do its part in time")

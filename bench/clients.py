@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.guests import PATH
 from bench.load import Task, arguments
-from bench.subjects import LOAD_CORE, STOP_WITHIN_S
+from bench.subjects import LOAD_CORE
 
 _WRK_REQUESTS = re.compile(r"(\d+) requests in")
 _WRK_WRONG = re.compile(r"Non-2xx|Socket errors")
@@ -58,7 +60,7 @@ def load(task: Task) -> Iterator[Client]:
             yield Client(process)
         finally:
             process.terminate()
-            process.wait(STOP_WITHIN_S)
+            process.wait(PATIENCE_S)
 
 
 def wrk(port: int, *, connections: int, seconds: float) -> int:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.clients import load
 from bench.load import Task
-from bench.subjects import LOAD_CORE, STOP_WITHIN_S, Subject, pinned, reserved_port, serving
+from bench.subjects import LOAD_CORE, Subject, pinned, reserved_port, serving
 
 SETTLE_S = 0.5
-WAITING_WITHIN_S = 30.0
 PER_SCOPE = 20
 
 
@@ -66,7 +67,7 @@ def inside(what: str, number: int = 0) -> Iterator[Inside]:
             yield Inside(process)
         finally:
             process.terminate()
-            process.wait(STOP_WITHIN_S)
+            process.wait(PATIENCE_S)
 
 
 def crowd(mode: str, port: int, connections: int, seconds: float = 0.0, **more: int) -> Task:
@@ -99,7 +100,7 @@ def paced_cpu(subjects: Sequence[Subject], connections: int, seconds: float, rou
 def fan_out(server: Inside, waiters: int, *, probed: bool) -> FanOut:
     probe = {"probe_source": PER_SCOPE} if probed else {}
     with load(crowd("wait", server.port, waiters, sources=PER_SCOPE, **probe)) as client:
-        deadline_s = time.monotonic() + WAITING_WITHIN_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while server.order("waiting")["waiting"] < waiters:
             if time.monotonic() > deadline_s:
                 raise RuntimeError("not every long poll came to wait")

@@ -17,6 +17,8 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.measure import spent_cpu_s
 from bench.mock import Handler
 from bench.report import Verdict, at_most, milliseconds, print_table
@@ -25,7 +27,6 @@ from forewarn.testing.emulator import Emulator
 
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 PROCESS_LIMIT_S, FIXTURE_LIMIT_S = 0.5, 0.02
-WITHIN_S = 30.0
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:
@@ -91,12 +92,12 @@ def _mock() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-        thread.join(WITHIN_S)
+        thread.join(PATIENCE_S)
 
 
 def _ask(url: str) -> None:
     place = urlsplit(url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=WITHIN_S)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
     connection.request("GET", PATH, headers={"Metadata": "true"})
     answer = connection.getresponse()
     if answer.status != 200 or not answer.read().startswith(b'{"DocumentIncarnation":'):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import IPv4Address
 
-from forewarn.core.model import Change, Machine, Scope, ScopeKind
+from forewarn.core.change import Change
+from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.store import Store
 
 MACHINES_PER_SCOPE = 20

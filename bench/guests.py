@@ -9,9 +9,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from bench.service import OPERATOR
-from forewarn.app.server import Service
+from forewarn.app.service import Service
+from forewarn.core.change import Change
 from forewarn.core.document import NEWEST, VERSIONS
-from forewarn.core.model import Change, EventType, Machine, Request, Scope, ScopeKind, Targets
+from forewarn.core.model import EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
 from forewarn.service.settings import Settings
 
 DOCUMENT_BYTES = 695
@@ -57,7 +58,7 @@ def build_at(store: str, folder: Path, *, scopes: int, per_scope: int, announced
 
 def announce(service: Service, description: str) -> str:
     """One maintenance that shows in every scope's document, saved in one transaction; its id."""
-    request = Request(
+    request = MaintenanceRequest(
         type=EventType.REBOOT,
         targets=Targets(hosts=(HOST,)),
         not_before=datetime.now(UTC).replace(microsecond=0) + NOT_BEFORE_IN,

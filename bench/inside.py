@@ -23,11 +23,13 @@ from bench.guests import POLL, announce, scope_name
 from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
-from forewarn.app.server import GuestSide, Service, calm
-from forewarn.core.model import EventType, Request, Targets
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.server import tune_process
+from forewarn.app.service import Service
+from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.documents import View
-from forewarn.endpoint.sockets import Wire
+from forewarn.endpoint.document_state import ScopeView
+from forewarn.endpoint.sockets import GuestSocket
 from forewarn.service.settings import Settings
 
 BEAT_S = 0.001
@@ -48,9 +50,9 @@ class House:
             guest_waiting=limit,
         )
         self.service = Service(settings)
-        self.guest_side = GuestSide(self.service)
+        self.guest_side = GuestServer(self.service)
         self.port = int(self.guest_side.listener.urls[0].rpartition(":")[2])
-        self.guests = self.guest_side.guests
+        self.guests = self.guest_side.endpoint
         self._published: str | None = None
         self._rung_s = 0.0
         self._batches_s: list[float] = []
@@ -59,12 +61,12 @@ class House:
         self._listen_in()
         self.guest_side.listener.start()
         threading.Thread(target=self.service.ticker.run, daemon=True).start()
-        calm()
+        tune_process()
 
     def _listen_in(self) -> None:
-        rung, wake = self.guests.documents.changed, self.guests._wake_batch
+        rung, wake = self.guests.documents.on_views_changed, self.guests._wake_batch
 
-        def changed(views: list[View]) -> None:
+        def changed(views: list[ScopeView]) -> None:
             self._rung_s = time.monotonic()
             rung(views)
 
@@ -82,7 +84,7 @@ class House:
             received(connection, data)
 
         Connection.data_received = data_received  # type: ignore[assignment,method-assign]
-        self.guests.documents.changed = changed
+        self.guests.documents.on_views_changed = changed
         self.guests._wake_batch = wake_batch  # type: ignore[method-assign]
 
     def waiting(self) -> dict[str, object]:
@@ -105,7 +107,7 @@ class House:
 
     def _look_for_a_poll(self) -> None:
         """Whether the poll of one who does not wait lies in its socket while a batch begins: how many did so far."""
-        if self._polling is None or not isinstance(wire := self._polling.transport, Wire):
+        if self._polling is None or not isinstance(wire := self._polling.transport, GuestSocket):
             return
         with suppress(OSError):
             wire._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -139,7 +141,7 @@ class House:
         control = self.service.control
         if self._published is None:
             targets = Targets(machines=((scope_name(scope), "vm-0000"),))
-            self._published = control.submit(Request(type=EventType.REDEPLOY, targets=targets), OPERATOR)
+            self._published = control.submit(MaintenanceRequest(type=EventType.REDEPLOY, targets=targets), OPERATOR)
         else:
             control.cancel_maintenance(self._published, OPERATOR)
             self._published = None
@@ -206,8 +208,9 @@ def bare(length: int) -> tuple[int, dict[str, Callable[[], dict[str, object]]]]:
         loop.call_soon_threadsafe(write_all)
         return {"asked_s": asked_s, "rung_s": asked_s, "returned_s": asked_s}
 
-    server = loop.run_until_complete(loop.create_server(Bare, "127.0.0.1", 0, backlog=4096))
-    port: int = server.sockets[0].getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    loop.run_until_complete(loop.create_server(Bare, sock=listener, backlog=4096))
+    port: int = listener.getsockname()[1]
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return port, {"waiting": lambda: {"waiting": len(Bare.waiting)}, "change": change}
 

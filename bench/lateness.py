@@ -13,8 +13,9 @@ from bench.measure import Cost, cost_of, quantile
 from bench.report import Verdict, milliseconds, none_of, print_table
 from bench.service import reboot, service_on
 from bench.size import Size
-from forewarn.app.server import Service
-from forewarn.core.model import Change, Status, Targets
+from forewarn.app.service import Service
+from forewarn.core.change import Change
+from forewarn.core.model import Status, Targets
 from forewarn.service.clock import ScaledClock
 
 LATER = timedelta(days=1)  # than anything the benches before did in this database
@@ -50,15 +51,15 @@ def measure_lateness(path: Path, scopes: int, size: Size) -> list[Verdict]:
         apart = scopes // events
         targets = (Targets(scope=scope_name(index * apart), update_domain=0) for index in range(events))
         reboot(service, targets, not_before)
-        service.ticker.settle()  # finds them published, from when their notice counts
+        service.ticker.cycle_until_idle()  # finds them published, from when their notice counts
         clock.move_to(not_before - HEAD_START)
-        with _ticking(service):
+        with ticking(service):
             cost = cost_of(lambda: _wait_for(starts, events))
     return _report(starts, scopes, cost)
 
 
 @contextmanager
-def _ticking(service: Service) -> Iterator[None]:
+def ticking(service: Service) -> Iterator[None]:
     ticker = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
     ticker.start()
     try:

@@ -23,7 +23,8 @@ from bench.measure import median_ratio
 from bench.node_house import Node, node_on
 from bench.report import Verdict, milliseconds, print_table
 from bench.size import Size
-from forewarn.core.model import ApprovalMode, Change, Machine, Scope, ScopeKind
+from forewarn.core.change import Change
+from forewarn.core.model import ApprovalMode, Machine, Scope, ScopeKind
 from forewarn.store.postgres.store import PostgresStore
 
 SCOPE = "everybody"

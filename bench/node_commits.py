@@ -26,15 +26,16 @@ from bench.measure import cost_of, median_ratio
 from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_at
 from bench.size import Size
-from forewarn.app.server import Service
-from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.app.service import Service
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.model import EventType, Status, Targets
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import KeptClock, ManualClock
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import BATCH
 from forewarn.store.postgres.store import PostgresStore
 
-NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
 LEAST_RATIO = 0.3
 BARE, PUBLISH, START, COMPLETE, ALL = "bare", "publish", "start", "complete", "all transitions"
 STATUS = {PUBLISH: Status.SCHEDULED, START: Status.STARTED, COMPLETE: Status.COMPLETED}
@@ -109,7 +110,7 @@ class Writer:
 @contextmanager
 def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
     follower = Follower(store.feed(), KeptClock(store.now))
-    follower.begin()
+    follower.start()
     follower.listen(documents.follow)
     thread = threading.Thread(target=follower.run, daemon=True)
     thread.start()

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.postgres_servers import Server
+from tests.support.waiting import PATIENCE_S
 
 from bench.measure import resident_bytes, spent_cpu_s
 from bench.subjects import LIMITS
 
 TOKEN = "an-operator-of-these-benches"
-STOP_WITHIN_S = 30.0
-ANSWER_WITHIN_S = 60.0
 # As durable as it comes out of the box, and large enough for a million machines.
 DURABLE = {
     "fsync": "on",
@@ -68,7 +67,7 @@ class Operator:
     """One who keeps a connection to a node's API."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_WITHIN_S)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
 
     def ask(self, method: str, path: str, body: object = None) -> dict[str, object]:
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -105,4 +104,4 @@ def node_on(store: str, state: Path, **settings: str) -> Iterator[Node]:
             yield Node(process, dict(pair.split("=", 1) for pair in line.split()[1:]))
         finally:
             process.terminate()
-            process.wait(STOP_WITHIN_S)
+            process.wait(PATIENCE_S)

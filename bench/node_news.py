@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 from tests.support.postgres_servers import Server
+from tests.support.waiting import PATIENCE_S
 
 from bench.guests import POLL, build_at, long_poll, scope_name
 from bench.load import Task, ask, connected, etag_of
@@ -22,7 +23,6 @@ from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.size import Size
 
 MOST_P99_S = 0.050
-PATIENCE_S = 20
 REST_S = 0.001  # between two plain polls: who never rests takes the processor from those it waits for
 CHANNEL = "bench"
 MAKE_BARE = "CREATE TABLE rung (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)"
@@ -79,7 +79,7 @@ class Guest:
         self._etag = etag_of(ask(self._connection, POLL))
 
     def by_long_poll(self) -> float:
-        return self._seen(long_poll(self._etag, PATIENCE_S))
+        return self._seen(long_poll(self._etag, int(PATIENCE_S)))
 
     def by_plain_polls(self) -> float:
         while (seen_s := self._seen(POLL)) == 0.0:

@@ -18,8 +18,9 @@ from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, sco
 from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.app.server import Service, running
-from forewarn.core.model import Actor, EventType, Request, Targets
+from forewarn.app.server import running
+from forewarn.app.service import Service
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
@@ -78,7 +79,7 @@ def place(folder: Path, machines: int, open_events: int, *, at_once: bool = Fals
         # A past of more than a page: emergencies, done at once.
         for number in range(PAST_EVENTS):
             targets = Targets(scope=scope_name(number % 5), update_domain=number // 5 % UPDATE_DOMAINS)
-            service.control.submit(Request(type=EventType.REBOOT, targets=targets, emergency=True), ACTOR)
+            service.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=targets, emergency=True), ACTOR)
             if number % 5 == 4:
                 service.ticker.advance(1_000)
         _plan(service, open_events, at_once=at_once)
@@ -93,10 +94,10 @@ def _plan(service: Service, open_events: int, *, at_once: bool) -> None:
     scopes = [scope_name(number) for number in range(open_events // UPDATE_DOMAINS)]
     if not at_once:
         for scope in scopes:
-            service.control.submit(Request(type=EventType.REBOOT, targets=Targets(scope=scope)), ACTOR)
+            service.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=scope)), ACTOR)
         return
     machines = tuple((scope, f"vm-{number:02d}") for scope in scopes for number in range(MACHINES_PER_SCOPE))
-    service.control.submit(Request(type=EventType.REBOOT, targets=Targets(machines=machines)), ACTOR)
+    service.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=machines)), ACTOR)
 
 
 def _change(service: Service) -> None:

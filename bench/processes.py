@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.measure import Cost, median, median_ratio, resident_bytes, spent_cpu_s
 from bench.report import print_table
 from bench.size import Size
@@ -18,7 +20,6 @@ PEER = "import starlette.applications, uvicorn; print('ready', flush=True); inpu
 PEER_NAME = "bare peer: Python, uvicorn, starlette"
 EMPTY_NAME = "serve, empty"
 SETTLE_S = 0.3
-STOP_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def start_of(command: Sequence[str]) -> Start:
             return _watched(process, began_s)
         finally:
             process.terminate()
-            process.wait(STOP_WITHIN_S)
+            process.wait(PATIENCE_S)
 
 
 def _watched(process: "subprocess.Popen[str]", began_s: float) -> Start:

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from forewarn.app.server import Service
-from forewarn.core.lifecycle import Outcome, Report
-from forewarn.core.model import Actor, Change, EventType, Request, Status, Targets
+from forewarn.app.service import Service
+from forewarn.core.change import Change
+from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import Clock
 from forewarn.service.settings import Settings
@@ -28,7 +29,7 @@ def service_at(store: str, folder: Path, clock: Clock) -> Iterator[tuple[Service
     try:
         documents = Documents(service.store, clock)
         documents.load()
-        service.control.listen(documents.heard)
+        service.control.listen(documents.on_change)
         yield service, documents
     finally:
         service.close()
@@ -37,14 +38,14 @@ def service_at(store: str, folder: Path, clock: Clock) -> Iterator[tuple[Service
 def reboot(service: Service, targets: Iterable[Targets], not_before: datetime | None = None) -> list[str]:
     """A Platform Reboot for each; the ids of the maintenances."""
     return [
-        service.control.submit(Request(type=EventType.REBOOT, targets=each, not_before=not_before), OPERATOR)
+        service.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=each, not_before=not_before), OPERATOR)
         for each in targets
     ]
 
 
 def finish(service: Service, event_ids: Sequence[str], at_once: int) -> None:
     """Report orders as done, so many in one change: the ticker saves what its executor ended by the batch."""
-    reports = [Report(event_id, 1, Outcome(ok=True)) for event_id in event_ids]
+    reports = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in event_ids]
     for start in range(0, len(reports), at_once):
         service.control.report_orders(reports[start : start + at_once], OPERATOR)
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 from bench.guests import PATH
 from bench.measure import resident_bytes, spent_cpu_s
 
 SERVER_CORE = 0
 LOAD_CORE = min(1, (os.cpu_count() or 1) - 1)
-START_WITHIN_S = 30.0
-STOP_WITHIN_S = 15.0
 # Checked and counted, but never reached: the load comes from fewer machines than there are connections.
 NO_LIMIT = "1000000"
 LIMITS = {f"FOREWARN_{name}": NO_LIMIT for name in ("RATE_LIMIT", "GUEST_CONNECTIONS", "GUEST_WAITING")}
@@ -135,11 +135,11 @@ def _running(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.terminate()
-            process.wait(STOP_WITHIN_S)
+            process.wait(PATIENCE_S)
 
 
 def _until_listening(port: int) -> None:
-    deadline_s = time.monotonic() + START_WITHIN_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         with socket.socket() as trial:
             if trial.connect_ex(("127.0.0.1", port)) == 0:

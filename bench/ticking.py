@@ -17,12 +17,13 @@ from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.service import Moves, finish, reboot, service_on
 from bench.size import Size
-from forewarn.app.server import Service
-from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.app.service import Service
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.model import EventType, Status, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.ticker import BATCH
 
-NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
 LARGEST_RATIO = 1.5
 
 
@@ -101,7 +102,7 @@ def _targets(machines: int, events: int, turn: int) -> list[Targets]:
 
 def _one_tick(service: Service, clock: ManualClock, moves: Moves, targets: Sequence[Targets]) -> Cost:
     reboot(service, targets)
-    service.ticker.settle()  # finds them published, from when their notice counts
+    service.ticker.cycle_until_idle()  # finds them published, from when their notice counts
     clock.move_to(clock.now() + NOTICE)
     moves.take(Status.STARTED)
     cost = cost_of(service.ticker.cycle)
@@ -109,7 +110,7 @@ def _one_tick(service: Service, clock: ManualClock, moves: Moves, targets: Seque
     if len(started) != len(targets):
         raise RuntimeError(f"the tick started {len(started)} events instead of {len(targets)}")
     finish(service, started, BATCH)
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
     return cost
 
 

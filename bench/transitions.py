@@ -17,13 +17,14 @@ from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_least, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_on
 from bench.size import Size
-from forewarn.app.server import Service
-from forewarn.core.model import MINIMUM_NOTICE_S, EventType, Status, Targets
+from forewarn.app.service import Service
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.model import EventType, Status, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.ticker import BATCH
 from forewarn.store.sqlite.store import SqliteStore
 
-NOTICE = timedelta(seconds=MINIMUM_NOTICE_S[EventType.REBOOT])
+NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
 LEAST_RATIO = 0.3
 BATCHED = "as the service does it"
 SINGLE = "one event per commit"
@@ -38,7 +39,7 @@ Tick = Callable[[Service, Sequence[str]], None]
 def tick_batched(service: Service, maintenance_ids: Sequence[str]) -> None:
     """The ticker's cycle: everything due, in batches."""
     del maintenance_ids
-    service.ticker.settle()
+    service.ticker.cycle_until_idle()
 
 
 def tick_single(service: Service, maintenance_ids: Sequence[str]) -> None:
@@ -93,7 +94,7 @@ class Rolling:
             self._step(COMPLETE, spent, counts, partial(finish, self._service, started, at_once))
             if wave < UPDATE_DOMAINS:
                 self._step(PUBLISH, spent, counts, lambda: publish(tick, self._service, ids))
-        self._service.ticker.settle()
+        self._service.ticker.cycle_until_idle()
         return {kind: cost.each(counts[kind]) for kind, cost in spent.items()} | {ALL: _all(spent, counts)}
 
     def _step(self, kind: str, spent: dict[str, Cost], counts: dict[str, int], work: Callable[[], None]) -> list[str]:

@@ -1,19 +1,20 @@
 """Generate docs/reference/settings.md and docs/reference/cli.md from the code.
 
-The settings come from `Settings`, the commands from their help texts. A test compares the files with the code.
+The settings come from `declared()`, the commands from their help texts. A test compares the files with the code.
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from forewarn.cli.app import HELP_COLUMNS, app
 from forewarn.core.durations import duration_text
-from forewarn.service.settings import Settings
+from forewarn.service.settings import declared
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 TARGET = FOLDER / "settings.md"
@@ -68,21 +69,30 @@ def cli_reference() -> str:
 
 def reference() -> str:
     parts = [HEAD]
-    for each in fields(Settings):
-        name = each.name.removesuffix("_s")
-        default: object = each.default if each.default_factory is MISSING else each.default_factory()
-        shown = duration_text(default) if isinstance(default, int) and each.name.endswith("_s") else str(default)
-        if isinstance(default, tuple):
-            shown = " ".join(default)
-        if isinstance(default, bool):
-            shown = str(default).lower()
-        if each.name == "state_dir":
-            shown = "$XDG_STATE_HOME/forewarn, else ~/.local/state/forewarn"
-        shown = f"`{shown}`" if default not in ("", (), {}, None) else "not set"
-        text = each.metadata["help"]
-        sentence = fill(f"{text[0].upper()}{text[1:]}.", COLUMNS, break_long_words=False, break_on_hyphens=False)
-        parts.append(f"\n## {name}\n\n{sentence}\n\n- Environment: `FOREWARN_{name.upper()}`\n- Default: {shown}\n")
+    for flat_name, each in declared().items():
+        name = flat_name.removesuffix("_s")
+        help_text = each.field.metadata["help"]
+        sentence = f"{help_text[0].upper()}{help_text[1:]}."
+        lines = [f"- Environment: `FOREWARN_{name.upper()}`", f"- Default: {_default(flat_name, each.field)}"]
+        if each.executor:
+            key = each.field.name.removesuffix("_s")
+            lines.append(f"- TOML: also `{key}` in the table `[{each.executor}]`")
+        wrapped = fill(sentence, COLUMNS, break_long_words=False, break_on_hyphens=False)
+        parts.append("\n".join([f"\n## {name}\n", f"{wrapped}\n", *lines, ""]))
     return "".join(parts)
+
+
+def _default(name: str, field: Field[Any]) -> str:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    if name == "state_dir":
+        return "`$XDG_STATE_HOME/forewarn, else ~/.local/state/forewarn`"
+    if default in ("", (), {}, None):
+        return "not set"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, int) and name.endswith("_s"):
+        return f"`{duration_text(default)}`"
+    return f"`{' '.join(default)}`" if isinstance(default, tuple) else f"`{default}`"
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.app.server import Service, running
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, EventType, Machine, Request, Role, Source, Targets, Token
+from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Role, Source, Targets, Token
 from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
 from forewarn.service.private_files import write_private
@@ -96,7 +97,7 @@ def _play(service: Service) -> dict[str, str]:
     control, clock = service.control, service.clock
 
     def submit(type_: EventType, targets: Targets, actor: Actor = OPERATOR, **more: object) -> str:
-        return control.submit(Request(type=type_, targets=targets, **more), actor)  # type: ignore[arg-type]
+        return control.submit(MaintenanceRequest(type=type_, targets=targets, **more), actor)  # type: ignore[arg-type]
 
     def pass_(minutes: float) -> None:
         service.ticker.advance(minutes * 60)

@@ -1,4 +1,4 @@
-"""A clock that jumped, as an operator meets it: the real service, the real commands."""
+"""A clock that jumped: what a real service and the real commands show an operator."""
 
 import json
 import os
@@ -7,27 +7,17 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.model import (
-    Change,
-    Event,
-    EventType,
-    Hold,
-    Machine,
-    Maintenance,
-    Scope,
-    ScopeKind,
-    Source,
-    Status,
-)
+from forewarn.core.change import Change
+from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import forewarn, serving
-from tests.support.waiting import until
+from tests.support.serve_process import forewarn, serving
+from tests.support.waiting import PATIENCE_S, until
 
 EVENT = "A1B2C3D4-0000-4000-8000-000000000000"
 
 
 def held_store(path: Path) -> None:
-    """An event whose NotBefore has passed, on a clock that jumped over it."""
+    """Save an event whose NotBefore has passed, on a clock that jumped over it."""
     now = datetime.now(UTC)
     then = now - timedelta(minutes=5)
     event = Event(
@@ -52,7 +42,7 @@ def held_store(path: Path) -> None:
         created=then,
         created_by="operator",
         wake_at=then,
-        told=event.published,
+        observed_published_at=event.published,
     )
     hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
     with closing(SqliteStore(path)) as store:
@@ -68,31 +58,30 @@ def held_store(path: Path) -> None:
         )
 
 
-def test_an_operator_confirms_a_clock(tmp_path: Path) -> None:
-    """Every command that looks says that it is held and what to do; confirmed, the event starts; twice is refused."""
+def test_an_operator_confirms_a_held_clock(tmp_path: Path) -> None:
+    """Commands show that the clock is held and how to confirm it; after that the event starts; a second time is refused."""
     held_store(tmp_path / "f.db")
 
-    def say(*words: str) -> "subprocess.CompletedProcess[str]":
+    def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            forewarn(*words),
+            forewarn(*arguments),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=False,
             env={**os.environ, "FOREWARN_STATE_DIR": str(tmp_path)},
         )
 
     with serving("--store", f"sqlite:{tmp_path}/f.db", "--state-dir", str(tmp_path)) as service:
-        status, told = service.get("/readyz")
-        assert status == 200
-        assert "jumped forward by 3600 s" in json.dumps(told)
-        assert "held: it jumped forward by 3600 s" in say("clock", "show").stdout
-        assert "CLOCK HELD: it jumped forward by 3600 s" in say("status").stdout
-        assert "forewarn clock confirm" in say("event", "why", EVENT).stdout
-        assert json.loads(say("event", "show", EVENT, "--json").stdout)["status"] == "Scheduled"
-        confirmed = say("clock", "confirm")
+        readiness = service.until_ready()
+        assert "jumped forward by 3600 s" in json.dumps(readiness)
+        assert "held: it jumped forward by 3600 s" in run_command("clock", "show").stdout
+        assert "CLOCK HELD: it jumped forward by 3600 s" in run_command("status").stdout
+        assert "forewarn clock confirm" in run_command("event", "why", EVENT).stdout
+        assert json.loads(run_command("event", "show", EVENT, "--json").stdout)["status"] == "Scheduled"
+        confirmed = run_command("clock", "confirm")
         assert (confirmed.returncode, "held" in confirmed.stdout) == (0, False)
-        until(lambda: json.loads(say("event", "show", EVENT, "--json").stdout)["status"] == "Started")
-        again = say("clock", "confirm")
+        until(lambda: json.loads(run_command("event", "show", EVENT, "--json").stdout)["status"] == "Started")
+        again = run_command("clock", "confirm")
         assert again.returncode == 1
         assert "the clock is not held" in again.stderr

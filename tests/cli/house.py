@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
 DONE, FAILED, USAGE, NOT_REACHABLE = 0, 1, 2, 3
@@ -94,7 +94,7 @@ class House:
             input=answer,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             env=environment(self.folder, **more),
             check=False,
         )
@@ -127,7 +127,7 @@ class House:
         """A machine asks for events, from its own address."""
         parts = urlsplit(self.guest)
         connection = http.client.HTTPConnection(
-            str(parts.hostname), parts.port, timeout=10, source_address=(address, 0)
+            str(parts.hostname), parts.port, timeout=PATIENCE_S, source_address=(address, 0)
         )
         path = "/metadata/scheduledevents?api-version=2020-07-01"
         connection.request("GET", path, headers={"Metadata": "true"})
@@ -150,7 +150,7 @@ class House:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=PATIENCE_S)
 
     def kill(self) -> None:
         self._process.kill()
@@ -177,7 +177,7 @@ def on_a_terminal(
     seen, interrupted = "", False
     if typed:
         os.write(screen, typed)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         if select.select([screen], [], [], 0.1)[0]:
             try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.addresses import own_loopback_address
 from tests.cli.house import (
     DONE,
     FAILED,
@@ -22,7 +23,7 @@ from tests.cli.house import (
     on_a_terminal,
     serving,
 )
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ID = re.compile(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 
@@ -260,7 +261,7 @@ def test_an_operators_approval_starts_it(house: House) -> None:
     house.say("event", "approve", event_id)
     house.say("order", "start", house.order()["id"])
     house.say("order", "finish", event_id, "--new-host", "db-1=rack9")
-    told, complaints = watcher.communicate(timeout=30)
+    told, complaints = watcher.communicate(timeout=PATIENCE_S)
     assert watcher.returncode == DONE, complaints
     assert "was completed at" in told.splitlines()[-1]
     assert house.json("machine", "show", "db/db-1")["host"] == "rack9"
@@ -400,10 +401,14 @@ def test_a_server_that_is_not_there_ends_with_3(house: House) -> None:
 def test_elsewhere_the_variables_are_enough(house: House, tmp_path: Path) -> None:
     """A machine that never saw the service's state directory."""
     away = environment(tmp_path, FOREWARN_SERVER=house.url, FOREWARN_TOKEN=house.token)
-    result = subprocess.run([*FOREWARN, "status"], env=away, capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run(
+        [*FOREWARN, "status"], env=away, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert result.returncode == DONE, result.stderr
     del away["FOREWARN_TOKEN"]
-    without = subprocess.run([*FOREWARN, "status"], env=away, capture_output=True, text=True, timeout=30, check=False)
+    without = subprocess.run(
+        [*FOREWARN, "status"], env=away, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert without.returncode == FAILED
     assert "wants a token, and none was found: set FOREWARN_TOKEN" in without.stderr
 
@@ -434,10 +439,10 @@ def test_watch_prints_a_line_per_change(house: House, tmp_path: Path) -> None:
         told += lines.stdout.buffer.read() or b""  # type: ignore[attr-defined]
         return b"event cancelled shop" in heard and b'"action":"event cancelled"' in told
 
-    until(both_heard, 30)
+    until(both_heard)
     for process in (plain, lines):
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == DONE
     assert all(isinstance(json.loads(line), dict) for line in told.splitlines())
 
@@ -457,7 +462,7 @@ def test_follow_as_json_is_a_line_per_change(house: House, planned: dict[str, An
     assert json.loads(follower.stdout.readline())["status"] == "Planned"
     house.say("maintenance", "pause", planned["id"])
     house.say("maintenance", "cancel", planned["id"])
-    told, complaints = follower.communicate(timeout=30)
+    told, complaints = follower.communicate(timeout=PATIENCE_S)
     assert follower.returncode == DONE, complaints
     assert json.loads(told.splitlines()[-1])["status"] == "Cancelled"
 
@@ -522,7 +527,13 @@ def test_a_reader_that_has_enough_is_no_error(house: House) -> None:
     """`| head` ends quietly."""
     command = " ".join([*FOREWARN, "audit", "list", "--limit", "500", "|", "head", "-n", "1"])
     result = subprocess.run(
-        command, shell=True, env=environment(house.folder), capture_output=True, text=True, timeout=30, check=False
+        command,
+        shell=True,
+        env=environment(house.folder),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert result.stdout.startswith("AT ")
     assert result.stderr == ""
@@ -536,19 +547,20 @@ def test_completion_is_offered_for_the_shell(house: House) -> None:
 
 def test_a_restarted_service_is_waited_for(tmp_path: Path) -> None:
     """Whoever waits for a maintenance does not care that the service was away for a moment."""
-    with serving(tmp_path, "--clock", "manual", "--operator", "127.0.0.1:0") as first:
+    address = own_loopback_address()
+    with serving(tmp_path, "--clock", "manual", "--operator", f"{address}:0") as first:
         made = first.json("maintenance", "schedule", "--type", "Reboot", "--scope", "quiet", "--yes", "--no-notice-ok")
         port = first.url.rpartition(":")[2]
         follower = first.begin("maintenance", "wait", made["id"])
         assert follower.stdout is not None
         assert "2 waves" in follower.stdout.readline()
         first.stop()
-    second = House(tmp_path, "--clock", "manual", "--operator", f"127.0.0.1:{port}")
+    second = House(tmp_path, "--clock", "manual", "--operator", f"{address}:{port}")
     try:
         for _ in range(2):
             order = second.order()
             second.say("order", "finish", order["id"])
-        told, complaints = follower.communicate(timeout=60)
+        told, complaints = follower.communicate(timeout=PATIENCE_S)
         assert follower.returncode == DONE, complaints
         assert "Running -> Completed" in told
     finally:

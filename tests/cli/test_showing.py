@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from forewarn.cli import plan_text
 from forewarn.cli.live_maintenance import differences, picture, reached
-from forewarn.cli.output import Out, plain_table, rich_table
+from forewarn.cli.output import Output, plain_table, rich_table
 from forewarn.cli.status import headline
 from tests.cli.things import NOW, event, maintenance, waiting
 
@@ -131,7 +131,7 @@ def test_a_table_on_a_terminal_folds_and_crops_nothing() -> None:
 
 def test_json_is_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     """What is said to people goes to standard error then."""
-    out = Out(as_json=True)
+    out = Output(as_json=True)
     out.say("for people")
     out.table(("a",), [("also",)])
     out.json({"a": "ü"})

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent.parent
 UNIT = ROOT / "packaging" / "forewarn.service"
 INSTALLED = "/opt/forewarn/bin/forewarn"
@@ -21,7 +23,9 @@ def test_systemd_finds_nothing_to_say(tmp_path: Path) -> None:
     assert INSTALLED in text
     here = tmp_path / UNIT.name
     here.write_text(text.replace(INSTALLED, str(Path(sys.executable).parent / "forewarn")))
-    result = subprocess.run([tool, "verify", str(here)], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [tool, "verify", str(here)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
@@ -50,5 +54,5 @@ def test_what_it_starts_comes_up(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("ready ")
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.model import Actor, Maintenance
 from forewarn.demo.director import ACTS, Director

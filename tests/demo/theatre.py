@@ -10,6 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 FOREWARN = [sys.executable, "-m", "forewarn"]
 LAST_LINE = "event watch"
 # A quarter of an hour takes 3 s, the work 2: quick, and slow enough for a busy machine.
@@ -56,7 +58,7 @@ class Demo:
             ["/bin/sh", "-ec", "\n".join(lines)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             env=environment(self.folder),
             check=False,
         )
@@ -87,7 +89,7 @@ class Demo:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
         """Ctrl-C, unless it has ended; it ends well and leaves no folder."""

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from forewarn.endpoint import protocol
-from forewarn.endpoint.protocol import Answer
+from forewarn.endpoint.protocol import Response
 from forewarn.service.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -16,7 +16,7 @@ MORE_LIMITS = ("guest_headers", "guest_body_bytes", "guest_request_timeout_s", "
 
 def test_every_error_is_described() -> None:
     """Each ready-made error stands on the page with its status and its very words."""
-    errors = [value for value in vars(protocol).values() if isinstance(value, Answer) and value.status >= 400]
+    errors = [value for value in vars(protocol).values() if isinstance(value, Response) and value.status >= 400]
     assert len(errors) >= 12
     for error in errors:
         words = re.findall(rb'"error":"([^"]*)"', error.body)[0].decode()

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, Event, EventType, Request, Status, Targets
+from forewarn.core.model import Actor, Event, EventType, MaintenanceRequest, Status, Targets
 from forewarn.guest.journal import read
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import Served, serving
 from tests.support import waiting
+from tests.support.serve_process import Served, serving
 
 ROOT = Path(__file__).parents[2]
 OPERATOR = Actor("operator", "test")
@@ -135,7 +135,7 @@ def fleet_of(
     prepared = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
     prepared.control.apply_fleet(parse_fleet(text, "the test"), OPERATOR)
     prepared.control.enable("shop", OPERATOR)
-    prepared.control.submit(Request(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)
+    prepared.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)
     prepared.close()
     script = folder / "reboot"
     script.write_text(REBOOT.format(python=sys.executable, folder=folder))
@@ -168,7 +168,7 @@ def until(true: Callable[[], bool], machines: list[Machine]) -> None:
             machine.boot_if_down()
         return true()
 
-    waiting.until(look, told=lambda: [(machine.did, (machine.folder / "log").read_text()) for machine in machines])
+    waiting.until(look, detail=lambda: [(machine.did, (machine.folder / "log").read_text()) for machine in machines])
 
 
 def event_of(folder: Path) -> Event:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from tests.endpoint.serving import WEB_0, serving
+from forewarn.guest.steps import start_ticks
 from tests.guest.talking import E1, document, event, http_endpoint, say
-from tests.support.waiting import until
+from tests.support.guest_service import WEB_0, serving
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 STEPS = """
@@ -45,7 +46,7 @@ def run(
         cwd=folder,
         env=environment(**more),
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
 
 
@@ -151,16 +152,20 @@ def test_a_rehearsal_that_was_killed_is_undone_by_the_next(tmp_path: Path) -> No
     waiting = '\n[[steps]]\nname = "wait"\ncommand = { prepare = ["sleep", "30"], recover = ["true"] }\n'
     configure(tmp_path, STEPS + waiting)
     killed = subprocess.Popen(command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
-    until(lambda: (tmp_path / "flag").exists())
-    time.sleep(0.2)
+    rehearsed = tmp_path / "state" / "rehearsal" / "journal.jsonl"
+
+    def waits() -> list[dict[str, object]]:
+        return [record for record in read(rehearsed)[0] if record["kind"] == "child" and record["step"] == "wait"]
+
+    until(waits)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     configure(tmp_path, STEPS + waiting.replace('"30"', '"0"'))
-    records, _ = read(tmp_path / "state" / "rehearsal" / "journal.jsonl")
-    for record in records:
-        if record["kind"] == "child":
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(record["pid"]), signal.SIGKILL)
+    (child,) = waits()
+    pid = int(str(child["pid"]))
+    if start_ticks(pid) == child["ticks"]:  # and not another process with its pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     again = run(tmp_path, "simulate", "Reboot", *AT)
     assert again.returncode == 0, again.stdout + again.stderr
     assert not (tmp_path / "flag").exists()
@@ -201,7 +206,7 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
         assert json.loads(run(tmp_path, "status", "--json", *AT).stdout)["machine"] == "here"
         assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "no time for a rehearsal"
         agent.send_signal(signal.SIGTERM)
-        _, said = agent.communicate(timeout=10)
+        _, said = agent.communicate(timeout=PATIENCE_S)
         assert agent.returncode == 0
         assert all(json.loads(line)["level"] for line in said.splitlines())
     gone = run(tmp_path, "status", *AT)
@@ -216,16 +221,24 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
 
 def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
     """A metrics file in a folder that is not there: the agent goes on with its work."""
-    with http_endpoint(lambda handler, _: say(handler, 200, document())) as url:
-        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\nmetrics_file = "/nowhere/x.prom"\n')
+    not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
+    documents = [document()]
+    with http_endpoint(lambda handler, _: say(handler, 200, documents[-1])) as url:
+        at = f'endpoint = "{url}"\nname = "here"\napprove = "never"\nmetrics_file = "/nowhere/x.prom"\n'
+        configure(tmp_path, at + STEPS)
         agent = subprocess.Popen(
             command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
-        until(lambda: (tmp_path / "state" / "status.json").exists())
-        time.sleep(1.2)
+        status = tmp_path / "state" / "status.json"
+        until(status.exists)
+        assert json.loads(status.read_text())["in_service"] is True
+        # Something to do: status is written anew, and metrics fail anew.
+        documents.append(document(event(NotBefore=not_before, Resources=["here"]), incarnation=2))
+        until(lambda: json.loads(status.read_text())["in_service"] is False)
+        until((tmp_path / "flag").exists)
         assert agent.poll() is None
         agent.terminate()
-        _, said = agent.communicate(timeout=10)
+        _, said = agent.communicate(timeout=PATIENCE_S)
     assert said.count("status or metrics cannot be written") == 1
 
 
@@ -248,7 +261,7 @@ def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
         while "not really" not in said:
             said += agent.stderr.readline()
         agent.terminate()
-        agent.communicate(timeout=10)
+        agent.communicate(timeout=PATIENCE_S)
     assert "a dry run" in said
     assert "dry run: not really" in said
     assert posts == []

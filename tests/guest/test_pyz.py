@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from scripts.build_agent import build
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 OLDEST = (3, 9)
 
@@ -60,7 +62,7 @@ def test_the_single_file_works(pyz: Path, version: str, tmp_path: Path) -> None:
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [PYTHONS[version], "-I", str(pyz), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=PATIENCE_S)
 
     assert run("--version").stdout.startswith("forewarn-agent ")
     assert run("init", "made.toml").returncode == 0
@@ -84,7 +86,7 @@ def test_the_single_file_works(pyz: Path, version: str, tmp_path: Path) -> None:
     assert "watching http://127.0.0.1:9" in watching.stderr.readline()
     assert "no connection to http://127.0.0.1:9" in watching.stderr.readline()
     watching.terminate()
-    watching.communicate(timeout=10)
+    watching.communicate(timeout=PATIENCE_S)
     assert watching.returncode == 0
 
 

@@ -17,6 +17,7 @@ from forewarn.guest import sockets
 from forewarn.guest.errors import Unreachable
 from forewarn.guest.sockets import Deadline, ask, connect
 from forewarn.guest.transport import Transport
+from tests.support.waiting import PATIENCE_S
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -
     began_s = time.monotonic()
     with pytest.raises(socket.timeout, match="registrar could not be looked up in time"):
         connect("registrar", 80, Deadline(0.2))
-    assert time.monotonic() - began_s < 1.5
+    assert time.monotonic() - began_s < PATIENCE_S
     over.set()
 
 
@@ -132,5 +133,5 @@ def test_https_with_a_certificate_that_is_trusted_or_not(tmp_path: Path, monkeyp
         began_s = time.monotonic()
         with pytest.raises(Unreachable):
             status(f"https://localhost:{port}", 0.3)
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < PATIENCE_S
         over.set()

@@ -12,16 +12,23 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.steps import Run, alive, await_orphan, children, start_ticks
+from forewarn.guest.steps import GRACE_S, Run, alive, await_orphan, children, start_ticks
 from forewarn.service.settings import load
-from tests.guest.talking import E1, event
-from tests.support.waiting import until
+from tests.guest.talking import E1, StepTime, event
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 
 
-def run_of(share_s: float = 10.0, **more: object) -> Run:
-    return Run(step="one", phase="prepare", event=event(), share_s=share_s, time=Time(), **more)  # type: ignore[arg-type]
+def run_of(share_s: float = 10.0, *, clock: Time | None = None, **more: object) -> Run:
+    """A turn whose time passes only while it pauses; what hangs needs a clock that passes meanwhile."""
+    made = clock or StepTime()
+    return Run(step="one", phase="prepare", event=event(), share_s=share_s, time=made, **more)  # type: ignore[arg-type]
+
+
+def over_once(begun: Path, clock: StepTime) -> Run:
+    """A turn whose time is over as soon as the program is seen to have begun, and not before."""
+    return run_of(clock=clock, glance=lambda: clock.move(10) if begun.exists() else None)
 
 
 def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> None:
@@ -33,7 +40,7 @@ def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> N
     assert variables["FOREWARN_EVENT_TYPE"] == "Reboot"
     assert variables["FOREWARN_RESOURCES"] == "web-0"
     assert variables["FOREWARN_PHASE"] == "prepare"
-    assert int(variables["FOREWARN_TIME_LEFT_S"]) in (9, 10)
+    assert variables["FOREWARN_TIME_LEFT_S"] == "10"
 
 
 def test_a_step_may_call_forewarn_itself() -> None:
@@ -68,9 +75,9 @@ def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
     large = Run(step="one", phase="prepare", event=event(Resources=names), share_s=0.5, time=Time())
     began_s = time.monotonic()
     with pytest.raises(OutOfTime):
-        large.command(["sleep", "30"])
-    assert time.monotonic() - began_s < 2
-    again = Run(step="one", phase="prepare", event=event(Resources=names), share_s=10, time=Time())
+        large.command(["sleep", "600"])
+    assert time.monotonic() - began_s < PATIENCE_S
+    again = Run(step="one", phase="prepare", event=event(Resources=names), share_s=10, time=StepTime())
     again.command(["/bin/sh", "-c", f'sleep 0.1; cat > {tmp_path}/stdin; echo "$FOREWARN_RESOURCES" > {tmp_path}/env'])
     assert json.loads((tmp_path / "stdin").read_text())["Resources"] == names
     shown = (tmp_path / "env").read_text().split()
@@ -80,23 +87,20 @@ def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
 
 def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     """At the end of its share: asked first, then killed, and its children too."""
-    began_s = time.monotonic()
-    shell = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; while :; do sleep 0.1; done"
+    shell = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.1; done"
     with pytest.raises(OutOfTime, match="sh did not end in time and was ended"):
-        run_of(share_s=0.5).command(["/bin/sh", "-c", shell])
-    assert time.monotonic() - began_s < 4
+        over_once(tmp_path / "pid", StepTime()).command(["/bin/sh", "-c", shell])
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 def test_what_a_program_started_has_the_same_grace(tmp_path: Path) -> None:
-    """The program ends at once, its child needs a second to put things in order: it gets it."""
-    child = f"trap 'sleep 0.8; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
-    began_s = time.monotonic()
+    """The program ends at once, its child needs a moment to put things in order: it gets it."""
+    child = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    clock = StepTime()
     with pytest.raises(OutOfTime):
-        run_of(share_s=0.7).command(["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 60', "sh", child])
-    assert (tmp_path / "up").exists()
+        over_once(tmp_path / "up", clock).command(["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 600', "sh", child])
     assert (tmp_path / "tidy").exists()
-    assert time.monotonic() - began_s < 0.7 + 2
+    assert clock.monotonic() < 10 + GRACE_S
 
 
 def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
@@ -111,11 +115,12 @@ def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
     began_s = time.monotonic()
     with pytest.raises(OutOfTime):
         run_of(
-            share_s=30,
+            share_s=600,
+            clock=Time(),
             limit_s=lambda: None if limits[0] is None else limits[0] - (time.monotonic() - looked[0]),
             glance=glance,
-        ).command(["sleep", "30"])
-    assert 1.0 < time.monotonic() - began_s < 3
+        ).command(["sleep", "600"])
+    assert 1.0 < time.monotonic() - began_s < PATIENCE_S
     assert looked
 
 
@@ -133,16 +138,24 @@ def test_a_program_may_not_go_before_its_pid_is_known(tmp_path: Path) -> None:
     assert not (tmp_path / "done").exists()
 
 
-def test_a_program_that_outlives_the_agent_is_waited_for() -> None:
+def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None:
     """And ended when the time for it is over; a process that merely has its pid is not touched."""
-    with subprocess.Popen(["sleep", "0.4"], start_new_session=True) as soon_over:
-        began_s = time.monotonic()
-        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), run_of(), Time())
-        assert time.monotonic() - began_s > 0.2
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as hanging:
+    waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    with subprocess.Popen(["/bin/sh", "-c", waits], start_new_session=True) as soon_over:
+        glances: list[None] = []
+
+        def glance() -> None:
+            glances.append(None)
+            if len(glances) == 3:
+                (tmp_path / "go").touch()
+
+        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), run_of(PATIENCE_S, glance=glance), Time())
+        assert len(glances) >= 3
+        assert soon_over.wait() == 0
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as hanging:
         with pytest.raises(OutOfTime):
             await_orphan((hanging.pid, start_ticks(hanging.pid)), run_of(share_s=0.2), Time())
-        assert hanging.wait(3) == -signal.SIGTERM
+        assert hanging.wait(PATIENCE_S) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), run_of(share_s=0.1), Time())
     await_orphan((0, 0), run_of(share_s=0.1), Time())
 
@@ -182,7 +195,8 @@ def test_the_children_of_a_process() -> None:
 
 def test_health_that_hangs_is_asked_anew(tmp_path: Path) -> None:
     """One look has `[health]`'s own time-out, not the whole of the step's time."""
-    hangs_once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; sleep 60; }}"
+    hangs_once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; sleep 600; }}"
     began_s = time.monotonic()
-    run_of(share_s=30, health=["/bin/sh", "-c", hangs_once], health_timeout_s=0.3).until_healthy()
-    assert time.monotonic() - began_s < 20
+    health = ["/bin/sh", "-c", hangs_once]
+    run_of(share_s=600, clock=Time(), health=health, health_timeout_s=1.0).until_healthy()
+    assert time.monotonic() - began_s < PATIENCE_S

@@ -13,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service, _keep_operator_token, running
+from forewarn.app.operator_token import keep_operator_token
+from forewarn.app.server import running
+from forewarn.app.service import Service
+from forewarn.core.change import Change
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
-from forewarn.core.model import Change, Scope
-from forewarn.endpoint.listener import reachable
+from forewarn.core.model import Scope
+from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import digest
 from forewarn.service.settings import load
 from forewarn.store import ScopeQuery
 from forewarn.store.memory import MemoryStore
-from tests.app.test_serve import run, serving
 from tests.support.running_service import RunningService, running_service
+from tests.support.serve_process import run, serving
 from tests.support.waiting import PATIENCE_S
 
 IN_MEMORY = ["--store", "memory:", "--guest", "127.0.0.1:0"]
@@ -58,11 +61,11 @@ def test_with_a_certificate_it_answers_over_tls_only(tmp_path: Path, pair: tuple
             ("/v1/scopes", {"Authorization": f"Bearer {token}"}, 200),
             ("/v1/scopes", {}, 401),
         ):
-            secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trust)
+            secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=trust)
             secure.request("GET", path, headers=headers)
             assert secure.getresponse().status == expected
             secure.close()
-        clear = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        clear = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         clear.request("GET", "/healthz")
         with pytest.raises((http.client.HTTPException, OSError)):
             clear.getresponse()
@@ -76,7 +79,7 @@ def test_with_a_certificate_it_answers_over_tls_only(tmp_path: Path, pair: tuple
         ("tls_cert", None, "cert.pem cannot be read: No such file"),
         ("tls_key", None, "key.pem cannot be read: No such file"),
         ("tls_cert", "nonsense", "cert.pem holds no certificate"),
-        ("tls_key", "nonsense", "key.pem is no key without a password for"),
+        ("tls_key", "nonsense", "key.pem is not the key of"),
     ],
 )
 def test_a_certificate_that_does_not_work_is_refused(
@@ -105,7 +108,7 @@ def test_a_key_with_a_password_is_refused(tmp_path: Path, pair: tuple[Path, Path
     subprocess.run(command, check=True, capture_output=True)
     result = run("serve", *IN_MEMORY, "--tls-cert", str(pair[0]), "--tls-key", str(locked), "--operator", "127.0.0.1:0")
     assert result.returncode == 2
-    assert f"tls_key: {locked} is no key without a password" in result.stderr
+    assert f"tls_key: {locked} is not the key of" in result.stderr
 
 
 # -- addresses of callers
@@ -173,17 +176,18 @@ def test_it_ends_in_time_with_streams_and_requests_open(tmp_path: Path) -> None:
         token = (tmp_path / "operator.token").read_text().strip()
         head = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
         for _ in range(3):
-            stream = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            stream = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
             stream.sendall(f"GET /v1/stream {head}".encode())
             assert b"200 OK" in stream.recv(65_536)
         begun = threading.Event()
         busy = [threading.Thread(target=_request_repeatedly, args=(port, head, begun), daemon=True) for _ in range(8)]
         for each in busy:
             each.start()
-        assert begun.wait(5)
+        assert begun.wait(PATIENCE_S)
         code, seconds = service.stop()
         for each in busy:
-            each.join(10)
+            each.join(PATIENCE_S)
+            assert not each.is_alive()
     assert code == 0
     assert seconds < 5
 
@@ -192,7 +196,7 @@ def _request_repeatedly(port: int, head: str, begun: threading.Event) -> None:
     """Send requests until the service is gone."""
     try:
         while True:
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
                 connection.sendall(f"GET /v1/scopes {head}".encode())
                 if connection.recv(65_536):
                     begun.set()
@@ -254,10 +258,10 @@ def test_a_token_that_was_not_saved_is_replaced(tmp_path: Path) -> None:
     path, store = tmp_path / "operator.token", FullStore()
     service = Service(load({"store": "memory:", "state_dir": str(tmp_path)}, {}), store=store)
     with pytest.raises(StoreUnavailable):
-        _keep_operator_token(service, path)
+        keep_operator_token(service, path)
     unknown = path.read_text()
     store.full = False
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     assert path.read_text() != unknown
     assert [token.digest for token in store.tokens()] == [digest(path.read_text().strip())]
     service.close()
@@ -268,12 +272,12 @@ def test_a_token_that_others_can_read_is_closed(
 ) -> None:
     """Mode 0600 again, and a warning; the token stays."""
     path = tmp_path / "operator.token"
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     before = path.read_text()
     path.chmod(0o644)
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     assert (stat.S_IMODE(path.stat().st_mode), path.read_text()) == (0o600, before)
-    assert "could be read by others (mode 0644)" in caplog.text
+    assert "(mode 0644); its mode is 0600 now" in caplog.text
     assert before.strip() not in caplog.text
 
 
@@ -282,7 +286,7 @@ def test_a_link_in_the_way_of_the_token_is_not_followed(tmp_path: Path, service:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / f"operator.token.{os.getpid()}").symlink_to(victim)
-    _keep_operator_token(service, tmp_path / "operator.token")
+    keep_operator_token(service, tmp_path / "operator.token")
     assert victim.read_text() == "mine"
     assert not (tmp_path / "operator.token").is_symlink()
 
@@ -290,7 +294,7 @@ def test_a_link_in_the_way_of_the_token_is_not_followed(tmp_path: Path, service:
 def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> None:
     """Mode 0600 for a new file and for the files that SQLite puts beside it."""
     service.store.hold()
-    _keep_operator_token(service, tmp_path / "operator.token")
+    keep_operator_token(service, tmp_path / "operator.token")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("f.db*")}
     assert {"f.db", "f.db-wal", "f.db-shm"} <= modes.keys()
     assert set(modes.values()) == {0o600}
@@ -298,7 +302,7 @@ def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> No
 
 def test_the_published_address_can_be_connected_to() -> None:
     """A wildcard is an address to listen on, not to connect to."""
-    assert [reachable(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
+    assert [host_in_url(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
         "127.0.0.1", "[::1]", "[::1]", "localhost", "10.0.0.1",
     ]  # fmt: skip
 
@@ -322,7 +326,7 @@ def test_stopping_removes_its_own_address_only(tmp_path: Path) -> None:
     [
         (["--operator", "ops.example.com:8170"], {}, "--operator: 'ops.example.com:8170' begins with a name"),
         ([], {"FOREWARN_TOKEN": "short"}, "FOREWARN_TOKEN: the token is shorter than 16 characters"),
-        ([], {"FOREWARN_TOKEN_FREE": "true"}, "token_free: `serve` always asks for tokens"),
+        ([], {"FOREWARN_TOKEN_FREE": "true"}, "token_free: `serve` always requires tokens"),
         ([], {"FOREWARN_DEMO": "true"}, "demo: this is for `forewarn demo` alone"),
     ],
 )

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Snapshot, Status
+from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Status
 from forewarn.store import AuditQuery, EventQuery, Focus, Seen, Sighting, Store
 from tests.store.things import (
     START,

@@ -4,7 +4,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
 from tests.store.things import change, entry, event, one_maintenance, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.waiting import until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
 DONE, FAILED, USAGE = 0, 1, 2
@@ -334,11 +334,7 @@ def written(path: Path, acknowledged: Path) -> Iterator[None]:
     acknowledged.touch()
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(acknowledged)]) as process:
         try:
-            deadline_s = time.monotonic() + 20
-            while acknowledged.stat().st_size < 5:
-                assert process.poll() is None
-                assert time.monotonic() < deadline_s
-                time.sleep(0.005)
+            until(lambda: process.poll() is not None or acknowledged.stat().st_size >= 5)
             yield
             assert process.poll() is None, "the writer wrote to the end"
         finally:

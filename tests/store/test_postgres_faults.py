@@ -12,10 +12,10 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from forewarn.app.server import open_store
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.service.settings import holds_password, load
 from forewarn.store import AuditQuery, Focus
+from forewarn.store.opening import open_store
 from forewarn.store.postgres import dsn, pool, schema
 from forewarn.store.postgres import store as postgres_store
 from forewarn.store.postgres.dsn import READ, WRITE, Dsn
@@ -28,6 +28,7 @@ from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
 LATE_S = 0.3
+LONG_S = 60
 
 
 @pytest.fixture
@@ -48,10 +49,29 @@ def raw(address: str, statement: str) -> None:
 
 
 def within(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
-    """What takes seconds takes less."""
+    """Replace time limits: what takes seconds takes less, or may take as long as the machine needs."""
     for name, seconds in limits.items():
         for module in (dsn, pool):
             monkeypatch.setattr(module, name, seconds)
+
+
+def whatever_the_machine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lift the limits on how long a statement may wait in the server: the test itself ends the wait."""
+    within(monkeypatch, STATEMENT_WITHIN_S=LONG_S, LOCK_WITHIN_S=LONG_S)
+    monkeypatch.setattr(pool, "PATIENCE_S", LONG_S)
+
+
+def take_new_limits(store: PostgresStore, address: str) -> None:
+    """Let the store connect with the limits that hold now. It was opened with the usual ones."""
+    store._pool.dsn = Dsn(address)
+    store._pool.close_idle()
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[str], list[tuple[object, ...]]]]:
+    """Ask the server again and again on one connection."""
+    with psycopg.connect(SHARED.server.address("postgres"), autocommit=True) as connection:
+        yield lambda question: connection.execute(question.encode()).fetchall()
 
 
 @contextmanager
@@ -65,29 +85,34 @@ def nobody_commits(address: str) -> Iterator[Callable[[], None]]:
 # -- what comes too late
 
 
-def test_events_decided_too_long_ago_are_decided_again(store: PostgresStore) -> None:
+def test_events_decided_too_long_ago_are_decided_again(address: str, store: PostgresStore) -> None:
     """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
     now = store.now()
-    old, recent = now - timedelta(seconds=postgres_store.DECIDED_WITHIN_S + 1), now - timedelta(seconds=0.5)
+    old = now - timedelta(seconds=postgres_store.DECIDED_WITHIN_S + 1)
     store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
     made = change(old, maintenances=[maintenance("M1")], events=[event("E1", "M1")], audit=[entry()])
     with pytest.raises(Conflict, match="decided too long ago"):
         store.apply(made)
     assert store.maintenance("M1") is None
     assert store.audit(AuditQuery()) == []
-    store.apply(replace(made, at=recent))
+    with closing(PostgresStore(address, decided_within_s=3_600)) as patient:
+        with pytest.raises(Conflict, match="decided too long ago"):
+            patient.apply(replace(made, at=now - timedelta(hours=2)))
+        patient.apply(made)
     store.apply(change(old, approvals=[approval()]))  # nobody's notice depends on when
 
 
-def test_waiting_for_others_counts_as_well(address: str) -> None:
+def test_waiting_for_others_counts_as_well(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that was in time when it began, and had to wait until it was not, is not saved late."""
+    whatever_the_machine_needs(monkeypatch)
     made = change(maintenances=[maintenance("M1")], events=[event("E1", "M1")])
     with closing(PostgresStore(address, decided_within_s=LATE_S)) as store, nobody_commits(address) as done:
         decided = store.now()
 
         def let_commit_when_late() -> None:
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            until(lambda: SHARED.server.execute(waiting) == [(1,)])
+            with watching() as ask:
+                until(lambda: ask(waiting) == [(1,)])
             until(lambda: store.now() > decided + timedelta(seconds=LATE_S + 0.1))
             done()
 
@@ -124,6 +149,7 @@ def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scope is locked by a change that hangs: to decide again would not help, and nobody changed anything."""
+    whatever_the_machine_needs(monkeypatch)
     within(monkeypatch, LOCK_WITHIN_S=0.2)
     server, waiting = SHARED.server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     hanging, store = PostgresStore(address), PostgresStore(address)
@@ -160,9 +186,11 @@ def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.
 
 def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements travel together, and the server would wait for the next for ever: whoever needs the lock ends the silence."""
-    within(monkeypatch, LOCK_WITHIN_S=0.2)
-    within(monkeypatch, SILENT_WITHIN_S=0.3)
     stopped, store = PostgresStore(address), PostgresStore(address)
+    whatever_the_machine_needs(monkeypatch)
+    within(monkeypatch, LOCK_WITHIN_S=0.2, SILENT_WITHIN_S=0.3)
+    for each in (stopped, store):
+        take_new_limits(each, address)
 
     def stop_in_a_change() -> None:
         with stopped._pool.pipeline(WRITE) as (connection, _):
@@ -170,6 +198,7 @@ def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch
             time.sleep(0.3)
             with pytest.raises(StoreUnavailable, match="does not commit"):
                 store.apply(change(audit=[entry()]))
+            until_ended(connection.info.backend_pid)
             store.apply(change(audit=[entry()]))
 
     with pytest.raises(StoreUnavailable):
@@ -179,15 +208,22 @@ def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch
     store.close()
 
 
+def until_ended(pid: int) -> None:
+    """Wait until the server has ended a session, and let go of its locks."""
+    with watching() as ask:
+        until(lambda: ask(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == [(0,)])
+
+
 def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked in a change and answered leaves the server with its limit on silence."""
-    within(monkeypatch, SILENT_WITHIN_S=0.2)
     store = PostgresStore(address)
+    within(monkeypatch, SILENT_WITHIN_S=0.2)
+    take_new_limits(store, address)
 
     def be_slow() -> None:
         with store._writing() as writer:
             assert list(writer.ask("lock_maintenances", ids=["M1"])) == []
-            time.sleep(0.6)
+            until_ended(writer._connection.info.backend_pid)
             writer.one("forget_leases")
 
     with pytest.raises(StoreUnavailable):
@@ -197,9 +233,10 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monke
 
 def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes something of a million machines is silent for long, and nobody waits for him."""
-    within(monkeypatch, SILENT_WITHIN_S=0.2)
     with closing(PostgresStore(address)) as store:
         store.apply(change(scopes=[scope()], machines=[machine("web-0"), machine("web-1")]))
+        within(monkeypatch, SILENT_WITHIN_S=0.2)
+        take_new_limits(store, address)
         names = []
         for known in store.known():
             time.sleep(0.3)
@@ -309,17 +346,21 @@ def test_when_another_server_is_agreed_on_no_idle_connection_is_kept(store: Post
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'forewarn'"
 
 
-def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: PostgresStore) -> None:
+def test_agreeing_on_a_server_locks_scopes_as_changes_do(
+    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By name, wherever they lie on disk: it waits for a change that has the first, and has no other of that change's yet."""
+    whatever_the_machine_needs(monkeypatch)
+    take_new_limits(store, address)
     store.apply(change(scopes=[scope("b")]))
     store.apply(change(scopes=[scope("a")]))
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
     adopted: list[bool] = []
-    with psycopg.connect(address) as other:
+    with watching() as ask, psycopg.connect(address) as other:
         other.execute("SELECT FROM forewarn.scopes WHERE name = 'a' FOR NO KEY UPDATE")
         thread = threading.Thread(target=lambda: adopted.append(store.adopt()))
         thread.start()
-        until(lambda: SHARED.server.execute(WAITING) == [(1,)])
+        until(lambda: ask(WAITING) == [(1,)])
         other.execute("SELECT FROM forewarn.scopes WHERE name = 'b' FOR NO KEY UPDATE NOWAIT")
     thread.join()
     assert adopted == [True]
@@ -329,14 +370,16 @@ def test_forgetting_changes_waits_for_agreeing_on_a_server(
     address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
+    whatever_the_machine_needs(monkeypatch)
+    take_new_limits(store, address)
     monkeypatch.setattr(postgres_store, "CHANGES_KEPT_S", 0)
     store.apply(change(scopes=[scope()]))
     forgotten: list[int] = []
-    with psycopg.connect(address) as other:
+    with watching() as ask, psycopg.connect(address) as other:
         other.execute("SELECT FROM forewarn.cluster FOR UPDATE")
         thread = threading.Thread(target=lambda: forgotten.append(store.forget_changes(10)))
         thread.start()
-        until(lambda: SHARED.server.execute(WAITING) == [(1,)])
+        until(lambda: ask(WAITING) == [(1,)])
         other.execute("SELECT FROM forewarn.changes FOR UPDATE NOWAIT")
     thread.join()
     assert forgotten == [1]
@@ -442,7 +485,8 @@ def test_a_password_on_the_command_line_is_warned_of() -> None:
 
 def test_the_number_of_connections_is_a_setting(address: str) -> None:
     """As many as the database can give to every node."""
-    store = open_store(load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"}))
+    settings = load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"})
+    store = open_store(settings.store_url, connections=settings.store_connections)
     assert isinstance(store, PostgresStore)
     assert store.connections().most == 3
     store.close()

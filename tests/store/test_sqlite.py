@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, StoreInUse, StoreUnavailable
-from forewarn.core.model import Change
 from forewarn.store import AuditQuery, EventQuery, Focus
 from forewarn.store.sql.rows import time_text
 from forewarn.store.sqlite import file

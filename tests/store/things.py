@@ -9,13 +9,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from forewarn.core.change import Change
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     ENDED,
-    MINIMUM_NOTICE_S,
     Approval,
     ApprovalMode,
     AuditEntry,
-    Change,
     Event,
     EventType,
     Machine,
@@ -161,7 +161,7 @@ counts = st.integers(0, 10_000)
 addresses = st.lists(st.ip_addresses().map(str), max_size=4, unique=True).map(tuple)
 notices = st.dictionaries(
     st.sampled_from([t for t in EventType if t is not EventType.TERMINATE]), st.integers(900, 2_592_000)
-).map(lambda found: {key: max(seconds, MINIMUM_NOTICE_S[key]) for key, seconds in found.items()})
+).map(lambda found: {key: max(seconds, EVENT_TYPES[key].minimum_notice_s) for key, seconds in found.items()})
 names = st.text(string.ascii_letters + string.digits + "._-", max_size=20)
 
 
@@ -219,7 +219,7 @@ def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
         cancelled=draw(st.booleans()),
         status=status,
         wake_at=None if over else draw(maybe_moments),
-        told=draw(maybe_moments),
+        observed_published_at=draw(maybe_moments),
         ended=draw(moments) if over else None,
     )
 

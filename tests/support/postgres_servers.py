@@ -16,8 +16,9 @@ import psycopg
 
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
+from tests.support.waiting import PATIENCE_S
 
-START_WITHIN_S = 30.0
+START_WITHIN_S = PATIENCE_S
 # For a store whose changes bear the times of a test instead of the database's.
 ANY_TIME_S = 1e9
 FAST = {

@@ -10,12 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from forewarn.app.server import GuestSide, Service, running
+from forewarn.app.guest_server import GuestServer
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import Store
+from tests.support.waiting import PATIENCE_S
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
@@ -68,7 +71,7 @@ class Reply:
 class RunningService:
     """A service that runs in this process. Requests carry the operator's token unless another is given."""
 
-    def __init__(self, service: Service, guests: GuestSide, url: str, clock: ManualClock) -> None:
+    def __init__(self, service: Service, guests: GuestServer, url: str, clock: ManualClock) -> None:
         self.service = service
         self.control = service.control
         self.guests = guests
@@ -96,7 +99,7 @@ class RunningService:
         else:
             data = json.dumps(body).encode() if body is not None else None
         address = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, data, {**sent, **(headers or {})})
             response = connection.getresponse()

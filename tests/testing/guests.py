@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.waiting import PATIENCE_S
+
 DOCUMENT = "/metadata/scheduledevents?api-version=2020-07-01"
 METADATA = {"Metadata": "true"}
-TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def ask(
     *,
     source: str = "127.0.0.1",
     headers: dict[str, str] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = PATIENCE_S,
 ) -> Reply:
     """One request on a connection of its own."""
     place = urlsplit(url)
@@ -59,7 +60,7 @@ def approve(url: str, *event_ids: str, source: str = "127.0.0.1") -> Reply:
 def raw(url: str, data: bytes) -> bytes:
     """Exactly these bytes, and all that comes back until the end."""
     place = urlsplit(url)
-    with socket.create_connection((str(place.hostname), place.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((str(place.hostname), place.port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         received = b""
         while piece := connection.recv(65_536):

@@ -1,7 +1,6 @@
 """The emulator's control API: what a test in any language needs, over HTTP alone."""
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from forewarn.operator.api.calls import CALLS
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.emulator_api import MAX_WAITING
 from forewarn.testing.request_log import MAX_REQUESTS
+from tests.support.waiting import PATIENCE_S, until
 from tests.testing.guests import Reply, approve, ask
 
 
@@ -186,12 +186,10 @@ def test_many_who_wait_leave_room_for_others(emulator: Emulator) -> None:
     for thread in waiting[:30]:
         thread.join(0.01)
     assert call(emulator, "POST", "/v1/clock/advance", {"seconds": 60}).status == 200
-    deadline_s = time.monotonic() + 30
-    while len(replies) < 30 and time.monotonic() < deadline_s:
-        waiting[0].join(0.01)
+    until(lambda: len(replies) >= 30)
     assert [reply.status for reply in replies] == [409] * 30
     assert f"{MAX_WAITING} expectations are waited for already" in replies[0].json["error"]["message"]
     ask(emulator.endpoint)
     for thread in waiting:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert [reply.json["passed"] for reply in replies[30:]] == [True] * MAX_WAITING

@@ -11,6 +11,7 @@ from forewarn.guest import Client
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
+from tests.support.waiting import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 PAGE = "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("emulator*.md")))
@@ -53,13 +54,13 @@ def test_the_example_in_a_shell_runs() -> None:
             env={**os.environ, **emulator.environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("true") >= 3
         assert [r.status for r in emulator.requests(method="POST")] == [200]
-        guest.join(10)
+        guest.join(PATIENCE_S)
 
 
 def approve_the_first(endpoint: str) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.cli.app import run
+from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import ask
 
-WITHIN_S = 30
 JSON = {"Content-Type": "application/json"}
 FLEET = """
 [[scopes]]
@@ -45,7 +45,7 @@ def emulating(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str
         yield process, lines
     finally:
         process.kill()
-        process.communicate(timeout=WITHIN_S)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def urls(lines: list[str]) -> tuple[str, str]:
@@ -63,13 +63,13 @@ def test_the_lines_to_paste_work(tmp_path: Path) -> None:
         script = "\n".join(["set -e", ours, *lines[1:], lines[3]])
         environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
         done = subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, timeout=WITHIN_S, env=environment, check=False
+            ["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False
         )
         assert done.returncode == 0, done.stderr
         assert '{"DocumentIncarnation":1,"Events":[]}' in done.stdout
         assert '"EventType":"Reboot","ResourceType":"VirtualMachine","Resources":["vm-0"]' in done.stdout
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN_S) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_options_reach_the_emulator(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_fleet_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--machines", "2", "--fleet", "x.toml"), "--machines: a fleet file says which machines there are"),
+        (("--machines", "2", "--fleet", "x.toml"), "--machines: the machines are those of the fleet file"),
         (("--fleet", "no-such.toml"), "no-such.toml: cannot be read"),
         (("--faults", "no-such.toml"), "no-such.toml: cannot be read"),
         (("--scenario", "no-such"), "there is no scenario 'no-such'"),
@@ -132,7 +132,7 @@ def test_an_occupied_port_is_said() -> None:
     with emulating() as (_, lines):
         port = urls(lines)[0].rpartition(":")[2]
         again = command("emulate", "--port", port)
-        done = subprocess.run(again, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        done = subprocess.run(again, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 2
         assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
 
@@ -140,7 +140,9 @@ def test_an_occupied_port_is_said() -> None:
 def test_it_starts_without_what_it_does_not_need() -> None:
     """What only the command line, the portal's tables, pytest or a faster loop need is not imported with it."""
     program = "import sys, forewarn.testing.emulator; print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert "forewarn.app.server" in done.stdout.split()
     assert not {"uvloop", "rich", "typer", "pytest"} & set(done.stdout.split())
 
@@ -179,7 +181,7 @@ def test_the_address_that_clients_have_built_in() -> None:
     script += f" {asked}; kill 0;; esac; done"
     done = subprocess.run(
         ["unshare", "--net", "setsid", "--wait", "bash", "-c", script],
-        capture_output=True, text=True, timeout=WITHIN_S, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert '{"DocumentIncarnation":1,"Events":[]}' in done.stdout, done.stderr
 
@@ -211,4 +213,4 @@ def test_a_scenario_goes_on_when_nobody_reads() -> None:
         ended = ask(operator, path="/v1/events?status=Completed").json["items"]
         assert [event["type"] for event in ended] == ["Reboot"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN_S) == 0
+        assert process.wait(PATIENCE_S) == 0

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.server import Service, running
+from forewarn.app.server import running
+from forewarn.app.service import Service
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.testing.default_machines import fleet_of
 from forewarn.testing.emulator import OPERATOR, START, Emulator
 from forewarn.testing.request_log import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
+from tests.support.waiting import PATIENCE_S, until
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
 
 FLEET = """
@@ -240,12 +242,7 @@ def test_a_clock_that_runs(emulator: Emulator) -> None:
         event = fast.schedule("Freeze", "vm-0")
         ask(fast.endpoint)
         fast.advance(minutes=14)
-        deadline = threading.Event()
-        for _ in range(1_000):
-            if ask(fast.endpoint, headers=METADATA).status == 200 and fast.status(event) != "Scheduled":
-                break
-            deadline.wait(0.05)
-        assert fast.status(event) != "Scheduled"
+        until(lambda: ask(fast.endpoint, headers=METADATA).status == 200 and fast.status(event) != "Scheduled")
     with Emulator(clock="system") as real, pytest.raises(Refused, match="cannot be moved"):
         real.advance(1)
 
@@ -340,13 +337,13 @@ def test_an_emulator_ends_whatever_its_guests_do() -> None:
         ]
         for number, guest in enumerate(guests, 1):
             guest.start()
-            assert emulator.log.wait(lambda requests, n=number: len(requests) >= n or None, 10)  # type: ignore[misc]
+            assert emulator.log.wait(lambda requests, n=number: len(requests) >= n or None, PATIENCE_S)  # type: ignore[misc]
     assert_ended(set(threading.enumerate()) - before)
 
 
 def assert_ended(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), thread
 
 
@@ -426,15 +423,17 @@ def test_a_long_poll_shows_while_it_waits(emulator: Emulator) -> None:
     """It is in the log from its beginning, without a status until it is answered."""
     replies = []
     headers = {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=30"}
-    guest = threading.Thread(target=lambda: replies.append(ask(emulator.endpoint, headers=headers, timeout_s=30)))
+    guest = threading.Thread(
+        target=lambda: replies.append(ask(emulator.endpoint, headers=headers, timeout_s=PATIENCE_S))
+    )
     guest.start()
-    asked = emulator.log.wait(lambda requests: requests[0] if requests else None, 10)
+    asked = emulator.log.wait(lambda requests: requests[0] if requests else None, PATIENCE_S)
     assert asked is not None
     assert asked.status is None
     assert "no answer yet" in str(asked)
     event = emulator.schedule("Reboot", "vm-0")
     assert emulator.wait_seen(event).number == 1
-    guest.join(10)
+    guest.join(PATIENCE_S)
     assert replies[0].events == {event.id: "Scheduled"}
 
 

@@ -11,6 +11,7 @@ from forewarn.core.errors import NotFound
 from forewarn.testing.emulator import START, Emulator
 from forewarn.testing.expectations import ExpectationFailed, Expectations
 from forewarn.testing.request_log import MAX_REQUESTS, WAITED_S, RequestLog
+from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import METADATA, approve, ask
 
 WAITING = {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=30"}
@@ -208,7 +209,7 @@ def test_causes_stand_before_effects(emulator: Emulator) -> None:
     emulator.log.wait(lambda _: None, 2 * WAITED_S)  # nothing comes: so long that it is shown
     emulator.advance(60)
     event = emulator.schedule("Reboot", "vm-0")
-    guest.join(30)
+    guest.join(PATIENCE_S)
     approve(emulator.endpoint, event.id)
     assert emulator.status(event) == "Started"
     lines = emulator.timeline().splitlines()

@@ -15,7 +15,8 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.testing.emulator import START, Emulator
 from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
-from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
+from tests.support.waiting import PATIENCE_S
+from tests.testing.guests import DOCUMENT, approve, ask, raw
 
 EXAMPLE = """
 [[faults]]
@@ -297,10 +298,10 @@ def test_a_slow_answer() -> None:
     with emulated({"fault": "slow", "delay": "300ms", "requests": 1}) as emulator:
         request = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n" % DOCUMENT.encode()
         host, _, port = emulator.endpoint.rpartition("/")[2].partition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as guest:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as guest:
             began_s = time.monotonic()
             guest.sendall(request + b"\r\n")
-            assert emulator.log.wait(lambda requests: requests or None, 10)
+            assert emulator.log.wait(lambda requests: requests or None, PATIENCE_S)
             guest.sendall(request + b"Connection: close\r\n\r\n")
             assert ask(emulator.endpoint).status == 200
             received = b""
@@ -318,7 +319,7 @@ def test_a_slow_answer_nobody_waits_for() -> None:
     with emulated({"fault": "slow", "delay": "60s"}) as emulator:
         with pytest.raises(TimeoutError):
             ask(emulator.endpoint, timeout_s=0.05)
-        left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), 10)
+        left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), PATIENCE_S)
         assert left is not None
         assert (left.status, left.answered_s, left.fault) == (None, None, "slow")
 
@@ -327,16 +328,17 @@ def test_a_stalled_answer() -> None:
     """It never comes, though the request was done; that the guest gave up is written down."""
     with emulated({"fault": "stall", "requests": 1, "method": "POST"}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
-        with pytest.raises(TimeoutError):
-            ask(
-                emulator.endpoint,
-                "POST",
-                body={"StartRequests": [{"EventId": event.id}]},
-                headers=METADATA,
-                timeout_s=0.2,
-            )
-        assert emulator.status(event) == "Started"
-        left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), 10)
+        host, _, port = emulator.endpoint.rpartition("/")[2].partition(":")
+        body = json.dumps({"StartRequests": [{"EventId": event.id}]})
+        head = f"POST {DOCUMENT} HTTP/1.1\r\nHost: {host}\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as guest:
+            guest.sendall((head + body).encode())
+            assert emulator.log.wait(lambda requests: next((r for r in requests if r.fault), None), PATIENCE_S)
+            assert emulator.status(event) == "Started"
+            guest.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                guest.recv(1)
+        left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), PATIENCE_S)
         assert left is not None
         assert (left.status, left.fault) == (None, "stall")
         assert "-> no answer [stall]" in str(left)
@@ -382,7 +384,7 @@ def test_many_guests_with_dice(tmp_path: Path) -> None:
             for guest in guests:
                 guest.start()
             for guest in guests:
-                guest.join(30)
+                guest.join(PATIENCE_S)
             machines = sorted({r.machine for r in emulator.requests()})
             return {name: [str(r.status) for r in emulator.requests(machine=name)] for name in machines}
 

@@ -22,14 +22,16 @@ from forewarn.core.errors import Invalid, InvalidSettings, Refused
 from forewarn.guest import Client
 from forewarn.testing import recording_file
 from forewarn.testing.emulator import Emulator
+from forewarn.testing.faults import Fault
 from forewarn.testing.recorder import Recorder
 from forewarn.testing.recording_file import Line, read_recording
 from forewarn.testing.scenarios import scenario
 from forewarn.testing.scenarios.player import emulator_for, play_on
 from forewarn.testing.scrubber import Scrubber
+from tests.addresses import own_loopback_address
+from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask
 
-WITHIN_S = 30
 EVENT = "AAAAAAAA-0000-4000-8000-000000000001"
 HEAD = {"forewarn_recording": 1, "api_version": "2020-07-01"}
 GONE = {"at_s": 60, "status": 410, "headers": {"Retry-After": "7"}, "body": '{"error":"gone"}'}
@@ -42,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "recorder":
-            thread.join(WITHIN_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
 
@@ -72,7 +74,7 @@ def recording(endpoint: str, file: io.BytesIO | Any, **options: Any) -> Iterator
     recorder = Recorder(endpoint, file, said=lines.put, over=lambda why: pytest.fail(why), **options)
     recorder.start()
     try:
-        yield lambda: lines.get(timeout=WITHIN_S)
+        yield lambda: lines.get(timeout=PATIENCE_S)
     finally:
         recorder.stop()
 
@@ -94,7 +96,7 @@ def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
     """Begin it; what is returned waits for its result."""
     results: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=lambda: results.put(call()), daemon=True).start()
-    return lambda: results.get(timeout=WITHIN_S)
+    return lambda: results.get(timeout=PATIENCE_S)
 
 
 def test_what_was_recorded_is_served_again(tmp_path: Path) -> None:
@@ -164,8 +166,8 @@ def test_tags_long_polls_and_checks_are_the_endpoints(tmp_path: Path) -> None:
         same = ask(endpoint, headers=tagged)
         assert (same.status, same.headers["etag"], same.raw) == (304, 'W/"one"', b"")
         asked = emulator.log.last_number
-        changed = in_thread(lambda: ask(endpoint, headers={**tagged, "Prefer": "wait=60"}, timeout_s=WITHIN_S))
-        assert emulator.log.wait(lambda requests: True if len(requests) > asked else None, WITHIN_S)
+        changed = in_thread(lambda: ask(endpoint, headers={**tagged, "Prefer": "wait=60"}, timeout_s=PATIENCE_S))
+        assert emulator.log.wait(lambda requests: True if len(requests) > asked else None, PATIENCE_S)
         emulator.advance(60)
         assert (changed().raw, changed_tag(emulator)) == (document(2, event()).encode(), '"two"')
         emulator.advance(45)
@@ -255,11 +257,11 @@ def test_failures_last_until_the_next_line(failing: dict[str, Any], meets: tuple
         ask(endpoint)
         asked, waits = emulator.log.last_number, {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=60"}
         waiting = in_thread(
-            lambda: met(endpoint, headers=waits, timeout_s=WITHIN_S if meets != ("no-answer",) else 0.5)
+            lambda: met(endpoint, headers=waits, timeout_s=PATIENCE_S if meets != ("no-answer",) else 0.5)
         )
-        assert emulator.log.wait(lambda requests: True if len(requests) > asked else None, WITHIN_S)
+        assert emulator.log.wait(lambda requests: True if len(requests) > asked else None, PATIENCE_S)
         emulator.advance(60)
-        for outcome in (waiting(), met(endpoint, timeout_s=WITHIN_S if meets != ("no-answer",) else 0.2)):
+        for outcome in (waiting(), met(endpoint, timeout_s=PATIENCE_S if meets != ("no-answer",) else 0.2)):
             assert (outcome if len(outcome) == 1 else (*outcome[:2], outcome[3])) == meets
         if failing is GONE:
             assert ask(endpoint).headers["retry-after"] == "7"
@@ -282,17 +284,27 @@ def test_on_a_fast_clock_it_goes_on_by_itself(tmp_path: Path) -> None:
 def test_failures_are_written_down_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there and no answer in time; the same failure again is no news."""
     monkeypatch.setattr("forewarn.guest.client.FIRST_ANSWER_TIMEOUT_S", 0.2)
-    faults: list[dict[str, object]] = [{"fault": "stall", "requests": "1-2"}, {"fault": "bad-json", "requests": 3}]
+
+    class Stalling(Emulator):
+        """Stalls two requests. From the second on a client waits for its answer as long as that takes."""
+
+        def _choose_fault(self, machine: str, method: str) -> Fault | None:
+            if self.log.last_number >= 2:
+                monkeypatch.setattr("forewarn.guest.client.FIRST_ANSWER_TIMEOUT_S", PATIENCE_S)
+            return Fault(kind="stall") if self.log.last_number <= 2 else super()._choose_fault(machine, method)
+
     bound = socket.socket()  # not listening: the port is ours, and nobody is there
-    bound.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{bound.getsockname()[1]}"
+    bound.bind((own_loopback_address(), 0))
+    host, port = bound.getsockname()
+    address = f"{host}:{port}"
     with recording(f"http://{address}", io.BytesIO()) as next_line:
         assert next_line().failure == "unreachable"
         bound.close()
-        with Emulator(guest=address, faults=faults):
+        with Stalling(guest=address, faults=[{"fault": "bad-json"}]) as emulator:
             assert next_line().failure == "no-answer"
             unreadable = next_line()
             assert (unreadable.status, unreadable.raw[-1:]) == (200, b",")
+            emulator.set_faults(())
             assert next_line().raw == b'{"DocumentIncarnation":1,"Events":[]}'
 
 
@@ -357,7 +369,7 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
             assert "200" in recorder.stderr.readline()
         finally:
             recorder.kill()
-            recorder.communicate(timeout=WITHIN_S)
+            recorder.communicate(timeout=PATIENCE_S)
         assert not emulator.requests(method="POST")
     whole = read_recording(path)
     assert [len(line.event_ids) for line in whole.lines] == [0, 1]
@@ -377,14 +389,14 @@ def test_it_ends_when_told_to(tmp_path: Path) -> None:
             assert recorder.stderr is not None
             recorder.stderr.readline()
             recorder.send_signal(signal.SIGTERM)
-            told = recorder.communicate(timeout=WITHIN_S)[1]
-            written, timed_told = timed.communicate(timeout=WITHIN_S)
+            told = recorder.communicate(timeout=PATIENCE_S)[1]
+            written, timed_told = timed.communicate(timeout=PATIENCE_S)
         finally:
             for each in (recorder, timed):
                 each.kill()
-                each.wait(WITHIN_S)
+                each.wait(PATIENCE_S)
         assert (recorder.returncode, timed.returncode) == (0, 0)
-    assert told == f"recorded 1 line(s) to {path}: it was told to stop\n"
+    assert told == f"recorded 1 line(s) to {path}: it was stopped\n"
     assert timed_told.endswith("to standard output: the time is up\n")
     assert all(json.loads(line).get("scrubbed", True) for line in written.splitlines())
     assert len(read_recording(path).lines) == 1
@@ -398,7 +410,7 @@ def test_the_command_replays(tmp_path: Path) -> None:
         assert emulating.stdout is not None
         ready, _, _, curl, replays = (emulating.stdout.readline() for _ in range(5))
         endpoint, operator = (part.partition("=")[2] for part in ready.split()[1:])
-        assert replays == f"# replays {path} for emulated/vm-0; it begins when a machine first asks\n"
+        assert replays == f"# replays {path} for emulated/vm-0, beginning with the first poll\n"
         assert ask(endpoint, path=curl.split("'")[1].removeprefix(endpoint)).raw == document(1).encode()
         assert emulating.stdout.readline().startswith("+0s")
         moved = ask(
@@ -409,7 +421,7 @@ def test_the_command_replays(tmp_path: Path) -> None:
         assert "ends here" in emulating.stdout.readline()
     finally:
         emulating.kill()
-        emulating.communicate(timeout=WITHIN_S)
+        emulating.communicate(timeout=PATIENCE_S)
 
 
 LINE = '{"at_s":1,"status":200,"body":"{}"}\n'
@@ -484,7 +496,7 @@ def test_a_recording_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file = io.BytesIO()
     with Emulator(seed=1, faults=[{"fault": "status", "status": 503, "requests": "2-"}]) as emulator:
         Recorder(emulator.endpoint, file, over=over.put).start()
-        assert over.get(timeout=WITHIN_S) == ""
+        assert over.get(timeout=PATIENCE_S) == ""
     assert len(file.getvalue().splitlines()) == 2
 
 
@@ -499,7 +511,7 @@ def test_a_recording_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (("record", "--api-version", "latest"), "--api-version: 'latest'"),
         (("record", "--for", "ever"), "'ever' is not a duration"),
         (("record", "--output", "no/such/folder"), "no/such/folder: cannot be written"),
-        (("record", "--output", __file__), f"{__file__}: it is there already"),
+        (("record", "--output", __file__), f"{__file__}: the file exists"),
     ],
 )
 def test_wrong_usage_ends_with_2(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.cli.app import app
 from forewarn.core.errors import ForewarnError, Invalid, NotFound, Refused
 from forewarn.core.model import Actor
@@ -24,6 +24,7 @@ from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scena
 from forewarn.testing.scenarios.player import Play, emulator_for, play_alone, play_on, story_ids
 from forewarn.testing.stories import START, play
 from forewarn.testing.story_text import parse_story
+from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import ask
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +161,7 @@ def test_a_guest_of_an_emulator_begins_the_scenario_and_its_owner_moves_the_cloc
         # The scenario goes on at once: the first document of the new epoch, or already the second.
         assert client.poll().etag in ('"1-2"', '"2-2"')
         emulator.advance(hours=1)
-        assert playing.over.wait(10)
+        assert playing.over.wait(PATIENCE_S)
     assert sum("started" in line for line in lines) == 2
 
 
@@ -192,7 +193,7 @@ def looked(emulator: Emulator, client: Client, *, approves: bool, lefts_s: list[
             lefts_s.append(document.time_left_s(event, document.received_s) or 0.0)
             if approves:
                 client.approve(event)
-    emulator.service.ticker.settle()
+    emulator.service.ticker.cycle_until_idle()
     return document.etag
 
 
@@ -230,7 +231,7 @@ def test_emulate_plays_a_scenario_as_a_program() -> None:
                 client.poll()
             assert any("E1 Completed emulated#0 vm-0" in line for line in program.stdout)
             program.terminate()
-            assert program.wait(10) == 0
+            assert program.wait(PATIENCE_S) == 0
         finally:
             program.kill()
 
@@ -318,8 +319,8 @@ def test_a_refusal_of_the_service_is_told_and_the_scenario_goes_on() -> None:
     """What an operator would have been answered."""
     lines = told(parse_scenario(FLEET + "schedule Terminate emulated/vm-0\n\nevents\n", "mine.txt"))
     assert [line.strip() for line in lines[1::2]] == [
-        "error refused: emulated/vm-0 cannot be terminated: its scope's kind is availability-set, and Terminate needs"
-        " placement-group",
+        "error refused: Terminate needs a scope of kind placement-group: machine emulated/vm-0 is in a scope of kind"
+        " availability-set",
         "no events",
     ]
 
@@ -352,7 +353,10 @@ def test_the_command_line_lists_shows_and_plays(tmp_path: Path) -> None:
 
 CHECKED = {
     "schedule Terminate emulated/vm-0\n": ("mine.txt: line 5: schedule Terminate", "+ error refused: "),
-    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": ("- error refused: no", "+ error refused: emulated"),
+    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": (
+        "- error refused: no",
+        "+ error refused: Terminate needs",
+    ),
     "events\n----\nE1 Started\n": ("mine.txt: line 5: events\n- E1 Started\n+ no events\n",),
     "events\n----\nno events\n\nevents\n": (),
 }
@@ -374,7 +378,7 @@ def test_checking_takes_the_file_as_it_stands() -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["scenario", "run", "user-reboot", "--check"]).exit_code == 0
     refused = runner.invoke(app, ["scenario", "run", "user-reboot", "--check", "--machines", "2"])
-    assert "the file is played as it stands" in str(refused.exception)
+    assert "this plays the file unchanged" in str(refused.exception)
 
 
 def test_a_step_happens_even_if_it_cannot_be_told() -> None:

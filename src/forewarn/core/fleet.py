@@ -1,36 +1,28 @@
-"""What a fleet file says, how it differs from the fleet there is, and what may not change while events are open.
+"""Fleet files: read the scopes and machines that a TOML text states, check them, and write them as text again.
 
-Owns the file's shape, every refusal with its place in it, and the difference as data and as lines to print. Knows nothing
-of files on disk: it is handed text.
+Owns the shape of the file and its refusals, which name file, table and key. It reads and writes text, not files.
 """
 
 import json
 import tomllib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from forewarn.core.durations import duration_text, parse_duration
-from forewarn.core.errors import Invalid, InvalidFleet, MachineBusy, Refused
+from forewarn.core.errors import Invalid, InvalidFleet
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
-    OPEN,
-    Actor,
     ApprovalMode,
-    AuditEntry,
-    Change,
     EventType,
     Machine,
     Scope,
     ScopeKind,
-    Snapshot,
 )
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
-MAX_AUDIT_LINES = 1_000
 SCOPE_KEYS = (
     "name",
     "kind",
@@ -50,8 +42,15 @@ MACHINE_KEYS = (
     "interface",
     "instance_id",
 )
-_SETTINGS = ("kind", "approval", "approve_user_events", "max_user_operations", "terminate_notice_s", "minimum_notice_s")
-_PLACEMENT = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
+SCOPE_SETTINGS = (
+    "kind",
+    "approval",
+    "approve_user_events",
+    "max_user_operations",
+    "terminate_notice_s",
+    "minimum_notice_s",
+)
+MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -59,7 +58,7 @@ E = TypeVar("E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Scopes and machines as stated."""
+    """Scopes by name, and machines by (scope, name)."""
 
     scopes: Mapping[str, Scope]
     machines: Mapping[tuple[str, str], Machine]
@@ -69,49 +68,70 @@ class Fleet:
 
 
 def parse_fleet(text: str, source: str) -> Fleet:
-    """The fleet a file states, or InvalidFleet with the file, the table, the key and what to do."""
+    """Return the fleet that a file states; raise InvalidFleet with the file, the table, the key and what to do."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails in the reader itself
+    except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails inside tomllib
         raise InvalidFleet(f"{source}: this is not TOML: {error}") from None
     _only_keys(document, ("scopes", "machines"), source)
+    scopes = ((where, _located(where, _scope, table)) for where, table in _tables(document, "scopes", source))
+    machines = ((where, _located(where, _machine, table)) for where, table in _tables(document, "machines", source))
+    return _checked_fleet(scopes, machines, source)
+
+
+def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
+    """Return the fleet of these scopes and machines, checked as a file is."""
+    return _checked_fleet(
+        ((f"scope {s.name}", s) for s in scopes), ((f"machine {m}", m) for m in machines), "the fleet"
+    )
+
+
+def _checked_fleet(
+    located_scopes: Iterable[tuple[str, Scope]], located_machines: Iterable[tuple[str, Machine]], source: str
+) -> Fleet:
+    """Return the fleet; raise InvalidFleet with the location of what is wrong."""
     scopes: dict[str, Scope] = {}
-    for place, table in _tables(document, "scopes", source):
-        scope = _placed(place, _scope, table)
+    for where, scope in located_scopes:
         if scope.name in scopes:
-            raise InvalidFleet(f"{place}: name: there is a scope {scope.name!r} above; give this one another name")
+            raise InvalidFleet(f"{where}: name: there are two scopes {scope.name!r}; give one of them another name")
         scopes[scope.name] = scope
     machines: dict[tuple[str, str], Machine] = {}
-    places: dict[tuple[str, str], str] = {}
-    for place, table in _tables(document, "machines", source):
-        machine = _placed(place, _machine, table)
+    locations: dict[tuple[str, str], str] = {}
+    for where, machine in located_machines:
         if machine.scope not in scopes:
-            raise InvalidFleet(
-                f"{place}: scope: there is no scope {machine.scope!r} in this file; add it under [[scopes]]"
-            )
+            raise InvalidFleet(f"{where}: scope: {source} has no scope {machine.scope!r}; add it")
         if machine.key in machines:
-            raise InvalidFleet(f"{place}: name: {machine} stands above already; names are unique in a scope")
-        machines[machine.key] = machine
-        places[machine.key] = place
-    fleet = Fleet(scopes, machines)
-    _check_whole(fleet, places, source)
-    return fleet
+            raise InvalidFleet(f"{where}: name: there are two machines {machine}; names are unique in a scope")
+        machines[machine.key], locations[machine.key] = machine, where
+    check_identities(machines.values(), lambda machine: locations[machine.key])
+    members = Counter(machine.scope for machine in machines.values())
+    for name, scope in scopes.items():
+        if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
+            raise InvalidFleet(
+                f'{source}: scope "{name}": kind: a standalone scope has exactly one machine, and this one has'
+                f" {members[name]}; change its machines or its kind"
+            )
+        if members[name] > MAX_MACHINES_PER_SCOPE:
+            raise InvalidFleet(
+                f'{source}: scope "{name}": {members[name]} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}'
+            )
+    return Fleet(scopes, machines)
 
 
 def _tables(document: Mapping[str, Any], key: str, source: str) -> Iterable[tuple[str, dict[str, Any]]]:
     tables = document.get(key, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InvalidFleet(f"{source}: {key}: write each of them as a table under [[{key}]]")
+        raise InvalidFleet(f"{source}: {key}: write each entry as a table under [[{key}]]")
     for index, table in enumerate(tables):
         name = table.get("name")
         yield f"{source}: {key}[{index}]" + (f' "{name}"' if isinstance(name, str) else ""), table
 
 
-def _placed(place: str, make: Callable[[Mapping[str, Any]], T], table: Mapping[str, Any]) -> T:
+def _located(location: str, make: Callable[[Mapping[str, Any]], T], table: Mapping[str, Any]) -> T:
     try:
         return make(table)
     except Invalid as error:
-        raise InvalidFleet(f"{place}: {error}") from None
+        raise InvalidFleet(f"{location}: {error}") from None
 
 
 def _scope(table: Mapping[str, Any]) -> Scope:
@@ -140,16 +160,16 @@ def _machine(table: Mapping[str, Any]) -> Machine:
     _only_keys(table, MACHINE_KEYS)
     addresses = table.get("addresses", [])
     if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-        raise Invalid('addresses: write a list of texts, like ["10.0.0.4"]')
+        raise Invalid('addresses: write a list of strings, like ["10.0.0.4"]')
     return Machine(
         scope=_required(table, "scope"),
         name=_required(table, "name"),
         update_domain=_typed(table, "update_domain", int, 0, "a whole number"),
         fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
-        host=_typed(table, "host", str, "", "a text"),
+        host=_typed(table, "host", str, "", "a string"),
         addresses=tuple(addresses),
-        interface=_typed(table, "interface", str, "", "a text"),
-        instance_id=_typed(table, "instance_id", str, "", "a text"),
+        interface=_typed(table, "interface", str, "", "a string"),
+        instance_id=_typed(table, "instance_id", str, "", "a string"),
     )
 
 
@@ -163,13 +183,13 @@ def _only_keys(table: Mapping[str, Any], known: Iterable[str], source: str = "")
 
 def _required(table: Mapping[str, Any], key: str) -> str:
     if key not in table:
-        raise Invalid(f"{key}: missing; every table here needs it")
-    return str(_typed(table, key, str, "", "a text"))
+        raise Invalid(f"{key}: missing; add it to this table")
+    return str(_typed(table, key, str, "", "a string"))
 
 
 def _typed(table: Mapping[str, Any], key: str, type_: type, default: Any, what: str) -> Any:
     value = table.get(key, default)
-    # A TOML boolean is a Python int as well: `update_domain = true` is a mistake all the same.
+    # In Python a boolean is an int too, and `update_domain = true` must be refused.
     if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
         raise Invalid(f"{key}: {value!r} is not {what}")
     return value
@@ -189,80 +209,44 @@ def _duration(value: object, key: str) -> int:
         raise Invalid(f"{key}: {error}") from None
 
 
-def _check_whole(fleet: Fleet, places: Mapping[tuple[str, str], str], source: str) -> None:
-    """What no single table can tell."""
-    _check_identities(fleet.machines.values(), lambda machine: places[machine.key])
-    members = Counter(machine.scope for machine in fleet.machines.values())
-    for name, scope in fleet.scopes.items():
-        if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
-            raise InvalidFleet(
-                f'{source}: scope "{name}": kind: standalone means exactly one machine, and it has {members[name]};'
-                " give it one, or another kind"
-            )
-        if members[name] > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(
-                f'{source}: scope "{name}": {members[name]} machines: at most {MAX_MACHINES_PER_SCOPE} share a document'
-            )
-
-
-def _check_identities(machines: Iterable[Machine], place: Callable[[Machine], str]) -> None:
-    """A caller must be one machine: no (interface, address) pair and no instance id twice."""
-    taken: dict[object, Machine] = {}
+def check_identities(machines: Iterable[Machine], location: Callable[[Machine], str]) -> None:
+    """Refuse an (interface, address) pair or an instance id of two machines: a caller must be one machine."""
+    owners: dict[object, Machine] = {}
     for machine in machines:
-        for interface, address in machine.identities:
-            other = taken.setdefault((interface, address), machine)
-            if other is not machine:
-                where = f"{address or 'every caller'}" + (f" on {interface}" if interface else "")
-                raise InvalidFleet(
-                    f"{place(machine)}: addresses: {where} belongs to {other} already; a caller must be one machine"
-                )
+        claims: list[tuple[str, object, str]] = [
+            ("addresses", (interface, address), f"{address or 'every caller'}{f' on {interface}' if interface else ''}")
+            for interface, address in machine.identities
+        ]
         if machine.instance_id:
-            other = taken.setdefault(machine.instance_id, machine)
-            if other is not machine:
+            claims.append(("instance_id", machine.instance_id, repr(machine.instance_id)))
+        for key, identity, text in claims:
+            owner = owners.setdefault(identity, machine)
+            if owner is not machine:
                 raise InvalidFleet(
-                    f"{place(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already;"
-                    " a caller must be one machine"
+                    f"{location(machine)}: {key}: {text} belongs to {owner} already; a caller must be one machine"
                 )
-
-
-def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
-    """A fleet that came in pieces, checked as a file is."""
-    by_name, by_key = {}, {}
-    for scope in scopes:
-        if scope.name in by_name:
-            raise InvalidFleet(f"scope {scope.name}: stated twice; give one of them another name")
-        by_name[scope.name] = scope
-    for machine in machines:
-        if machine.scope not in by_name:
-            raise InvalidFleet(f"machine {machine}: there is no scope {machine.scope!r} in this fleet; add it")
-        if machine.key in by_key:
-            raise InvalidFleet(f"machine {machine}: stated twice; names are unique in a scope")
-        by_key[machine.key] = machine
-    fleet = Fleet(by_name, by_key)
-    _check_whole(fleet, {key: f"machine {'/'.join(key)}" for key in by_key}, "the fleet")
-    return fleet
 
 
 # -- writing a file
 
 
 def fleet_text(fleet: Fleet) -> str:
-    """The fleet as a file: applying it changes nothing. What has its default is left out."""
+    """Return the fleet as the text of a file, without settings that have their default."""
     tables = []
     for scope in fleet.scopes.values():
         head = ["[[scopes]]", f"name = {_quoted(scope.name)}", f"kind = {_quoted(scope.kind)}"]
-        tables.append(head + _changed_lines(scope, Scope(name=scope.name, kind=scope.kind), _SETTINGS))
+        tables.append(head + _changed_lines(scope, Scope(name=scope.name, kind=scope.kind), SCOPE_SETTINGS))
     for machine in fleet.machines.values():
         head = ["[[machines]]", f"scope = {_quoted(machine.scope)}", f"name = {_quoted(machine.name)}"]
-        tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), _PLACEMENT))
+        tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), MACHINE_SETTINGS))
     return "\n\n".join("\n".join(lines) for lines in tables) + "\n" if tables else ""
 
 
-def _changed_lines(thing: object, plain: object, keys: Iterable[str]) -> list[str]:
+def _changed_lines(thing: object, default: object, keys: Iterable[str]) -> list[str]:
     return [
         f"{key.removesuffix('_s')} = {_toml(key, getattr(thing, key))}"
         for key in keys
-        if getattr(thing, key) != getattr(plain, key)
+        if getattr(thing, key) != getattr(default, key)
     ]
 
 
@@ -279,153 +263,5 @@ def _toml(key: str, value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string is a TOML basic string."""
+    """Quote the text: a JSON string is a TOML basic string."""
     return json.dumps(text)
-
-
-# -- the difference
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What applying a fleet would do; the scopes and machines are those to write."""
-
-    scopes: tuple[Scope, ...] = ()
-    machines: tuple[Machine, ...] = ()
-    removed_scopes: tuple[str, ...] = ()
-    removed_machines: tuple[tuple[str, str], ...] = ()
-    lines: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
-
-    @property
-    def touched(self) -> tuple[str, ...]:
-        """The scopes whose version it must see unchanged."""
-        names = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
-        return tuple(sorted(names | {scope for scope, _ in self.removed_machines}))
-
-
-def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Difference:
-    """What must change for the fleet to be as stated; with `prune`, what is not stated goes."""
-    lines: list[str] = []
-    scopes = []
-    for name, scope in wanted.scopes.items():
-        known = current.scopes.get(name)
-        merged = scope if known is None else replace(known, **{key: getattr(scope, key) for key in _SETTINGS})
-        if merged != known:
-            scopes.append(merged)
-            lines.append(_line(f"scope {name}", f" ({scope.kind})", known, scope, _SETTINGS))
-    machines = []
-    for key, machine in wanted.machines.items():
-        if machine != current.machines.get(key):
-            machines.append(machine)
-            lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, _PLACEMENT))
-    gone = [key for key in current.machines if prune and key not in wanted.machines]
-    gone_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
-    lines += [f"- machine {scope}/{name}" for scope, name in gone] + [f"- scope {name}" for name in gone_scopes]
-    after = {key: m for key, m in current.machines.items() if key not in set(gone)} | dict(wanted.machines)
-    _check_identities(after.values(), lambda machine: f"machine {machine}")
-    _check_members(after.values(), {**current.scopes, **wanted.scopes})
-    warnings = _spanning_hosts(after.values()) if machines else ()
-    return Difference(tuple(scopes), tuple(machines), tuple(gone_scopes), tuple(gone), tuple(lines), warnings)
-
-
-def _line(what: str, detail: str, known: object | None, wanted: object, keys: Iterable[str]) -> str:
-    if known is None:
-        return f"+ {what}{detail}"
-    changes = [
-        f"{key.removesuffix('_s')} {_shown(key, getattr(known, key))} -> {_shown(key, getattr(wanted, key))}"
-        for key in keys
-        if getattr(known, key) != getattr(wanted, key)
-    ]
-    return f"~ {what}: {', '.join(changes)}"
-
-
-def _shown(key: str, value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} {duration_text(v)}" for k, v in sorted(value.items())) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(value) + "]"
-    if key.endswith("_s") and isinstance(value, int):
-        return duration_text(value)
-    return str(value).lower() if isinstance(value, bool) else (str(value) or '""')
-
-
-def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
-    members = Counter(machine.scope for machine in machines)
-    for name, count in members.items():
-        if scopes[name].kind is ScopeKind.STANDALONE and count > 1:
-            raise InvalidFleet(f"scope {name}: kind: standalone means one machine, and {count} would be in it")
-        if count > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(f"scope {name}: {count} machines: at most {MAX_MACHINES_PER_SCOPE} share a document")
-
-
-def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
-    """A host that spans update domains of one scope is legal, and maintenance of it takes several waves."""
-    domains: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for machine in machines:
-        if machine.host:
-            domains[machine.host, machine.scope].add(machine.update_domain)
-    return tuple(
-        f"host {host} carries update domains {', '.join(map(str, sorted(found)))} of scope {scope}:"
-        f" maintenance of it takes {len(found)} waves"
-        for (host, scope), found in sorted(domains.items())
-        if len(found) > 1
-    )
-
-
-def apply_difference(
-    snapshot: Snapshot, diff: Difference, *, versions: Mapping[str, int], now: datetime, actor: Actor
-) -> Change:
-    """The change that makes it so. `versions` are those the difference was computed from."""
-    _refuse_open(snapshot, diff)
-    written = {scope.name: scope for scope in diff.scopes}
-    for name in diff.touched:
-        if name not in written and name not in diff.removed_scopes:
-            written[name] = snapshot.scopes[name]
-    lines = diff.lines[:MAX_AUDIT_LINES]
-    if len(diff.lines) > MAX_AUDIT_LINES:
-        lines = (*lines, f"and {len(diff.lines) - MAX_AUDIT_LINES} more")
-    audit = [AuditEntry(at=now, who=actor.name, origin=actor.origin, action="fleet changed", detail=d) for d in lines]
-    return Change(
-        at=now,
-        expect=tuple((name, versions.get(name, 0)) for name in diff.touched),
-        scopes=tuple(_moved_on(snapshot, scope, now) for scope in written.values()),
-        removed_scopes=diff.removed_scopes,
-        machines=diff.machines,
-        removed_machines=diff.removed_machines,
-        audit=tuple(audit),
-    )
-
-
-def _moved_on(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:
-    known = snapshot.scopes.get(scope.name)
-    return replace(scope, changed=now if known is None or known.changed is None else max(now, known.changed))
-
-
-def _refuse_open(snapshot: Snapshot, diff: Difference) -> None:
-    """Machines with open events cannot be removed or moved, and their scope can neither go nor change its kind."""
-    told = {event.scope: event for event in snapshot.events.values() if event.status in OPEN}
-    for name in diff.removed_scopes:
-        if name in told:
-            raise Refused(f"scope {name} has open event {told[name].id}: cancel it or wait for its end")
-    for scope in diff.scopes:
-        # The kind shows in the oldest version of the document.
-        if scope.name in told and snapshot.scopes[scope.name].kind is not scope.kind:
-            raise Refused(
-                f"scope {scope.name} has open event {told[scope.name].id}: its kind cannot change before that ends"
-            )
-    busy = {
-        (event.scope, name): event
-        for event in snapshot.events.values()
-        if event.status in OPEN
-        for name in event.resources
-    }
-    for key in diff.removed_machines:
-        if key in busy:
-            raise MachineBusy(f"machine {'/'.join(key)} is in open event {busy[key].id}: cancel it or wait for its end")
-    for machine in diff.machines:
-        event = busy.get(machine.key)
-        if event is not None and machine.update_domain != event.update_domain:
-            raise MachineBusy(
-                f"machine {machine} is in open event {event.id}: its update domain cannot change before that ends"
-            )

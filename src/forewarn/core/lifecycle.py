@@ -1,14 +1,17 @@
-"""The verbs: what operators, guests, executors and time do to events. Each is a function from a Snapshot to a Change.
+"""The verbs of operators, guests, executors and the ticker. Each is a function from a Snapshot to a Change.
 
-A verb reads nothing but its arguments, saves nothing, and raises without having changed anything. Only `submit` and
-`tick` publish and start (see advance); the other verbs record what happened and wake the maintenances it concerns.
+A verb reads only its arguments and saves nothing; a verb that raises has changed nothing. Only `submit` and `tick`
+publish and start events (see `advance`); the other verbs record what happened and wake the maintenances concerned.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import (
     IllegalTransition,
@@ -18,22 +21,16 @@ from forewarn.core.errors import (
     Refused,
     TooManyUserOperations,
 )
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     OPEN,
     UNSTARTED,
     Actor,
     Approval,
     ApprovalMode,
-    AuditEntry,
-    Change,
     Event,
-    EventType,
-    Hold,
     Maintenance,
-    Order,
-    Request,
-    Scope,
-    Snapshot,
+    MaintenanceRequest,
     Source,
     Status,
 )
@@ -42,13 +39,13 @@ from forewarn.core.transitions import OrderVerb, Verb, after, order_after
 from forewarn.core.waiting import order_failed
 
 MAX_NOTED_OUTPUT = 4_000
-# Two nodes that measure one jump differ by the steps that are too small to hold anything.
-SAME_JUMP_S = 30
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an executor reports of an order: its output, and what became of the machines."""
+    """The result of an order: whether it succeeded, its output, and the new hosts of machines that moved."""
 
     ok: bool
     reason: str = ""
@@ -56,19 +53,19 @@ class Outcome:
     new_hosts: Mapping[tuple[str, str], str] | None = None
 
 
-# -- what operators and guests say
+# -- operators and guests
 
 
 def submit(
     snapshot: Snapshot,
-    request: Request,
+    request: MaintenanceRequest,
     *,
     now: datetime,
     actor: Actor,
     new_id: Callable[[], str],
     order_timeout_s: int,
 ) -> tuple[str, Change]:
-    """A new maintenance: planned, its first wave published, and started where no notice is due."""
+    """Plan a new maintenance, publish its first wave, and start the wave if no notice is due."""
     draft = Draft(snapshot, now, actor)
     maintenance, events = plan(snapshot, request, now=now, created_by=actor.name, new_id=new_id)
     if request.emergency:
@@ -86,56 +83,53 @@ def submit(
 def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
     for event in events:
         for other in draft.events_in(event.scope):
-            taken = set(event.resources) & set(other.resources)
-            if other.status is Status.STARTED and taken:
+            busy = set(event.resources) & set(other.resources)
+            if other.status is Status.STARTED and busy:
                 raise MachineBusy(
-                    f"{event.scope}/{min(taken)} is in event {other.id}, which has started: wait for its end"
+                    f"machine {event.scope}/{min(busy)} is in event {other.id}, which has started: wait until it ends"
                 )
 
 
 def _refuse_too_many(draft: Draft, events: Iterable[Event]) -> None:
-    asked: dict[str, int] = {}
-    for event in events:
-        asked[event.scope] = asked.get(event.scope, 0) + 1
-    for name, count in asked.items():
+    for name, count in Counter(event.scope for event in events).items():
         limit = draft.scopes[name].max_user_operations
-        opened = sum(e.source is Source.USER for e in draft.events_in(name))
-        if limit and opened + count > limit:
+        already_open = sum(e.source is Source.USER for e in draft.events_in(name))
+        if limit and already_open + count > limit:
             raise TooManyUserOperations(
-                f"scope {name} allows {limit} user operations at once and {opened} are open: wait for one to end"
+                f"scope {name} allows {limit} user operations at once and {already_open} are open: wait until one ends"
             )
 
 
 def approve(
     snapshot: Snapshot, event_ids: Iterable[str], *, scope: str, machine: str, now: datetime, actor: Actor
 ) -> Change:
-    """A guest's StartRequests: all of them or, if one id was never this scope's, none."""
+    """Record a guest's approvals: all of them, or none if one id is not an event of its scope."""
     draft = Draft(snapshot, now, actor)
-    found = []
+    events = []
     for event_id in dict.fromkeys(event_ids):
         event = draft.events.get(event_id)
         if event is None or event.scope != scope or event.published is None:
             raise Invalid(f"Bad request. EventId {event_id} is not an event of this machine's scope")
         after(event, Verb.APPROVE)
-        found.append(event)
-    for event in found:
+        events.append(event)
+    for event in events:
         if event.status is Status.SCHEDULED and _counts(event, machine):
             _record_approval(draft, event, machine)
     return draft.change()
 
 
 def _counts(event: Event, machine: str) -> bool:
-    """Whether this machine's approval adds anything: "another machine's request is accepted and without effect"."""
-    given = {a.machine for a in event.approvals}
+    """Whether this machine's approval changes anything: "another machine's request is accepted and without effect"."""
+    approved_by = {a.machine for a in event.approvals}
     if event.approval is ApprovalMode.ALL:
-        return machine in event.resources and machine not in given
-    return event.approval is ApprovalMode.ANY and not given
+        return machine in event.resources and machine not in approved_by
+    return event.approval is ApprovalMode.ANY and not approved_by
 
 
 def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
-    """An operator's approval counts for all."""
+    """Record an operator's approval, which counts for all machines."""
     draft = Draft(snapshot, now, actor)
-    event = _event(draft, event_id)
+    event = _find(draft.events, event_id, "event")
     after(event, Verb.APPROVE)
     if event.status is Status.SCHEDULED and all(a.machine for a in event.approvals):
         _record_approval(draft, event, "")
@@ -143,26 +137,22 @@ def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, act
 
 
 def _record_approval(draft: Draft, event: Event, machine: str) -> None:
-    approval = Approval(
-        event_id=event.id,
-        machine=machine,
-        who=draft.actor.name,
-        at=draft.now_in(event.scope),
-        origin=draft.actor.origin,
+    who, origin = draft.actor.name, draft.actor.origin
+    draft.approve(
+        event, Approval(event_id=event.id, machine=machine, who=who, at=draft.now_in(event.scope), origin=origin)
     )
-    draft.approve(event, approval)
     draft.note("event approved", event=event)
 
 
 def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor, reason: str = "") -> Change:
-    """End one event that has not started; its wave no longer waits for it, later waves go on."""
+    """Cancel one event that has not started; the rest of its maintenance goes on."""
     draft = Draft(snapshot, now, actor)
-    cancel(draft, _event(draft, event_id), reason or f"cancelled by {actor.name}")
+    cancel(draft, _find(draft.events, event_id, "event"), reason or f"cancelled by {actor.name}")
     return draft.change()
 
 
 def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
-    """End everything that has not started; a Started event runs to its end."""
+    """Cancel all events that have not started; a Started event runs to its end."""
     draft = Draft(snapshot, now, actor)
     maintenance = _open_maintenance(draft, maintenance_id)
     if maintenance.cancelled:
@@ -174,12 +164,12 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
 
 
 def pause(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
-    """Hold publication and start of what has not started; NotBefore stays."""
+    """Stop publishing and starting events of the maintenance; NotBefore stays as it is."""
     return _set_paused(snapshot, maintenance_id, True, now, actor)
 
 
 def resume(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
-    """Let a paused maintenance go on, at once."""
+    """Let a paused maintenance go on at the next tick."""
     return _set_paused(snapshot, maintenance_id, False, now, actor)
 
 
@@ -197,18 +187,18 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     return draft.change()
 
 
-def settle(
+def resolve_failure(
     snapshot: Snapshot, event_id: str, verb: Verb, *, now: datetime, actor: Actor, order_timeout_s: int
 ) -> Change:
-    """An operator's word on an event whose order failed: retry, finish or abandon."""
+    """Retry, finish or abandon an event whose order failed, as an operator decides."""
     draft = Draft(snapshot, now, actor)
-    event = _event(draft, event_id)
+    event = _find(draft.events, event_id, "event")
     status = after(event, verb)
     if verb not in (Verb.RETRY, Verb.FINISH, Verb.ABANDON):
-        raise Invalid(f"an event is settled by retry, finish or abandon, not {verb}")
+        raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
     if not order_failed(draft, event):
         raise IllegalTransition(
-            f"the order of event {event_id} has not failed: let its executor finish, or report it failed first"
+            f"the order of event {event_id} has not failed: wait for its executor, or report the order as failed first"
         )
     order = draft.orders[event_id]
     draft.note(f"event {verb} by operator", event=event)
@@ -222,40 +212,41 @@ def settle(
     return draft.change()
 
 
-# -- what executors report
+# -- executors
 
 
 def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
-    """An executor begins: saved before anything happens outside. Its time counts from here."""
+    """Record that an executor takes an order, before it does any work. The time limit counts from now."""
     draft = Draft(snapshot, now, actor)
-    order = _order(draft, order_id)
+    order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
     now = draft.now_in(event.scope)
     deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
-    state = order_after(order, OrderVerb.TAKE)
-    draft.put_order(replace(order, state=state, node=node, taken=now, deadline=deadline))
+    draft.put_order(replace(order, state=order_after(order, OrderVerb.TAKE), node=node, taken=now, deadline=deadline))
     draft.note("order taken", event=event, detail=f"attempt {order.attempt} by {node}")
     return draft.change()
 
 
 def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
-    """Another executor goes on with what one began that is no longer there: same order, same attempt, same deadline."""
+    """Let a node take over the order of a dead node: same order, same attempt, same deadline."""
     draft = Draft(snapshot, now, actor)
-    order = _order(draft, order_id)
+    order = _find(draft.orders, order_id, "order")
     state = order_after(order, OrderVerb.TAKE_OVER)
     if order.node != of:
-        raise Refused(f"order {order_id} is with {order.node} by now, not with {of}")
+        raise Refused(f"order {order_id} belongs to {order.node} now, not to {of}")
     draft.put_order(replace(order, state=state, node=node))
-    detail = f"attempt {order.attempt} by {node}, begun by {of}"
-    draft.note("order taken over", event=draft.events[order_id], detail=detail)
+    draft.note(
+        "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
+    )
     return draft.change()
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's.
+class OrderReport:
+    """The end of an order, as an executor reports it.
 
-    `node` says who tells it, if given: one from whom the order was taken over cannot speak for whoever goes on with it.
+    `attempt` is the attempt that ended: a late report of an earlier attempt is refused. `node` is the reporting node,
+    if given: a node whose order was taken over can no longer report it.
     """
 
     order_id: str
@@ -264,31 +255,34 @@ class Report:
     node: str = ""
 
 
-def report(snapshot: Snapshot, reports: Iterable[Report], *, now: datetime, actor: Actor) -> Change:
-    """Executors are done, one way or the other, all in one change. A failed order leaves its event Started and visible."""
+def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime, actor: Actor) -> Change:
+    """Record the ends of orders in one change. A failed order leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
-    for each in reports:
-        _report(draft, each)
+    for order_report in reports:
+        _report(draft, order_report)
     return draft.change()
 
 
-def _report(draft: Draft, told: Report) -> None:
-    order_id, attempt, outcome = told.order_id, told.attempt, told.outcome
-    order = _order(draft, order_id)
+def _report(draft: Draft, end: OrderReport) -> None:
+    order_id, attempt, outcome = end.order_id, end.attempt, end.outcome
+    order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
     if attempt is not None and attempt != order.attempt:
-        raise Refused(f"order {order_id} is at attempt {order.attempt}: the end of attempt {attempt} no longer matters")
-    if told.node and told.node != order.node:
-        raise Refused(f"order {order_id} is with {order.node} by now: what {told.node} did of it no longer matters")
+        raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
+    if end.node and end.node != order.node:
+        raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
     after(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
     )
     if not outcome.ok:
-        # The order will have another attempt's output one day: the end of this one is kept with the failure.
-        texts = [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]
-        draft.note("order failed", event=event, detail="\n".join(text for text in texts if text))
+        # A later attempt overwrites the output of the order, so the audit keeps the end of this output.
+        draft.note(
+            "order failed",
+            event=event,
+            detail="\n".join(filter(None, [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]])),
+        )
         return
     _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)
@@ -306,20 +300,20 @@ def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str
 def _complete(draft: Draft, event: Event, reason: str) -> None:
     draft.put(replace(event, status=after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event completed", event=draft.events[event.id])
-    if event.type is EventType.TERMINATE:
+    if EVENT_TYPES[event.type].removes_machines:
         for name in event.resources:
             draft.remove_machine((event.scope, name))
-        left = {name for scope, name in draft.machines if scope == event.scope}
+        remaining = {name for scope, name in draft.machines if scope == event.scope}
         for other in draft.events_in(event.scope):
-            if other.status in UNSTARTED and left.isdisjoint(other.resources):
-                cancel(draft, other, f"nothing of it is left: {', '.join(other.resources)} terminated")
+            if other.status in UNSTARTED and remaining.isdisjoint(other.resources):
+                cancel(draft, other, f"its machines were removed: {', '.join(other.resources)}")
 
 
-# -- what time brings
+# -- the ticker
 
 
 def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int) -> Change:
-    """Everything that time, approvals and ended work allow, for each maintenance that lies wholly in the snapshot."""
+    """Advance each open maintenance whose scopes are all in the snapshot."""
     draft = Draft(snapshot, now, actor)
     whole = [m.id for m in draft.maintenances.values() if m.ended is None and _lies_within(draft, m.id)]
     advance(draft, whole, order_timeout_s)
@@ -330,41 +324,13 @@ def _lies_within(draft: Draft, maintenance_id: str) -> bool:
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
 
 
-# -- a clock that jumped
-
-
-def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime) -> Change:
-    """From here on, what time alone would let start waits for an operator; unless one has confirmed this very jump.
-
-    `since` is what the clock said when it was last looked at: a node that was cut off for a while notices later than others.
-    """
-    known = snapshot.confirmed
-    if known is not None and known.confirmed is not None:
-        # They looked before it jumped, they see no less than was confirmed, and little more than that is left to explain.
-        during = since <= known.trusted and known.confirmed <= now
-        if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
-            return Change(at=now)
-    detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
-    noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
-    return Change(at=now, hold=hold, audit=(noted,))
-
-
-def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
-    """An operator has looked: the clock is right, and what is due by it may start."""
-    if snapshot.hold is None:
-        raise Refused("the clock is not held: there is nothing to confirm")
-    detail = f"it had jumped by {snapshot.hold.jumped_s} s"
-    noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
-    return Change(at=now, releases_hold=snapshot.hold, audit=(noted,))
-
-
-# -- enabling
+# -- enabling scopes
 
 
 def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
-    """The first request of a scope's guests: a new epoch, its incarnation begins again at 1."""
+    """Enable a scope at the first request of one of its guests: its epoch grows by one, its incarnation is 1 again."""
     draft = Draft(snapshot, now, actor)
-    known = _scope(draft, scope)
+    known = _find(draft.scopes, scope, "scope")
     if not known.enabled:
         draft.put_scope(replace(known, enabled=True, epoch=known.epoch + 1))
         draft.note("scope enabled", scope=scope)
@@ -372,40 +338,23 @@ def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Ch
 
 
 def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
-    """Nobody asked for a day: no more notice until somebody does. What was published keeps its NotBefore."""
+    """Disable a scope whose guests sent no request for a day. Published events keep their NotBefore."""
     draft = Draft(snapshot, now, actor)
-    known = _scope(draft, scope)
-    if known.enabled and snapshot.hold is None:  # whether it was a day a held clock cannot say
+    known = _find(draft.scopes, scope, "scope")
+    if known.enabled and snapshot.hold is None:  # a held clock does not show whether a day has passed
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
     return draft.change()
 
 
-def _scope(draft: Draft, name: str) -> Scope:
-    try:
-        return draft.scopes[name]
-    except KeyError:
-        raise NotFound(f"there is no scope {name!r}") from None
-
-
-def _event(draft: Draft, event_id: str) -> Event:
-    try:
-        return draft.events[event_id]
-    except KeyError:
-        raise NotFound(f"there is no event {event_id}") from None
-
-
-def _order(draft: Draft, order_id: str) -> Order:
-    try:
-        return draft.orders[order_id]
-    except KeyError:
-        raise NotFound(f"there is no order {order_id}: an order bears the id of its started event") from None
+def _find(things: Mapping[str, T], key: str, what: str) -> T:
+    if key not in things:
+        raise NotFound(f"there is no {what} {key}")
+    return things[key]
 
 
 def _open_maintenance(draft: Draft, maintenance_id: str) -> Maintenance:
-    maintenance = draft.maintenances.get(maintenance_id)
-    if maintenance is None:
-        raise NotFound(f"there is no maintenance {maintenance_id}")
+    maintenance = _find(draft.maintenances, maintenance_id, "maintenance")
     if maintenance.ended is not None:
-        raise Refused(f"maintenance {maintenance_id} is {maintenance.status}: it has ended")
+        raise Refused(f"maintenance {maintenance_id} has ended: it is {maintenance.status}")
     return maintenance

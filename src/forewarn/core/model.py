@@ -1,7 +1,7 @@
-"""What exists: scopes, machines, maintenances, events, approvals, orders, tokens; what is read (Snapshot), written (Change).
+"""The things that exist: scopes, machines, maintenances, events, approvals, orders, tokens, requests.
 
-Frozen data that validates itself. No rule about *change* lives here (see lifecycle), only what a thing may be at all.
-Times are aware UTC datetimes on the service clock; durations are whole seconds, their names end in `_s`.
+Frozen data that validates itself: this module says what a value may be, `lifecycle` says how values change. Times are
+aware UTC datetimes on the service clock. Durations are whole seconds, and their names end in `_s`.
 """
 
 import ipaddress
@@ -13,6 +13,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from forewarn.core.errors import Invalid
+from forewarn.core.event_types import EVENT_TYPES, TERMINATE_NOTICE_RANGE_S
+from forewarn.core.event_types import EventType as EventType
+from forewarn.core.event_types import ScopeKind as ScopeKind
+from forewarn.core.event_types import Source as Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -25,21 +29,6 @@ MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
-
-
-class EventType(StrEnum):
-    """What the event does to a machine."""
-
-    FREEZE = "Freeze"
-    REBOOT = "Reboot"
-    REDEPLOY = "Redeploy"
-    PREEMPT = "Preempt"
-    TERMINATE = "Terminate"
-
-
-class Source(StrEnum):
-    PLATFORM = "Platform"
-    USER = "User"
 
 
 class Status(StrEnum):
@@ -59,15 +48,8 @@ OPEN = UNSTARTED | VISIBLE
 ENDED = frozenset(Status) - OPEN
 
 
-class ScopeKind(StrEnum):
-    CLOUD_SERVICE = "cloud-service"
-    AVAILABILITY_SET = "availability-set"
-    PLACEMENT_GROUP = "placement-group"
-    STANDALONE = "standalone"
-
-
 class ApprovalMode(StrEnum):
-    """Whose approval brings an event forward: any machine's of the scope, each resource's own, or an operator's."""
+    """Who must approve an event to bring it forward: any machine of the scope, each machine of the event, or an operator."""
 
     ANY = "any"
     ALL = "all"
@@ -97,26 +79,15 @@ class OrderState(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token may do: read everything, do everything, or do everything in its own scopes."""
+    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     OWNER = "owner"
 
 
-# "Each event is scheduled a minimum amount of time in the future based on the event type."
-MINIMUM_NOTICE_S: Mapping[EventType, int] = {
-    EventType.FREEZE: 900,
-    EventType.REBOOT: 900,
-    EventType.REDEPLOY: 600,
-    EventType.PREEMPT: 30,
-    EventType.TERMINATE: 300,
-}
-TERMINATE_NOTICE_RANGE_S = (300, 900)
-
-
 def require(condition: bool, message: str) -> None:
-    """Refuse bad input with a sentence; the constructors' one way to complain."""
+    """Raise Invalid with this message unless the condition holds."""
     if not condition:
         raise Invalid(message)
 
@@ -124,13 +95,13 @@ def require(condition: bool, message: str) -> None:
 def check_name(what: str, name: object) -> None:
     require(
         isinstance(name, str) and NAME.fullmatch(name) is not None,
-        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', first a letter or digit",
+        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
     )
 
 
 def _check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(len(text) <= max_chars, f"{what} is {len(text)} characters long: at most {max_chars} are allowed")
-    # Controls, unpaired surrogates, line and paragraph separators: nothing that breaks a line of a log or UTF-8.
+    # Controls and separators would break a line of a log, unpaired surrogates would break UTF-8.
     plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
 
@@ -169,7 +140,7 @@ class Machine:
 
     @property
     def identities(self) -> tuple[tuple[str, str], ...]:
-        """The (interface, address) pairs a caller is known by; an interface without addresses identifies by itself."""
+        """The (interface, address) pairs that identify a caller as this machine; address "" means every address."""
         if self.interface and not self.addresses:
             return ((self.interface, ""),)
         return tuple((self.interface, address) for address in self.addresses)
@@ -187,14 +158,14 @@ def _address(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The machines that share one document: its settings, and where its document stands."""
+    """Machines that share one document: the settings, and the epoch and incarnation of the document."""
 
     name: str
     kind: ScopeKind
     approval: ApprovalMode = ApprovalMode.ANY
     approve_user_events: bool = False
     max_user_operations: int = 0
-    terminate_notice_s: int = MINIMUM_NOTICE_S[EventType.TERMINATE]
+    terminate_notice_s: int = TERMINATE_NOTICE_RANGE_S[0]
     minimum_notice_s: Mapping[EventType, int] = field(default_factory=dict)
     enabled: bool = False
     epoch: int = 0
@@ -214,11 +185,11 @@ class Scope:
             f"terminate_notice is {self.terminate_notice_s}s: it must lie between 5m and 15m",
         )
         for type_, seconds in self.minimum_notice_s.items():
+            rules, floor_s = EVENT_TYPES[type_], EVENT_TYPES[type_].minimum_notice_s
             require(
-                type_ is not EventType.TERMINATE,
-                "minimum_notice does not take Terminate: set terminate_notice instead",
+                not rules.own_notice_setting,
+                f"minimum_notice does not take {type_}: set {rules.own_notice_setting} instead",
             )
-            floor_s = MINIMUM_NOTICE_S[type_]
             require(
                 floor_s <= seconds <= MAX_NOTICE_S,
                 f"minimum_notice of {type_} is {seconds}s: it can only be raised above the protocol's {floor_s}s,"
@@ -226,15 +197,16 @@ class Scope:
             )
 
     def notice_s(self, type_: EventType) -> int:
-        """The minimum notice this scope is due when it is enabled."""
-        if type_ is EventType.TERMINATE:
-            return self.terminate_notice_s
-        return self.minimum_notice_s.get(type_, MINIMUM_NOTICE_S[type_])
+        """Return the minimum notice that events of this type give the scope while it is enabled."""
+        rules = EVENT_TYPES[type_]
+        if rules.own_notice_setting:
+            return int(getattr(self, f"{rules.own_notice_setting}_s"))
+        return self.minimum_notice_s.get(type_, rules.minimum_notice_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A fact on an event: this machine (or, with an empty name, an operator) said go."""
+    """A fact recorded on an event: this machine approved it, or an operator did if `machine` is empty."""
 
     event_id: str
     machine: str
@@ -245,7 +217,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one scope is told. Everything a guest sees of it is here."""
+    """Maintenance of machines of one scope. It holds everything that guests see of it."""
 
     id: str
     maintenance_id: str
@@ -275,16 +247,16 @@ class Event:
 
     @property
     def one_domain_at_a_time(self) -> bool:
-        """Whether the update-domain rule binds it: "Platform Freeze/Reboot/Redeploy without emergency"."""
-        rolling = self.type in (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
-        return self.source is Source.PLATFORM and rolling and not self.emergency
+        """Whether the event may only start while no other update domain of its scope has a started event."""
+        rules = EVENT_TYPES[self.type]
+        return rules.one_domain_at_a_time and self.source is Source.PLATFORM and not self.emergency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it.
+    """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
-    `told` is when a tick first found its current wave saved as published: from then on at the latest guests could see it.
+    `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
     """
 
     id: str
@@ -302,14 +274,14 @@ class Maintenance:
     cancelled: bool = False
     status: MaintenanceStatus = MaintenanceStatus.PLANNED
     wake_at: datetime | None = None
-    told: datetime | None = None
+    observed_published_at: datetime | None = None
     version: int = 0
     ended: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The work of one started event; it bears the event's id, so one event can never have two."""
+    """The work of one started event. It has the event's id, so an event cannot have two orders."""
 
     id: str
     issued: datetime
@@ -325,7 +297,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who does a thing, and from where, for the audit."""
+    """Who makes a request, and from where, for the audit."""
 
     name: str
     origin: str = ""
@@ -333,7 +305,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """Who, what, when, from where. `id` is given by the store."""
+    """One line of the audit: who did what, when, and from where. The store assigns `id`."""
 
     at: datetime
     who: str
@@ -348,7 +320,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Who may use the operator side. `digest` is of the secret; the secret itself is kept by nobody."""
+    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored."""
 
     id: str
     name: str
@@ -359,15 +331,15 @@ class Token:
     created_by: str = ""
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "a token has a name: say who uses it")
+        require(bool(self.name), "the token has no name: name it after its user")
         _check_text("name", self.name, MAX_TOKEN_NAME_CHARS)
         if self.role is Role.OWNER:
             require(
                 1 <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
-                f"an owner with {len(self.scopes)} scopes: name 1 to {MAX_SCOPES_PER_TOKEN}",
+                f"a token with role owner needs 1 to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
             )
         else:
-            require(not self.scopes, f"scopes go with role owner: leave them out for role {self.role}")
+            require(not self.scopes, f"only role owner takes scopes: leave them out for role {self.role}")
         for scope in self.scopes:
             check_name("scope", scope)
         require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
@@ -375,7 +347,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The answer to a request that must not be done twice, saved with the change it answers; `digest` is of the request."""
+    """The response to a request with an idempotency key, saved with its change. `digest` is the hash of the request."""
 
     token_id: str
     key: str
@@ -387,7 +359,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The clock jumped forward: until an operator confirms it, no event starts because of time that passed after `trusted`."""
+    """A jump of the clock. Until an operator confirms it, no event starts because of time that passed after `trusted`."""
 
     trusted: datetime
     noticed: datetime
@@ -398,7 +370,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What a maintenance is aimed at: exactly one of machines (scope, name), a scope (with an update domain), hosts."""
+    """The targets of a maintenance: machines (scope, name), or one scope or update domain of it, or hosts."""
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
@@ -410,13 +382,18 @@ class Targets:
         require(sum(given) == 1, "targets must be exactly one of machines, a scope, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
-            "update_domain goes with a scope: name the scope it lies in",
+            "update_domain needs a scope: name the scope that contains it",
         )
 
 
+def _check_source(type_: EventType, source: Source) -> None:
+    allowed = [known for known, rules in EVENT_TYPES.items() if source in rules.sources]
+    require(type_ in allowed, f"a {source} event can be of type {' or '.join(allowed)}, not {type_}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A maintenance as an operator asks for it."""
+class MaintenanceRequest:
+    """A maintenance as an operator submits it."""
 
     type: EventType
     targets: Targets
@@ -434,15 +411,12 @@ class Request:
             -1 <= self.duration_s <= MAX_DURATION_S,
             f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",
         )
-        if self.source is Source.USER:
-            require(
-                self.type in (EventType.REBOOT, EventType.REDEPLOY),
-                f"a user can ask for Reboot (restart) or Redeploy, not {self.type}",
-            )
+        _check_source(self.type, self.source)
         if self.emergency:
+            allowed = [type_ for type_, rules in EVENT_TYPES.items() if rules.may_be_emergency]
             require(
-                self.source is Source.PLATFORM and self.type not in (EventType.PREEMPT, EventType.TERMINATE),
-                "an emergency is a Platform Freeze, Reboot or Redeploy",
+                self.source is Source.PLATFORM and self.type in allowed,
+                f"an emergency must be a Platform event of type {' or '.join(allowed)}, not {self.source} {self.type}",
             )
             require(
                 self.not_before is None and self.earliest is None,
@@ -453,72 +427,3 @@ class Request:
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The scopes concerned, their open events with approvals and orders, and the maintenances these belong to, whole.
-
-    A maintenance may reach into scopes that are not concerned: those events are there to be read, not changed.
-    Machines are there only where they were asked for. `hold` is one that nobody has confirmed; the last that somebody has
-    is `confirmed`, until there is another.
-    """
-
-    scopes: Mapping[str, Scope] = field(default_factory=dict)
-    machines: Mapping[tuple[str, str], Machine] = field(default_factory=dict)
-    maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
-    events: Mapping[str, Event] = field(default_factory=dict)
-    orders: Mapping[str, Order] = field(default_factory=dict)
-    hold: Hold | None = None
-    confirmed: Hold | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One decision, saved whole or not at all.
-
-    `expect` names every scope the decision relied on and the version it must still have (0: it must not exist). Scopes
-    and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
-    look at again because of this change. Approvals rely on no version: any number may be recorded at once. Tokens are added
-    and removed, never updated; a receipt that is already there makes the whole change a conflict. Of two holds the earlier
-    counts; one that is released must be the one that was looked at, and wakes every open maintenance.
-    """
-
-    at: datetime
-    expect: tuple[tuple[str, int], ...] = ()
-    scopes: tuple[Scope, ...] = ()
-    removed_scopes: tuple[str, ...] = ()
-    machines: tuple[Machine, ...] = ()
-    removed_machines: tuple[tuple[str, str], ...] = ()
-    maintenances: tuple[Maintenance, ...] = ()
-    events: tuple[Event, ...] = ()
-    approvals: tuple[Approval, ...] = ()
-    orders: tuple[Order, ...] = ()
-    wakes: tuple[str, ...] = ()
-    audit: tuple[AuditEntry, ...] = ()
-    tokens: tuple[Token, ...] = ()
-    removed_tokens: tuple[str, ...] = ()
-    receipts: tuple[Receipt, ...] = ()
-    hold: Hold | None = None
-    releases_hold: Hold | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Nothing to save: the request was a repetition."""
-        return not (
-            self.scopes
-            or self.removed_scopes
-            or self.machines
-            or self.removed_machines
-            or self.maintenances
-            or self.events
-            or self.approvals
-            or self.orders
-            or self.wakes
-            or self.audit
-            or self.tokens
-            or self.removed_tokens
-            or self.receipts
-            or self.hold
-            or self.releases_hold
-        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.errors import ForewarnError
-from forewarn.core.model import Actor, EventType, Maintenance, Request, Scope, Source, Targets
+from forewarn.core.model import Actor, EventType, Maintenance, MaintenanceRequest, Scope, Source, Targets
 from forewarn.service.control import Control
 from forewarn.store import Store
 
@@ -25,13 +25,13 @@ log = logging.getLogger("forewarn.demo")
 class Act:
     """A maintenance to ask for. Times are seconds of the service clock; 0 is none."""
 
-    request: Request
+    request: MaintenanceRequest
     earliest_in_s: int = 0
     cancel_after_s: int = 0
 
 
-def _rolling(type_: EventType, scope: str, description: str, duration_s: int) -> Request:
-    return Request(type=type_, targets=Targets(scope=scope), description=description, duration_s=duration_s)
+def _rolling(type_: EventType, scope: str, description: str, duration_s: int) -> MaintenanceRequest:
+    return MaintenanceRequest(type=type_, targets=Targets(scope=scope), description=description, duration_s=duration_s)
 
 
 ACTS: Mapping[str, Sequence[Act]] = {
@@ -39,7 +39,7 @@ ACTS: Mapping[str, Sequence[Act]] = {
     "shop": (
         Act(request=_rolling(EventType.REBOOT, "shop", "New kernel, one update domain after the other", 300)),
         Act(
-            request=Request(
+            request=MaintenanceRequest(
                 type=EventType.REDEPLOY,
                 source=Source.USER,
                 targets=Targets(machines=(("shop", "web-2"),)),
@@ -51,7 +51,7 @@ ACTS: Mapping[str, Sequence[Act]] = {
     "workers": (
         Act(request=_rolling(EventType.REBOOT, "workers", "Security update of the hypervisor", 300)),
         Act(
-            request=Request(
+            request=MaintenanceRequest(
                 type=EventType.REDEPLOY,
                 emergency=True,
                 targets=Targets(machines=(("workers", "worker-1"),)),
@@ -59,7 +59,7 @@ ACTS: Mapping[str, Sequence[Act]] = {
             )
         ),
         Act(
-            request=Request(
+            request=MaintenanceRequest(
                 type=EventType.FREEZE,
                 targets=Targets(hosts=("rack-b",)),
                 description="Memory of rack-b is exchanged",

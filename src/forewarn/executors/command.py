@@ -1,9 +1,9 @@
 """Runs an operator's command for each order: the event as JSON on standard input and as FOREWARN_* variables.
 
-Exit code 0 means done, anything else failed; the end of the output is kept. The command runs under `runner`, which outlives
-this process: each order has a folder with a lock that the runner holds while it lives, a mark once the command may have
-begun, and a result once it ended. So after a crash `status` knows whether the command goes on, ended, never ran, or was
-lost with its runner; only after the machine itself went down is it run again.
+Exit code 0 means done, any other code failed; the end of the output is kept. The command runs under `runner`, which outlives
+this process. Each order has a folder: a lock that the runner holds while it lives, the file `begun` once the command may have
+run, and the file `result.json` once it has ended. So after a crash `status` knows whether the command still runs, has ended,
+never ran, or was lost with its runner. Only after the machine itself went down is the command run again.
 """
 
 import fcntl
@@ -15,23 +15,49 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from forewarn.core.lifecycle import Outcome
-from forewarn.executors import Progress, Report, Work
+from forewarn.core.change import Change
+from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.runner import boot_id, save
+from forewarn.executors.settings import parse_duration, read_words, setting, whole_number
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _LOST = Outcome(
     ok=False,
-    reason="its runner was killed: the result is unknown, and the command may still be at work; look before a retry",
+    reason="its runner was killed: the result is unknown, and the command may still run; check before you retry",
 )
 
 
-class CommandExecutor:
+def _time_limit(value: object) -> int:
+    if (seconds := parse_duration(value)) == 0:
+        raise Invalid("a command needs some time: write a duration above 0")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSettings:
+    command: tuple[str, ...] = setting(
+        (), read_words, "the program that the `command` executor runs, with its arguments"
+    )
+    time_limit_s: int = setting(1_800, _time_limit, "a command that runs longer than this is stopped")
+    parallel: int = setting(32, whole_number(1, 1_000), "how many commands run at once")
+
+
+class CommandExecutor(Executor):
     name = "command"
-    takes_orders = True
+    settings_class = CommandSettings
+    variables = frozenset(
+        f"FOREWARN_{name}"
+        for name in (
+            "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
+            "RESOURCES", "HOSTS", "DURATION_S",
+        )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,41 +67,64 @@ class CommandExecutor:
         time_limit_s: int,
         parallel: int,
         environment: Mapping[str, str],
-        nudge: Callable[[], None] = lambda: None,
     ) -> None:
-        """`nudge` is called from a thread of ours when a report is there."""
         self._command = command
         self._folder = folder
         self._time_limit_s = time_limit_s
-        # Secrets of the service are not the command's business.
+        # The command must not see the service's secrets.
         self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
         self._parallel = parallel
         self._watched: set[tuple[str, int]] = set()
-        self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()
-        self.nudge = nudge
+        self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
+        self._nudge: Callable[[], None] = lambda: None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Another node of this machine may share the folder: what it begins from here on is not ours to tidy.
-        self._found = [each for each in folder.iterdir() if each.is_dir()]
+        # Another node of this machine may share the folder: `tidy` must not remove the orders it takes from here on.
+        self._found_at_start = [each for each in folder.iterdir() if each.is_dir()]
+
+    @classmethod
+    def check(cls, settings: CommandSettings, *, order_timeout_s: int) -> None:
+        if not settings.command:
+            raise InvalidSettings(
+                "executor: the command executor needs a command: set `command` to a program and arguments"
+            )
+        if 0 < order_timeout_s <= settings.time_limit_s:
+            raise InvalidSettings(
+                "order_timeout: it must be longer than command_time_limit, or an order would fail while its command runs"
+            )
+
+    @classmethod
+    def from_settings(cls, settings: CommandSettings, state_dir: Path) -> "CommandExecutor":
+        return cls(
+            settings.command,
+            folder=state_dir / "orders",
+            time_limit_s=settings.time_limit_s,
+            parallel=settings.parallel,
+            environment=os.environ,
+        )
+
+    def connect(self, nudge: Callable[[], None], listen: Callable[[Callable[[Change], None]], None]) -> None:
+        del listen
+        self._nudge = nudge
 
     def status(self, work: Work) -> Progress | Outcome:
         folder = self._folder_of(work)
         if _locked(folder):
             return Progress.RUNNING
-        return _result(folder) or (_LOST if _begun(folder) else Progress.UNKNOWN)
+        return _result(folder) or (_LOST if _may_have_run(folder) else Progress.UNKNOWN)
 
     def free_slots(self) -> int:
         return self._parallel - len(self._watched)
 
-    def begin(self, work: Work) -> None:
+    def take(self, work: Work) -> None:
         if _locked(self._folder_of(work)):
-            self.watch(work)  # a node of this machine that took it over from us has begun it meanwhile
+            self.watch(work)  # another node of this machine took over the order meanwhile and runs its command
         else:
             self._await_in_thread(work, self._spawn(work))
 
     def watch(self, work: Work) -> None:
         self._await_in_thread(work, None)
 
-    def reports(self, now: datetime) -> list[Report]:
+    def reports(self, now: datetime) -> list[OrderReport]:
         del now
         ended = []
         while not self._ended.empty():
@@ -83,20 +132,14 @@ class CommandExecutor:
         self._watched -= {(report.order_id, report.attempt or 0) for report in ended}
         return ended
 
-    def next_report(self) -> datetime | None:
-        return None
-
-    def settled(self, report: Report) -> None:
+    def report_saved(self, report: OrderReport) -> None:
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
     def tidy(self, running: Collection[Work]) -> None:
         known = {self._folder_of(work) for work in running}
-        for folder in self._found:
+        for folder in self._found_at_start:
             if folder not in known and not _locked(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def close(self) -> None:
-        """Commands go on under their runners."""
 
     def _folder_of(self, work: Work) -> Path:
         return self._folder / f"{work.order.id}-{work.order.attempt}"
@@ -108,14 +151,14 @@ class CommandExecutor:
         request = {
             "command": self._command,
             "environment": {**self._environment, **_variables(work)},
-            "stdin": json.dumps(_told(work)) + "\n",
+            "stdin": json.dumps(_document(work)) + "\n",
             "time_limit_s": self._time_limit_s,
         }
         save(folder / "request.json", json.dumps(request))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # The lock belongs to the open file, which the runner inherits: it is held exactly as long as the runner lives.
+            # The lock belongs to the open file, which the runner inherits: the runner holds it for as long as it lives.
             return subprocess.Popen(  # noqa: S603 - our own runner
                 [sys.executable, "-I", str(_RUNNER), str(folder)],
                 pass_fds=(lock,),
@@ -133,12 +176,12 @@ class CommandExecutor:
         threading.Thread(target=self._await, args=(work, runner), daemon=True, name=name).start()
 
     def _await(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
-        """Until the runner is gone, whoever started it; ours is reaped as well."""
+        """Wait until the runner has ended, in whichever process it was started; reap it if it is a child of this one."""
         folder = self._folder_of(work)
         try:
             lock = os.open(folder / "lock", os.O_RDWR)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_SH)
             finally:
                 os.close(lock)
             if runner is not None:
@@ -146,12 +189,12 @@ class CommandExecutor:
             outcome = _result(folder) or _LOST
         except (OSError, ValueError) as error:
             outcome = Outcome(ok=False, reason=f"its result cannot be read: {error}")
-        self._ended.put(Report(work.order.id, work.order.attempt, outcome))
-        self.nudge()
+        self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
+        self._nudge()
 
 
-def _begun(folder: Path) -> bool:
-    """Whether the command may have run since the machine came up."""
+def _may_have_run(folder: Path) -> bool:
+    """Return whether the command may have run since the machine last started."""
     try:
         return (folder / "begun").read_text("utf-8") == boot_id()
     except OSError:
@@ -159,12 +202,13 @@ def _begun(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> bool:
+    """Return whether the runner lives. Try a shared lock: another node that checks at the same time is no runner."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -197,7 +241,7 @@ def _variables(work: Work) -> dict[str, str]:
     }
 
 
-def _told(work: Work) -> dict[str, object]:
+def _document(work: Work) -> dict[str, object]:
     order, event = work.order, work.event
     return {
         "order": {"id": order.id, "attempt": order.attempt},

@@ -1,12 +1,13 @@
-"""Runs one order's command and leaves its result in a folder. A program of its own, standard library only.
+"""Runs the command of one order and saves its result in a folder. A program of its own, standard library only.
 
-It outlives the service: started in a session of its own, it holds an inherited lock for as long as it lives, so that a
-restarted service can tell work that goes on from work that died. Called as `python runner.py FOLDER`.
+It outlives the service: it runs in a session of its own and holds an inherited lock for as long as it lives. So a restarted
+service can tell a command that still runs from one that died. Called as `python runner.py FOLDER`.
 """
 
 import errno
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_OUTPUT_BYTES = 64 * 1024
+READ_BYTES = 65_536
+# As much as a pipe can hold: what a command leaves there when it ends.
+MAX_LAST_READS = 1024 * 1024 // READ_BYTES
 GRACE_S = 5.0
 SAVE_TRIES = 600
 SAVE_AGAIN_S = 1.0
@@ -23,7 +27,7 @@ SAVE_AGAIN_S = 1.0
 
 def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text("utf-8"))
-    # From here on the command may have run: whoever finds this without a result knows that it must not run again.
+    # From here on the command may have run: a service that finds this file without a result must not run it again.
     save(folder / "begun", boot_id())
     try:
         result = run(request["command"], request["environment"], request["stdin"], request["time_limit_s"])
@@ -38,7 +42,7 @@ def boot_id() -> str:
 
 
 def save_result(folder: Path, result: dict[str, object]) -> None:
-    """The work is done: a full disk must not turn that into a failure. Without its output it may fit."""
+    """Save the result of work that is done. On a full disk try again without the output: the work must not count as failed."""
     for attempt in range(SAVE_TRIES):
         try:
             save(folder / "result.json", json.dumps(result))
@@ -51,7 +55,7 @@ def save_result(folder: Path, result: dict[str, object]) -> None:
 
 
 def save(path: Path, text: str) -> None:
-    """Whole or not at all, also across a power failure."""
+    """Write a file whole or not at all, also if the power fails."""
     draft = path.with_suffix(".new")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -73,8 +77,8 @@ def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    tail = bytearray()
-    reader = threading.Thread(target=read_tail, args=(process, tail), daemon=True)
+    tail, reading = bytearray(), threading.Lock()
+    reader = threading.Thread(target=read_tail, args=(process, tail, reading), daemon=True)
     reader.start()
     threading.Thread(target=feed, args=(process, stdin.encode()), daemon=True).start()
     try:
@@ -83,8 +87,9 @@ def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_
     except subprocess.TimeoutExpired:
         stop(process)
         code, reason = -1, f"stopped after its time limit of {time_limit_s:g} s"
-    # A grandchild may keep the pipe open; its output is not waited for.
+    # A grandchild may keep the pipe open: do not wait for its output. What the command wrote is in the pipe.
     reader.join(timeout=1.0)
+    read_the_rest(process, tail, reading)
     return {"ok": code == 0, "reason": reason, "output": bytes(tail).decode("utf-8", errors="replace")}
 
 
@@ -92,23 +97,49 @@ def ended_badly(code: int) -> str:
     return f"exit code {code}" if code > 0 else f"killed by signal {-code}"
 
 
-def read_tail(process: "subprocess.Popen[bytes]", tail: bytearray) -> None:
-    """Keep the last of the output, and keep reading, so that a chatty command never blocks."""
+def read_tail(process: "subprocess.Popen[bytes]", tail: bytearray, reading: threading.Lock) -> None:
+    """Read all of the output, so that the command never blocks, and keep its end."""
     assert process.stdout is not None  # noqa: S101 - Popen was given PIPE
-    while chunk := os.read(process.stdout.fileno(), 65_536):
-        tail += chunk
-        del tail[:-MAX_OUTPUT_BYTES]
+    more = True
+    while more:
+        wait_for_output(process.stdout.fileno())
+        with reading:
+            more = read_some(process.stdout.fileno(), tail)
+
+
+def read_the_rest(process: "subprocess.Popen[bytes]", tail: bytearray, reading: threading.Lock) -> None:
+    """Read what the command left in the pipe, in case the reader's thread had no time to do so."""
+    assert process.stdout is not None  # noqa: S101 - Popen was given PIPE
+    with reading:
+        for _ in range(MAX_LAST_READS):
+            if not wait_for_output(process.stdout.fileno(), 0) or not read_some(process.stdout.fileno(), tail):
+                return
+
+
+def wait_for_output(pipe: int, within_ms: "int | None" = None) -> bool:
+    """Return whether there is output to read, or the output has ended."""
+    polled = select.poll()
+    polled.register(pipe, select.POLLIN)
+    return bool(polled.poll(within_ms))
+
+
+def read_some(pipe: int, tail: bytearray) -> bool:
+    """Return whether more may come."""
+    chunk = os.read(pipe, READ_BYTES)
+    tail += chunk
+    del tail[:-MAX_OUTPUT_BYTES]
+    return bool(chunk)
 
 
 def feed(process: "subprocess.Popen[bytes]", data: bytes) -> None:
     assert process.stdin is not None  # noqa: S101 - Popen was given PIPE
-    with suppress(BrokenPipeError):  # a command need not read what it is told
+    with suppress(BrokenPipeError):  # a command need not read its standard input
         process.stdin.write(data)
         process.stdin.close()
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """The whole process group: gently first, then whoever of it is left."""
+    """Stop the whole process group: with SIGTERM first, then with SIGKILL."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):

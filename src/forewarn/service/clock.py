@@ -1,10 +1,11 @@
-"""The service clock: system, kept by a database, manual or scaled. With `server` the only place that reads the wall clock.
+"""The service clock: system, kept by a database, manual or scaled. Only this module and `app.server` read the wall clock.
 
-Notice, NotBefore, simulated work, history and every shown time use a Clock; sockets, deadlines and leases do not: they
-use the machine's monotonic clock.
+Notice, NotBefore, simulated work, history and every time shown use a Clock. Sockets, deadlines and leases use the machine's
+monotonic clock.
 
-A wall clock may be set. Starting early is the one unforgivable error, so a clock of real time is held against the machine's
-boot clock, which nobody can set: where it is suddenly ahead, it says from which moment on it cannot be trusted.
+A wall clock may be set. To start an event early is the worst error of this service. So a clock of real time is compared with
+the machine's boot clock, which nobody can set: if the clock is suddenly ahead, it reports from which moment on it cannot be
+trusted.
 """
 
 import threading
@@ -18,22 +19,22 @@ from forewarn.core.errors import Invalid, Refused, StoreUnavailable
 MAX_RATE = 100_000.0
 # "A wall clock that jumps forward by more than 30 s against the boot clock holds unapproved starts."
 MAX_JUMP_S = 30.0
-# A reading of a kept clock is carried on for so long: two machines drift apart by far less than a millisecond meanwhile.
+# A reading of the database's clock is used for this long: two machines drift apart by far less than a millisecond meanwhile.
 KEPT_FOR_S = 3.0
-# One that took longer to come may be as much too old: by it an event would be told of with less than its notice.
+# A reading that took longer to arrive may be that much too old: events would be published with less than their notice.
 MAX_READING_S = 3.0
 MAX_READINGS = 3
-# Readings that arrive one sooner than the other do not make it go backwards.
+# The clock stands still, and does not go back, where a reading took longer to arrive than the one before.
 MAX_STILL = timedelta(seconds=1)
 
 
 def boot_clock_s() -> float:
-    """Seconds since this machine came up, asleep or awake."""
+    """Return the seconds since this machine started, including suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Jump(NamedTuple):
-    """The clock is ahead by so much; `trusted` is what it would say otherwise, and `since` what it said last before."""
+    """The clock is `seconds` ahead of `trusted`, the expected time; `since` is its last reading before the jump."""
 
     trusted: datetime
     seconds: float
@@ -41,36 +42,35 @@ class Jump(NamedTuple):
 
 
 class Clock(Protocol):
-    """`steady`: it runs at the pace of real seconds. `seconds_until` is how long to wait for a moment, in real seconds; None:
-    time does not pass by itself.
-    """
+    """A source of time. A steady clock runs at the pace of real seconds."""
 
     name: str
     steady: bool
 
     def now(self) -> datetime:
-        """For decisions."""
+        """Return the time for a decision."""
 
     def glance(self) -> datetime:
-        """For showing: asks nobody, so it never waits and never fails."""
+        """Return the time to show: from memory, so it never waits and never fails."""
 
     def jump(self) -> Jump | None:
-        """The last jump forward that `now` noticed and nobody took note of yet."""
+        """Return the last jump forward that `now` noticed and that `note_jump` has not acknowledged."""
 
     def note_jump(self, jump: Jump) -> None:
-        """It is taken note of."""
+        """Acknowledge a jump: it has been saved."""
 
-    def seconds_until(self, moment: datetime) -> float | None: ...
+    def seconds_until(self, moment: datetime) -> float | None:
+        """Return how many real seconds to wait for a moment; None if time does not pass by itself."""
 
     def move_to(self, moment: datetime) -> None:
-        """Jump forward, or raise Refused where time is not ours to move."""
+        """Move the clock forward, or raise Refused if it cannot be moved."""
 
 
-class _Watched:
-    """A reference: the clock's last reading, and that of the boot clock beside it.
+class _JumpDetector:
+    """Compares each reading of a clock with the boot clock.
 
-    It moves with every step, also with one back: what was promised by a clock that was set back an hour would begin an hour
-    early when that is put right.
+    The reference is the last reading, also after a step back: events planned on a clock that was set back by an hour would
+    start an hour early when the clock is corrected.
     """
 
     def __init__(self, boot_s: Callable[[], float]) -> None:
@@ -80,8 +80,8 @@ class _Watched:
         self._at_s = 0.0
         self._jump: Jump | None = None
 
-    def look(self, reading: datetime, read_s: float | None = None) -> None:
-        """What the clock said, at that reading of the boot clock; else just now."""
+    def observe(self, reading: datetime, read_s: float | None = None) -> None:
+        """Take a reading of the clock, read when the boot clock showed `read_s`; by default now."""
         with self._lock:
             if read_s is None:
                 read_s = self._boot_s()
@@ -98,7 +98,7 @@ class _Watched:
     def jump(self) -> Jump | None:
         return self._jump
 
-    def note(self, jump: Jump) -> None:
+    def acknowledge(self, jump: Jump) -> None:
         with self._lock:
             if self._jump == jump:
                 self._jump = None
@@ -114,22 +114,22 @@ class SystemClock:
         boot_s: Callable[[], float] = boot_clock_s,
     ) -> None:
         self._wall = wall
-        self._watched = _Watched(boot_s)
+        self._jumps = _JumpDetector(boot_s)
         self.now()
 
     def now(self) -> datetime:
         now = self._wall()
-        self._watched.look(now)
+        self._jumps.observe(now)
         return now
 
     def glance(self) -> datetime:
         return self._wall()
 
     def jump(self) -> Jump | None:
-        return self._watched.jump()
+        return self._jumps.jump()
 
     def note_jump(self, jump: Jump) -> None:
-        self._watched.note(jump)
+        self._jumps.acknowledge(jump)
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds())
@@ -141,11 +141,11 @@ class SystemClock:
 
 
 class KeptClock(SystemClock):
-    """Somebody else's clock, a database's: read now and then, carried on by this machine's boot clock for a short while.
+    """The clock of a database: read now and then, and continued with this machine's boot clock for a short while.
 
-    A reading counts from when it arrived, so this clock is behind the one it follows by the way it took, and never ahead.
-    Where a reading was on its way for longer than the one before, it stands still for that moment; where the other was set
-    back it follows, for whoever looks at it for the first time does so too, and all nodes must have one time.
+    A reading counts from its arrival. So this clock is behind the database's by the time the reading took, and never ahead.
+    If a reading took longer than the one before, this clock stands still for that moment. If the database's clock is set back,
+    this clock follows: a node that reads it for the first time does so too, and all nodes must have the same time.
     """
 
     def __init__(
@@ -157,36 +157,38 @@ class KeptClock(SystemClock):
         self._read = read
         self._monotonic = monotonic
         self._boot_s = boot_s
-        self._watched = _Watched(boot_s)
+        self._jumps = _JumpDetector(boot_s)
         self._reading_lock = threading.Lock()
         self._kept: tuple[datetime, float] | None = None
         self._latest = datetime.min.replace(tzinfo=UTC)
 
-    def keep(self, reading: datetime, told_s: float | None = None) -> None:
-        """What the other clock said, at that reading of the monotonic clock; else just now."""
-        ago_s = 0.0 if told_s is None else self._monotonic() - told_s
+    def keep(self, reading: datetime, arrived_s: float | None = None) -> None:
+        """Use a reading that arrived when the monotonic clock showed `arrived_s`; by default now."""
+        ago_s = 0.0 if arrived_s is None else self._monotonic() - arrived_s
         self._keep(reading, self._boot_s() - ago_s)
 
     def _keep(self, reading: datetime, read_s: float) -> None:
-        self._watched.look(reading, read_s)
+        self._jumps.observe(reading, read_s)
         with self._reading_lock:
             self._kept = (reading, read_s)
 
     def now(self) -> datetime:
-        """Reads the other clock itself, and may fail like whoever keeps it, when the last reading is too old."""
+        """Return the time; read the database's clock if the last reading is too old, which may fail."""
         kept = self._kept
         if kept is None or self._boot_s() - kept[1] > KEPT_FOR_S:
-            self._ask()
+            self._read_anew()
         return self.glance()
 
-    def _ask(self) -> None:
+    def _read_anew(self) -> None:
         for _ in range(MAX_READINGS):
-            asked_s = self._boot_s()
-            reading, told_s = self._read(), self._boot_s()
-            if told_s - asked_s <= MAX_READING_S:
-                self._keep(reading, told_s)
+            requested_s = self._boot_s()
+            reading, arrived_s = self._read(), self._boot_s()
+            if arrived_s - requested_s <= MAX_READING_S:
+                self._keep(reading, arrived_s)
                 return
-        raise StoreUnavailable(f"what time it is took longer than {MAX_READING_S:g} s to come, {MAX_READINGS} times")
+        raise StoreUnavailable(
+            f"reading the database's clock took longer than {MAX_READING_S:g} s, {MAX_READINGS} times"
+        )
 
     def glance(self) -> datetime:
         with self._reading_lock:
@@ -202,17 +204,17 @@ class KeptClock(SystemClock):
 
 
 class _Trusted:
-    """A clock of our own making, which jumps only when it is told to."""
+    """A clock that no one can set from outside: it has no unexpected jumps."""
 
     def jump(self) -> Jump | None:
         return None
 
     def note_jump(self, jump: Jump) -> None:
-        """There is none."""
+        """Do nothing: there is no jump."""
 
 
 class ManualClock(_Trusted):
-    """Stands still until it is moved; never backwards."""
+    """Stands still until `move_to` moves it forward."""
 
     name = "manual"
     steady = False
@@ -259,7 +261,7 @@ class ScaledClock(_Trusted):
 
     def move_to(self, moment: datetime) -> None:
         with self._lock:
-            # Time went on while the caller was busy: a moment just passed is no step back.
+            # Time went on while the caller was busy: a moment that has just passed is no step back.
             self._start, self._origin = max(self._read(), moment), self._monotonic()
 
     def _read(self) -> datetime:
@@ -268,14 +270,14 @@ class ScaledClock(_Trusted):
 
 def _forward(now: datetime, moment: datetime) -> datetime:
     if moment < now:
-        raise Refused(f"a clock never goes backwards: it is {now.isoformat()}, asked for {moment.isoformat()}")
+        raise Refused(f"a clock never goes backwards: it is {now.isoformat()}, requested {moment.isoformat()}")
     return moment
 
 
 def clock_for(text: str, *, floor: datetime | None = None) -> Clock:
-    """The clock a setting names: `system`, `manual` or a rate like `60x`.
+    """Return the clock that a setting names: `system`, `manual` or a rate like `60x`.
 
-    `floor` is the last moment that was lived through: a clock that is not the system's goes on from there.
+    `floor` is the last moment in the store: a clock that is not the system's continues from there.
     """
     if text == "system":
         return SystemClock()

@@ -8,23 +8,24 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.core import lifecycle
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import NotFound, Refused
-from forewarn.core.fleet import Difference, Fleet, apply_difference, difference
-from forewarn.core.lifecycle import Outcome, Report
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fleet import Fleet
+from forewarn.core.fleet_difference import Difference, apply_difference, difference
+from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import (
     OPEN,
     Actor,
     AuditEntry,
-    Change,
     Event,
-    EventType,
     Machine,
     Maintenance,
+    MaintenanceRequest,
     Order,
-    Request,
     Scope,
-    Snapshot,
     Targets,
     Token,
 )
@@ -142,11 +143,11 @@ class Control(Decisions):
 
     # -- what operators request
 
-    def submit(self, request: Request, actor: Actor) -> str:
+    def submit(self, request: MaintenanceRequest, actor: Actor) -> str:
         """Schedule a maintenance and return its id."""
         return self.submit_once(request, actor, None).maintenance_id
 
-    def submit_once(self, request: Request, actor: Actor, once: Once | None) -> Submission:
+    def submit_once(self, request: MaintenanceRequest, actor: Actor, once: Once | None) -> Submission:
         """Schedule a maintenance; with `once`, save the response with it."""
 
         def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
@@ -155,14 +156,18 @@ class Control(Decisions):
 
         return self._decide_once(_focus_of(request.targets), decide, once)
 
-    def plan(self, request: Request, actor: Actor, *, read: Callable[[Focus], Snapshot] | None = None) -> Submission:
+    def plan(
+        self, request: MaintenanceRequest, actor: Actor, *, read: Callable[[Focus], Snapshot] | None = None
+    ) -> Submission:
         """Return what `submit_once` would lead to, without saving it; `read` may replace `Store.snapshot`."""
         snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
         now = self._clock.now()
         maintenance_id, change = self._submitted(snapshot, request, now, actor)
         return Submission(maintenance_id, _applied(snapshot, change), now)
 
-    def _submitted(self, snapshot: Snapshot, request: Request, now: datetime, actor: Actor) -> tuple[str, Change]:
+    def _submitted(
+        self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
+    ) -> tuple[str, Change]:
         _refuse_unknown_scope(snapshot, request.targets)
         return lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
@@ -174,12 +179,14 @@ class Control(Decisions):
     def cancel_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
 
-    def handle_failed_order(self, event_id: str, verb: Verb, actor: Actor) -> None:
+    def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """Retry, finish or abandon an event whose order failed."""
         timeout_s = self._order_timeout_s
         self._decide_on_events(
             _at(event_id),
-            lambda s, now: lifecycle.settle(s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
+            lambda s, now: lifecycle.resolve_failure(
+                s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s
+            ),
         )
 
     def cancel_maintenance(self, maintenance_id: str, actor: Actor) -> None:
@@ -260,9 +267,9 @@ class Control(Decisions):
         return change.orders[0]
 
     def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
-        self.report_orders([Report(order_id, attempt, outcome)], actor)
+        self.report_orders([OrderReport(order_id, attempt, outcome)], actor)
 
-    def report_orders(self, reports: Sequence[Report], actor: Actor) -> None:
+    def report_orders(self, reports: Sequence[OrderReport], actor: Actor) -> None:
         """Save the results of some orders in one change, all or none."""
         ids = tuple(report.order_id for report in reports)
         moved = tuple(key for report in reports for key in report.outcome.new_hosts or ())
@@ -295,7 +302,7 @@ class Control(Decisions):
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             if snapshot.hold is not None and snapshot.hold != seen:
                 raise Refused("the clock jumped again meanwhile: check it, then confirm it")
-            return lifecycle.confirm_clock(snapshot, now=now, actor=actor)
+            return confirm_clock(snapshot, now=now, actor=actor)
 
         self._decide(Focus(), decide)
 
@@ -338,7 +345,7 @@ class Control(Decisions):
 
         def decide_with_machines(snapshot: Snapshot, now: datetime) -> Change:
             named = [snapshot.events[i] for i in focus.events if i in snapshot.events]
-            scopes = tuple({e.scope for e in named if e.type is EventType.TERMINATE})
+            scopes = tuple({e.scope for e in named if EVENT_TYPES[e.type].removes_machines})
             if scopes:
                 snapshot = self._store.snapshot(replace(focus, scopes=scopes, inventory=True))
             return decide(snapshot, now)

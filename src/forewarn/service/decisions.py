@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from forewarn.core import lifecycle
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
-from forewarn.core.model import Change, Hold, Receipt, Scope, Snapshot
+from forewarn.core.model import Hold, Receipt, Scope
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
 
@@ -108,7 +109,7 @@ class Decisions:
         jump = self._clock.jump()
         if jump is not None:
             hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
-            change = lifecycle.hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
+            change = hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
             if not change.empty:
                 self._store.apply(change)
                 log.error(

@@ -1,7 +1,7 @@
-"""Keeps a node up with the others that share its store: hears of what they change, reads it, and keeps the database's time.
+"""Keeps a node up to date with the other nodes that share its store: reads their changes, and keeps the database's time.
 
-Once a second and whenever the bell rings it asks what changed since it last looked. Only when everybody here has taken that
-in does it count as read: whatever fails in between is told again.
+Once a second, and when the database notifies, the follower reads what changed since its last poll. The changes count as read
+only after every listener has processed them: after a failure the next poll delivers them again.
 """
 
 import logging
@@ -13,7 +13,7 @@ from forewarn.core.errors import ForewarnError, StoreUnavailable
 from forewarn.service.clock import MAX_READING_S, KeptClock
 from forewarn.store import Feed, Mark, News
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 RETRY_S = 0.5
 CATCH_UP_WITHIN_S = 3.0
 # "`/readyz` fails after 3 s."
@@ -21,7 +21,7 @@ UNREADY_AFTER_S = 3.0
 
 log = logging.getLogger("forewarn.service.follower")
 
-Hearer = Callable[[News], None]
+Listener = Callable[[News], None]
 
 
 class Follower:
@@ -29,84 +29,85 @@ class Follower:
         self._feed = feed
         self._monotonic = monotonic
         self._clock = clock
-        self._hearers: list[Hearer] = []
+        self._listeners: list[Listener] = []
         self._mark: Mark | None = None
         self._stopping = threading.Event()
         self._trouble = ""
-        self._asked_s = 0.0
-        self._looked = threading.Condition()
+        self._known_s = 0.0
+        self._polled = threading.Condition()
         self.warning = ""
 
-    def listen(self, hearer: Hearer) -> None:
-        """Be told what changed, every time this looks, also when it is nothing."""
-        self._hearers.append(hearer)
+    def listen(self, listener: Listener) -> None:
+        """Subscribe a listener: it is called after every poll, also if nothing changed."""
+        self._listeners.append(listener)
 
-    def begin(self) -> News:
-        """From here on nothing is missed: whatever is read of the store after this is followed."""
-        news = self._feed.look(None, 0.0)
-        self._keep_time(news)
-        self._clock.now()  # one that took long is asked for again: the time is known before anybody shows it
-        self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
-        return news
+    def start(self) -> News:
+        """Set the first mark: changes to what is read from the store after this are not missed."""
+        update = self._feed.look(None, 0.0)
+        self._keep_time(update)
+        self._clock.now()  # reads the time again if that reading took too long: it must be known before it is shown
+        self._mark, self._known_s, self.warning = update.mark, update.asked_s, update.warning
+        return update
 
     def run(self) -> None:
-        """Until `stop`; survives a database that is away, and errors nobody foresaw."""
+        """Poll until `stop`; survive a database that is away and unexpected errors."""
         while not self._stopping.is_set():
             try:
-                self.look(LOOK_EVERY_S)
+                self.poll(POLL_EVERY_S)
             except Exception as error:
-                self._say_trouble(error)
+                self._log_trouble(error)
                 self._stopping.wait(RETRY_S)
         self.close()
 
     def close(self) -> None:
-        """Unless it runs, which does so at its end."""
+        """Close the feed. `run()` closes it itself."""
         self._feed.close()
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def look(self, wait_s: float) -> None:
-        news = self._feed.look(self._mark, wait_s)
-        self._keep_time(news)
-        for hearer in self._hearers:
-            hearer(news)
-        with self._looked:
-            self._mark, self._asked_s, self.warning = news.mark, news.asked_s, news.warning
-            self._looked.notify_all()
+    def poll(self, wait_s: float) -> None:
+        """Wait up to `wait_s` for changes, and pass them to the listeners."""
+        update = self._feed.look(self._mark, wait_s)
+        self._keep_time(update)
+        for listener in self._listeners:
+            listener(update)
+        with self._polled:
+            self._mark, self._known_s, self.warning = update.mark, update.asked_s, update.warning
+            self._polled.notify_all()
         if self._trouble:
-            log.info("the database is back, and everything is read")
+            log.info("the database is back, and all changes are read")
             self._trouble = ""
 
-    def _keep_time(self, news: News) -> None:
-        if news.told_s - news.asked_s <= MAX_READING_S:
-            self._clock.keep(news.now, news.told_s)
+    def _keep_time(self, update: News) -> None:
+        if update.told_s - update.asked_s <= MAX_READING_S:
+            self._clock.keep(update.now, update.told_s)
 
     @property
     def timeline(self) -> int:
-        """Which of the database's lives this is; 0 before it was first heard of."""
+        """The timeline of the database; 0 before the first poll."""
         return self._mark.cluster[1] if self._mark is not None else 0
 
     def catch_up(self, within_s: float = CATCH_UP_WITHIN_S) -> None:
-        """Returns when all that the database has by now is known here."""
-        begun_s = self._monotonic()
-        with self._looked:
-            if not self._looked.wait_for(lambda: self._asked_s >= begun_s, within_s):
-                raise StoreUnavailable("what other nodes saved is not known here yet: ask again")
+        """Wait until this node knows everything that the database holds now."""
+        called_s = self._monotonic()
+        with self._polled:
+            if not self._polled.wait_for(lambda: self._known_s >= called_s, within_s):
+                raise StoreUnavailable("this node does not know yet what other nodes saved: try again")
 
     def silent_s(self) -> float:
-        """How long ago all that the database had was known here."""
-        return self._monotonic() - self._asked_s
+        """Return how many seconds ago this node knew everything that the database held."""
+        return self._monotonic() - self._known_s
 
     def complaint(self) -> str:
-        """ "" or why what this node knows is not what the database has."""
+        """Return "", or why this node may not know what the database holds."""
         silent_s = self.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
         return f"not heard from for {silent_s:.0f} s: {self._trouble or 'it does not answer'}"
 
-    def _say_trouble(self, error: Exception) -> None:
-        """The first failure and each change of failure."""
+    def _log_trouble(self, error: Exception) -> None:
+        """Log the first failure and each failure that differs from the last."""
         if str(error) == self._trouble:
             return
         self._trouble = str(error)

@@ -1,4 +1,4 @@
-"""Log lines: for people on a terminal, JSON elsewhere; one line per action, no secrets."""
+"""Log lines: text on a terminal, JSON elsewhere; one line per action, no secrets."""
 
 import json
 import logging
@@ -21,7 +21,8 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(level: str, stream: TextIO = sys.stderr) -> None:
+    """Send all log lines of this level and above to the stream."""
     handler = logging.StreamHandler(stream)
-    people = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    handler.setFormatter(people if stream.isatty() else JsonLines())
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    handler.setFormatter(text if stream.isatty() else JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""Files that are the service's own: its folder, what only it may read, and the certificate it shows."""
+"""Files of the service that only its user may read, and the TLS certificate of the operator listener."""
 
 import logging
 import os
@@ -9,10 +9,11 @@ from pathlib import Path
 from forewarn.core.errors import InvalidSettings
 from forewarn.service.settings import Settings
 
-log = logging.getLogger("forewarn.app.server")
+log = logging.getLogger("forewarn.service.private_files")
 
 
 def make_folder(path: Path) -> None:
+    """Create a folder that only this user may enter, unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -22,13 +23,13 @@ def make_folder(path: Path) -> None:
 
 
 def read_private(path: Path) -> str:
-    """What others could read is closed to them from now on."""
+    """Return the text of a private file. If others can read the file, change its mode and log a warning."""
     with path.open(encoding="ascii") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & 0o077:
             os.fchmod(file.fileno(), 0o600)
             log.warning(
-                "%s could be read by others (mode %04o), and is mode 0600 now: revoke its token if others may have it",
+                "others could read %s (mode %04o); its mode is 0600 now: revoke its token if others may know it",
                 path,
                 mode,
             )
@@ -36,7 +37,7 @@ def read_private(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and for this user alone."""
+    """Replace a file by a new one that only this user may read; after a crash the old or the new one is there."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         draft.unlink(missing_ok=True)
@@ -53,7 +54,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def check_tls(settings: Settings) -> None:
-    """The certificate and its key work, or InvalidSettings says which file does not: before anybody is listened to."""
+    """Raise InvalidSettings with the wrong file if the certificate or its key cannot be used; called before listening."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
     for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
@@ -72,6 +73,6 @@ def check_tls(settings: Settings) -> None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # never ask at the terminal
     except OSError as error:
         raise InvalidSettings(
-            f"tls_key: {settings.tls_key} is no key without a password for {settings.tls_cert}"
+            f"tls_key: {settings.tls_key} is not the key of {settings.tls_cert}, or it has a password"
             f" ({getattr(error, 'reason', None) or 'it cannot be read as PEM'}): name the key of this certificate"
         ) from None

@@ -1,22 +1,34 @@
-"""One frozen Settings: flags over FOREWARN_* variables over a TOML file over defaults; an unknown key is an error.
+"""The settings: flags win over FOREWARN_* variables, these over a TOML file, and the file over defaults.
 
-Each setting is a field below, with its help and how to read it: the command line, the reference and the errors follow.
+Each setting is a dataclass field with its help and its reader; the settings reference and the errors follow from the fields. An
+unknown setting is an error. An executor declares its own settings. They come from the TOML table called like the executor;
+those of a built-in executor also have a flat name: `time_limit` of `[command]` is `command_time_limit`.
 """
 
 import ipaddress
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid, InvalidSettings
-from forewarn.core.model import NAME
+from forewarn.executors import registry
+from forewarn.executors.settings import (
+    one_of,
+    parse_duration,
+    read_flag,
+    read_machine,
+    read_path,
+    read_text,
+    setting,
+    whole_number,
+)
+from forewarn.store.opening import is_shared
 
 PREFIX = "FOREWARN_"
-# Variables of the same family that other programs of ours read.
+# Variables that other programs of forewarn read.
 NOT_SETTINGS = frozenset(
     {
         "FOREWARN_CONFIG",
@@ -27,15 +39,7 @@ NOT_SETTINGS = frozenset(
         "FOREWARN_AGENT_CONFIG",
     }
 )
-# What the command executor tells a command, which may well call `forewarn` itself.
-COMMAND_VARIABLES = frozenset(
-    f"FOREWARN_{name}"
-    for name in (
-        "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
-        "RESOURCES", "HOSTS", "DURATION_S",
-    )
-)  # fmt: skip
-# What the agent tells a step's command beside these.
+# Variables that the agent sets for the command of a step, which may call `forewarn` itself.
 STEP_VARIABLES = frozenset(
     f"FOREWARN_{name}" for name in ("STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S")
 )
@@ -43,54 +47,15 @@ MIN_STALE_S, MAX_STALE_S = 5, 3_600
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise Invalid("write a text")
-    return value
+# -- readers
 
 
-def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser()
-
-
-def _one_of(*choices: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in choices:
-            raise Invalid(f"{value!r} is unknown: use one of {', '.join(choices)}")
-        return str(value)
-
-    return read
-
-
-def _whole(low: int, high: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        if isinstance(value, str) and value.isdecimal() and value.isascii():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise Invalid(f"{value!r} is not a whole number from {low} to {high}")
-        return value
-
-    return read
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = value.split()
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) and word for word in value):
-        raise Invalid('write a list of words, like ["/usr/local/bin/maintain", "--host"]')
-    return tuple(value)
-
-
-def _counts(value: object) -> Mapping[str, int]:
-    if isinstance(value, str):
-        value = dict(pair.partition("=")[::2] for pair in value.split())
-    if not isinstance(value, dict):
-        raise Invalid('write a table like { "shop/web-0" = 1 }')
-    return {_machine(key): _whole(0, 1_000_000)(count) for key, count in value.items()}
+def _executor(value: object) -> str:
+    return one_of(*registry.names())(value)
 
 
 def _address(value: object) -> str:
-    text = _text(value)
+    text = read_text(value)
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
         raise Invalid(f"{text!r} is not HOST:PORT: write it like 127.0.0.1:8170, or [::1]:8170")
@@ -98,7 +63,7 @@ def _address(value: object) -> str:
 
 
 def _own_address(value: object) -> str:
-    """One to bind to: a name could be anywhere, and whether it is loopback decides what is safe."""
+    """Read an address to bind to. A host name is refused: whether the address is loopback decides what is safe."""
     text = _address(value)
     host = text.rpartition(":")[0].strip("[]")
     try:
@@ -112,15 +77,15 @@ def _own_address(value: object) -> str:
 
 
 def _listeners(value: object) -> tuple[str, ...]:
-    """One or several HOST:PORT[@INTERFACE]; a text may hold several, separated by spaces."""
-    return tuple(_listener(each) for each in _some_of(value))
+    """Read one or several HOST:PORT[@INTERFACE]; a text may hold several, separated by spaces."""
+    return tuple(_listener(text) for text in _texts(value))
 
 
 def _listener(text: str) -> str:
-    place, at, interface = text.partition("@")
+    address, at, interface = text.partition("@")
     if at and not interface:
         raise Invalid(f"{text!r} names no interface after the @: write it like 169.254.169.254:80@tap3")
-    host = _address(place).rpartition(":")[0].strip("[]")
+    host = _address(address).rpartition(":")[0].strip("[]")
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -128,7 +93,7 @@ def _listener(text: str) -> str:
     return text
 
 
-def _some_of(value: object) -> list[str]:
+def _texts(value: object) -> list[str]:
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
@@ -138,254 +103,239 @@ def _some_of(value: object) -> list[str]:
 
 def _addresses(value: object) -> tuple[str, ...]:
     try:
-        return tuple(str(ipaddress.ip_address(each)) for each in _some_of(value))
+        return tuple(str(ipaddress.ip_address(text)) for text in _texts(value))
     except ValueError as error:
         raise Invalid(str(error)) from None
 
 
 def _host_names(value: object) -> tuple[str, ...]:
-    found = tuple(each.lower() for each in _some_of(value))
-    for each in found:
-        if "*" in each:
-            raise Invalid(f"{each!r} names no host: write each name in full")
-    return found
-
-
-def _flag(value: object) -> bool:
-    known = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-    if isinstance(value, str):
-        value = known.get(value.lower(), value)
-    if not isinstance(value, bool):
-        raise Invalid(f"{value!r} is neither true nor false")
-    return value
-
-
-def _machine(value: object) -> str:
-    scope, slash, name = _text(value).partition("/")
-    if not (slash and NAME.fullmatch(scope) and NAME.fullmatch(name)):
-        raise Invalid(f"{value!r} names no machine: write it like shop/web-0")
-    return f"{scope}/{name}"
+    host_names = tuple(text.lower() for text in _texts(value))
+    for name in host_names:
+        if "*" in name:
+            raise Invalid(f"{name!r} names no host: write each name in full")
+    return host_names
 
 
 def _postgres(value: object) -> str:
-    text = _text(value)
-    if not is_postgres(text):
+    text = read_text(value)
+    try:
+        shared = is_shared(text)
+    except InvalidSettings:
+        shared = False
+    if not shared:
         raise Invalid("this is no address of a database: write it like postgresql://user@host:5432/database")
     return text
 
 
-def is_postgres(store: str) -> bool:
-    return store.startswith(("postgresql://", "postgres://"))
-
-
-def holds_password(store: str) -> bool:
-    """Whether an address of a database has one in it."""
-    try:
-        given = urlsplit(store)
-        return bool(given.password or parse_qs(given.query).get("password"))
-    except ValueError:
-        return False
-
-
-def default_state_dir(environment: Mapping[str, str]) -> Path:
-    """The user's state directory, as the XDG rules have it."""
-    base = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "forewarn"
-
-
-def _setting(default: Any, read: Callable[[object], Any], help_text: str) -> Any:
-    metadata = {"read": read, "help": help_text}
-    return (
-        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
-    )
+# -- the settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    store: str = _setting(
+    store: str = setting(
         "",
-        _text,
-        "where state lives: `sqlite:PATH`, `postgresql://USER@HOST/DATABASE` (several nodes share it; a password is better given"
-        " in `PGPASSWORD` or `~/.pgpass`) or `memory:`; by default a file in `state_dir`",
+        read_text,
+        "where state is stored: `sqlite:PATH`, `memory:`, or `postgresql://USER@HOST/DATABASE`, which several nodes can share;"
+        " put a password into `PGPASSWORD` or `~/.pgpass`. By default it is a file in `state_dir`",
     )
-    state_dir: Path = _setting(Path(), _path, "the folder for the default store and for orders under way")
-    store_direct: str = _setting(
+    state_dir: Path = setting(Path(), read_path, "the folder for the default store and for running orders")
+    store_direct: str = setting(
         "",
         _postgres,
-        "the same database without a pooler in between, where `store` leads through one: for what needs a connection of its own",
+        "the address of the same database without a connection pooler. Set it if `store` goes through a pooler: some"
+        " connections must not be pooled",
     )
-    store_connections: int = _setting(
+    store_connections: int = setting(
         8,
-        _whole(2, 1_000),
-        "how many connections to a PostgreSQL store this node uses at most, beside the one it hears of others by",
+        whole_number(2, 1_000),
+        "how many connections to a PostgreSQL store this node uses at most, besides the one that listens for changes",
     )
-    role: str = _setting(
+    role: str = setting(
         "all",
-        _one_of("all", "guest", "operator"),
-        "what this node does, where several share a store: `guest` answers guests, `operator` operators and does the work",
+        one_of("all", "guest", "operator"),
+        "what this node does, if several nodes share a store: `guest` answers guests only; `operator` answers operators and"
+        " moves events",
     )
-    max_stale_s: int = _setting(
-        20, parse_duration, "guests are answered from memory for so long while the database is away, then with 503"
+    max_stale_s: int = setting(
+        20,
+        parse_duration,
+        "how long a node answers guests from memory while it cannot reach the database; then it answers 503",
     )
-    fleet: Path | None = _setting(None, _path, "a fleet file to apply at start")
-    prune: bool = _setting(False, _flag, "machines and scopes that the fleet file does not state are removed")
-    clock: str = _setting("system", _text, "`system`, `manual`, or a rate like `60x`")
-    executor: str = _setting(
-        "external",
-        _one_of("external", "command", "simulated"),
-        "who does the work of a started event: `external` (others, through the API), `command` or `simulated`",
+    fleet: Path | None = setting(None, read_path, "a fleet file to apply at start")
+    prune: bool = setting(False, read_flag, "remove machines and scopes that the fleet file does not contain")
+    clock: str = setting("system", read_text, "the service clock: `system`, `manual`, or a rate like `60x`")
+    executor: str = setting(
+        registry.DEFAULT,
+        _executor,
+        "who does the work of a started event: `external` (your tool, through the API), `command`, `simulated`, or the name of"
+        " an installed executor",
     )
-    guest: tuple[str, ...] = _setting(
-        ("127.0.0.1:8169",), _listeners, "where guests ask, one or several `HOST:PORT`, `HOST:PORT@INTERFACE`"
+    guest: tuple[str, ...] = setting(
+        ("127.0.0.1:8169",),
+        _listeners,
+        "where to listen for guests: one or several `HOST:PORT` or `HOST:PORT@INTERFACE`",
     )
-    allow_any_interface: bool = _setting(
-        False, _flag, "guests may be listened for on a wildcard address such as `0.0.0.0`, without an interface"
+    allow_any_interface: bool = setting(
+        False, read_flag, "allow guests on a wildcard address such as `0.0.0.0` without an interface"
     )
-    every_caller: str = _setting("", _machine, "take every caller for this machine, `scope/name`; for emulators")
-    trusted_proxies: tuple[str, ...] = _setting(
+    every_caller: str = setting("", read_machine, "treat every caller as this machine, `scope/name`; for emulators")
+    trusted_proxies: tuple[str, ...] = setting(
         (), _addresses, "addresses of proxies that sign the instance id of the caller (`X-Instance-ID`)"
     )
-    proxy_secret_file: Path | None = _setting(None, _path, "the file with the secret shared with those proxies")
-    allowed_hosts: tuple[str, ...] = _setting(
-        (), _host_names, "names guests may use for us in Host, besides IP addresses and `localhost`"
+    proxy_secret_file: Path | None = setting(None, read_path, "the file with the secret shared with `trusted_proxies`")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), _host_names, "host names that guests may use in the `Host` header, besides IP addresses and `localhost`"
     )
-    first_call_delay_s: int = _setting(
+    first_call_delay_s: int = setting(
+        0, parse_duration, "how long to delay the first responses of a newly enabled scope; the cloud delays up to `2m`"
+    )
+    disable_after_s: int = setting(
+        86_400, parse_duration, "disable a scope whose guests have sent no request for this long; `0` never"
+    )
+    rate_limit: int = setting(5, whole_number(0, 1_000_000), "requests per second from one machine; `0` is no limit")
+    guest_connections: int = setting(16, whole_number(1, 1_000_000), "connections at once from one machine")
+    guest_waiting: int = setting(4, whole_number(0, 1_000_000), "long polls at once from one machine")
+    guest_all_connections: int = setting(
+        50_000, whole_number(1, 10_000_000), "connections at once from all guests together"
+    )
+    guest_header_bytes: int = setting(
+        8_192, whole_number(256, 1_048_576), "maximum bytes in the head of a guest's request"
+    )
+    guest_headers: int = setting(64, whole_number(4, 10_000), "maximum headers in a guest's request")
+    guest_body_bytes: int = setting(
+        65_536, whole_number(1_024, 1_048_576), "maximum bytes in the body of a guest's request"
+    )
+    guest_request_timeout_s: int = setting(10, parse_duration, "how long a guest may take to send a complete request")
+    guest_idle_timeout_s: int = setting(75, parse_duration, "close a guest's connection that is idle for this long")
+    guest_hop_limit: int = setting(
         0,
-        parse_duration,
-        "how long the first answers of a newly enabled scope are held back; `2m` is what the cloud does",
+        whole_number(0, 255),
+        "the IP TTL of packets to guests; `1` keeps bridged containers out, `0` uses the system's default",
     )
-    disable_after_s: int = _setting(
-        86_400, parse_duration, "a scope whose guests have not asked for so long is disabled; `0` never"
+    operator: str = setting(
+        "127.0.0.1:8170", _own_address, "where to listen for operators and their tools, `HOST:PORT`"
     )
-    rate_limit: int = _setting(5, _whole(0, 1_000_000), "requests a second from one machine; `0` is no limit")
-    guest_connections: int = _setting(16, _whole(1, 1_000_000), "connections at once from one machine")
-    guest_waiting: int = _setting(4, _whole(0, 1_000_000), "long polls at once from one machine")
-    guest_all_connections: int = _setting(50_000, _whole(1, 10_000_000), "connections at once from all guests together")
-    guest_header_bytes: int = _setting(8_192, _whole(256, 1_048_576), "bytes in the head of a guest's request")
-    guest_headers: int = _setting(64, _whole(4, 10_000), "headers in a guest's request")
-    guest_body_bytes: int = _setting(65_536, _whole(1_024, 1_048_576), "bytes in the body of a guest's request")
-    guest_request_timeout_s: int = _setting(10, parse_duration, "a guest's request must be complete within so long")
-    guest_idle_timeout_s: int = _setting(75, parse_duration, "a guest's connection may be silent for so long")
-    guest_hop_limit: int = _setting(
-        0, _whole(0, 255), "IP TTL of what is sent to guests; `1` keeps bridged containers out, `0` is the system's"
+    tls_cert: Path | None = setting(None, read_path, "the certificate chain (PEM) of the operator listener")
+    tls_key: Path | None = setting(None, read_path, "the private key (PEM) of the operator listener")
+    behind_tls_proxy: bool = setting(
+        False,
+        read_flag,
+        "a proxy in front of the operator listener terminates TLS, so the listener may be off loopback without TLS",
     )
-    operator: str = _setting("127.0.0.1:8170", _own_address, "where operators and their tools ask, `HOST:PORT`")
-    tls_cert: Path | None = _setting(None, _path, "the certificate chain (PEM) of the operator listener")
-    tls_key: Path | None = _setting(None, _path, "the private key (PEM) of the operator listener")
-    behind_tls_proxy: bool = _setting(
-        False, _flag, "a proxy in front of the operator listener speaks TLS, so it may listen off loopback without"
-    )
-    operator_proxies: tuple[str, ...] = _setting(
+    operator_proxies: tuple[str, ...] = setting(
         ("127.0.0.1", "::1"),
         _addresses,
-        "with `behind_tls_proxy`: addresses of proxies whose `X-Forwarded-For` says where an operator comes from",
+        "with `behind_tls_proxy`: addresses of proxies whose `X-Forwarded-For` is trusted for the operator's address",
     )
-    token_free: bool = _setting(
+    token_free: bool = setting(
         False,
-        _flag,
-        "operators need no token: for emulators, on loopback, never with the `command` executor; `serve` refuses it",
+        read_flag,
+        "operators need no token. Only for emulators on loopback, and never with an executor that acts on machines; `serve`"
+        " refuses it",
     )
-    demo: bool = _setting(
-        False, _flag, "the pages explain what is seen and what to try: for `forewarn demo` alone; `serve` refuses it"
+    demo: bool = setting(
+        False,
+        read_flag,
+        "the portal's pages explain what they show and what to try. Only for `forewarn demo`; `serve` refuses it",
     )
-    order_timeout_s: int = _setting(
-        3_600, parse_duration, "an order without a result for so long has failed; `0` waits for ever"
+    order_timeout_s: int = setting(
+        3_600, parse_duration, "an order without a result for this long has failed; `0` waits for ever"
     )
-    retain_history_s: int = _setting(
-        90 * 86_400, parse_duration, "how long ended maintenances and the audit are kept; `0` keeps them for ever"
+    retain_history_s: int = setting(
+        90 * 86_400, parse_duration, "how long to keep ended maintenances and the audit log; `0` keeps them for ever"
     )
-    command: tuple[str, ...] = _setting((), _words, "the program the `command` executor runs, with its arguments")
-    command_time_limit_s: int = _setting(1_800, parse_duration, "a command still running after so long is stopped")
-    command_parallel: int = _setting(32, _whole(1, 1_000), "how many commands run at once")
-    simulated_work_s: int = _setting(600, parse_duration, "how long simulated work takes, on the service clock")
-    simulated_freeze_work_s: int = _setting(300, parse_duration, "how long a simulated Freeze takes")
-    simulated_failures: Mapping[str, int] = _setting(
-        {}, _counts, "how many attempts fail for a machine: a table of `scope/machine` and a number"
-    )
-    log_level: str = _setting("info", _one_of("debug", "info", "warning", "error"), "how much is logged")
+    log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "how much to log")
+    # By the executor's name, each an instance of its `settings_class`.
+    executor_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def store_url(self) -> str:
+        """Return the store's URL; the default is a file in the state folder."""
+        return self.store or f"sqlite:{self.state_dir / 'forewarn.db'}"
+
+    def of_executor(self) -> Any:
+        """Return the settings of the executor in use."""
+        return self.executor_settings.get(self.executor) or registry.find(self.executor).settings_class()
+
+
+class Declared(NamedTuple):
+    """A setting and whose it is: an executor's, or the service's own if `executor` is empty."""
+
+    executor: str
+    field: "Field[Any]"
+
+
+def declared() -> dict[str, Declared]:
+    """Return every setting that has a flat name, by that name. A duration's name ends with `_s`."""
+    return {each.name: Declared("", each) for each in fields(Settings) if each.metadata} | {
+        executor if each.name == executor else f"{executor}_{each.name}": Declared(executor, each)
+        for executor in registry.BUILT_IN
+        for each in fields(registry.find(executor).settings_class)
+    }
 
 
 def names() -> dict[str, str]:
-    """Each setting as people write it (durations have no `_s` there), and its field."""
-    return {f.name.removesuffix("_s"): f.name for f in fields(Settings)}
+    """Return the flat names of `declared` by the names that users write: a duration has no `_s` there."""
+    return {name.removesuffix("_s"): name for name in declared()}
+
+
+def from_values(values: Mapping[str, object]) -> Settings:
+    """Return settings with these values, by the flat names of `declared`; the values are not checked."""
+    known = declared()
+    return _settings({known[name]: value for name, value in values.items()})
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None) -> Settings:
-    """The settings in force, or InvalidSettings saying where the wrong one stands."""
-    known = names()
-    readers = {f.name: f.metadata["read"] for f in fields(Settings)}
-    values: dict[str, object] = {}
-    layers = [(_from_file(config), f"{config}: {{}}")] if config is not None else []
-    layers += [(_from_environment(environment), PREFIX + "{}")]
-    layers += [({key: value for key, value in flags.items() if value is not None}, "--{}")]
-    for layer, place in layers:
-        for key, value in layer.items():
-            shown = _place(place, key)
-            if key not in known:
-                raise InvalidSettings(f"{shown}: unknown setting; the settings are {', '.join(known)}")
-            try:
-                values[known[key]] = readers[known[key]](value)
-            except Invalid as error:
-                raise InvalidSettings(f"{shown}: {error}") from None
-    values.setdefault("state_dir", default_state_dir(environment))
-    settings = Settings(**values)  # type: ignore[arg-type]
-    _check_together(settings)
+    """Return the settings in force, or raise InvalidSettings with the origin of the wrong one."""
+    values: dict[Declared, object] = {}
+    for origin, key, value, known in _entries(flags, environment, config):
+        if key not in known:
+            raise InvalidSettings(f"{origin}: unknown setting; the settings are {', '.join(known)}")
+        try:
+            values[known[key]] = known[key].field.metadata["read"](value)
+        except Invalid as error:
+            raise InvalidSettings(f"{origin}: {error}") from None
+    values.setdefault(declared()["state_dir"], default_state_dir(environment))
+    settings = _settings(values)
+    _check_executor(settings)
+    _check_nodes(settings)
+    _check_operators(settings)
+    _check_guests(settings)
     return settings
 
 
-def _check_together(settings: Settings) -> None:
-    """What no single setting can tell."""
-    if settings.executor == "command" and not settings.command:
-        raise InvalidSettings(
-            "executor: the command executor needs a command: set `command` to a program and arguments"
-        )
-    if settings.command_time_limit_s == 0:
-        raise InvalidSettings("command_time_limit: a command needs some time: write a duration above 0")
-    if settings.executor == "command" and 0 < settings.order_timeout_s <= settings.command_time_limit_s:
-        raise InvalidSettings(
-            "order_timeout: it must be longer than command_time_limit, or an order would fail while its command runs on"
-        )
-    shared = is_postgres(settings.store)
-    if shared and settings.clock != "system":
-        raise InvalidSettings(
-            f"clock: with a PostgreSQL store the database's clock is everybody's: {settings.clock!r} goes with sqlite:PATH"
-        )
-    if not shared and (settings.role != "all" or settings.store_direct):
-        which = "store_direct" if settings.store_direct else "role"
-        raise InvalidSettings(
-            f"{which}: it is for nodes that share a database: set `store` to postgresql://…, or leave it out"
-        )
-    if not MIN_STALE_S <= settings.max_stale_s <= MAX_STALE_S:
-        raise InvalidSettings(f"max_stale: use {MIN_STALE_S}s to {MAX_STALE_S}s")
-    if settings.trusted_proxies and settings.proxy_secret_file is None:
-        raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise InvalidSettings("tls_cert: a certificate goes with its key: set both tls_cert and tls_key")
-    if not on_loopback(settings.operator) and settings.tls_cert is None and not settings.behind_tls_proxy:
-        raise InvalidSettings(
-            f"operator: {settings.operator} is not loopback, and tokens would cross the network in the clear: set tls_cert and"
-            " tls_key, or say --behind-tls-proxy"
-        )
-    if settings.token_free and (settings.executor == "command" or not on_loopback(settings.operator)):
-        raise InvalidSettings("token_free: only on loopback, and not with the command executor: leave it out")
-    for text in settings.guest:
-        host = text.partition("@")[0].rpartition(":")[0].strip("[]")
-        if ipaddress.ip_address(host).is_unspecified and "@" not in text and not settings.allow_any_interface:
-            raise InvalidSettings(
-                f"guest: {text} would answer on every interface, the outer ones too: name an address or"
-                " HOST:PORT@INTERFACE, or say --allow-any-interface"
-            )
+def _settings(values: Mapping[Declared, object]) -> Settings:
+    by_executor: dict[str, dict[str, Any]] = {"": {}}
+    for each, value in values.items():
+        by_executor.setdefault(each.executor, {})[each.field.name] = value
+    own = by_executor.pop("")
+    executors = {name: registry.find(name).settings_class(**given) for name, given in by_executor.items()}
+    return Settings(**own, executor_settings=executors)
 
 
-def on_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+# -- where values come from
+
+_Entry = tuple[str, str, object, Mapping[str, Declared]]
 
 
-def _place(template: str, key: str) -> str:
-    if template.startswith("--"):
-        return template.format(key.replace("_", "-"))
-    return template.format(key.upper() if template.startswith(PREFIX) else key)
+def _entries(flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None) -> Iterator[_Entry]:
+    """Yield each value with its origin, its name and the names that are known there; a later value wins."""
+    every = declared()
+    known = {name: every[flat] for name, flat in names().items()}
+    for key, value in _from_file(config).items() if config is not None else ():
+        if isinstance(value, dict) and key in registry.names():
+            table = fields(registry.find(key).settings_class)
+            in_table = {each.name.removesuffix("_s"): Declared(key, each) for each in table}
+            yield from ((f"{config}: [{key}] {inner}", inner, each, in_table) for inner, each in value.items())
+        else:
+            yield f"{config}: {key}", key, value, known
+    others = NOT_SETTINGS | STEP_VARIABLES.union(*(registry.find(name).variables for name in registry.BUILT_IN))
+    for variable, text in environment.items():
+        if variable.startswith(PREFIX) and variable not in others:
+            yield variable, variable.removeprefix(PREFIX).lower(), text, known
+    for key, value in flags.items():
+        if value is not None:
+            yield f"--{key.replace('_', '-')}", key, value, known
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -399,20 +349,73 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{path}: this is not TOML: {error}") from None
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    others = NOT_SETTINGS | COMMAND_VARIABLES | STEP_VARIABLES
-    ours = {k: v for k, v in environment.items() if k.startswith(PREFIX) and k not in others}
-    return {key.removeprefix(PREFIX).lower(): value for key, value in ours.items()}
+def default_state_dir(environment: Mapping[str, str]) -> Path:
+    """Return the user's state directory according to the XDG rules."""
+    base = environment.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "forewarn"
 
 
-def store_path(settings: Settings) -> Path | None:
-    """The file of an embedded store; None for memory and for a database elsewhere."""
-    if settings.store == "memory:" or is_postgres(settings.store):
-        return None
-    kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
-    if kind != "sqlite" or not path:
+# -- values that must fit together
+
+
+def _check_executor(settings: Settings) -> None:
+    executor = registry.find(settings.executor)
+    executor.check(settings.of_executor(), order_timeout_s=settings.order_timeout_s)
+    if settings.token_free and executor.needs_token:
+        raise InvalidSettings(f"token_free: not with the {settings.executor} executor: leave it out")
+
+
+def _check_nodes(settings: Settings) -> None:
+    shared = is_shared(settings.store_url)
+    if shared and settings.clock != "system":
         raise InvalidSettings(
-            # Never quoted: it may be PostgreSQL's other way to say where, with the password in it.
-            "store: this is none: use sqlite:PATH, postgresql://USER@HOST/DATABASE (only as such a URL) or memory:"
+            f"clock: with a PostgreSQL store all nodes use the database's clock: {settings.clock!r} goes with sqlite:PATH"
         )
-    return Path(path).expanduser()
+    if not shared and (settings.role != "all" or settings.store_direct):
+        which = "store_direct" if settings.store_direct else "role"
+        raise InvalidSettings(
+            f"{which}: it is for nodes that share a database: set `store` to postgresql://…, or leave it out"
+        )
+    if not MIN_STALE_S <= settings.max_stale_s <= MAX_STALE_S:
+        raise InvalidSettings(f"max_stale: use {MIN_STALE_S}s to {MAX_STALE_S}s")
+
+
+def _check_operators(settings: Settings) -> None:
+    if settings.token_free and not on_loopback(settings.operator):
+        raise InvalidSettings("token_free: only on loopback: leave it out")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise InvalidSettings("tls_cert: a certificate needs its key: set both tls_cert and tls_key")
+    if not on_loopback(settings.operator) and settings.tls_cert is None and not settings.behind_tls_proxy:
+        raise InvalidSettings(
+            f"operator: {settings.operator} is not loopback, and tokens would cross the network unencrypted: set tls_cert and"
+            " tls_key, or --behind-tls-proxy"
+        )
+
+
+def _check_guests(settings: Settings) -> None:
+    if settings.trusted_proxies and settings.proxy_secret_file is None:
+        raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
+    for text in settings.guest:
+        host = text.partition("@")[0].rpartition(":")[0].strip("[]")
+        if ipaddress.ip_address(host).is_unspecified and "@" not in text and not settings.allow_any_interface:
+            raise InvalidSettings(
+                f"guest: {text} would answer on every interface, also on public ones: name an address or"
+                " HOST:PORT@INTERFACE, or set --allow-any-interface"
+            )
+
+
+# -- what a value means
+
+
+def on_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+
+def holds_password(store: str) -> bool:
+    """Return whether the address of a database contains a password."""
+    try:
+        address = urlsplit(store)
+        return bool(address.password or parse_qs(address.query).get("password"))
+    except ValueError:
+        return False

@@ -1,7 +1,7 @@
-"""Where a node runs: a folder that outlives its processes, named once for all, and whether another process serves it too.
+"""A node's state directory: a folder that outlives processes, has a name, and tells whether another process uses it too.
 
-What an executor of a node began lies in that folder. So the folder, and not the machine's name, says where the orders of a
-dead node can be found; and who is alone there need not wait for a dead one's lease to end.
+An executor keeps its running orders in that folder. So the folder, not the host name, tells which node can find the orders of
+a dead node. A node that is alone in its folder need not wait until the lease of a dead node has ended.
 """
 
 import fcntl
@@ -15,17 +15,20 @@ from pathlib import Path
 from forewarn.core.errors import Conflict, InvalidSettings
 from forewarn.service.private_files import make_folder, read_private, write_private
 
-# Giving a folder its name takes a moment, serving it a life.
+# A process holds the lock exclusively only while it names the folder; that takes a moment.
 NAMED_WITHIN_S = 3.0
-LOOK_EVERY_S = 0.01
+RETRY_EVERY_S = 0.01
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
 
-class Place:
-    """`new_name` is asked once in the life of the folder."""
+class StateDir:
+    """The file `place` holds the folder's name; each node holds a lock on `place.lock` while it runs.
 
-    def __init__(self, folder: Path, new_name: Callable[[], str]) -> None:
+    `new_name` is called once in the life of the folder.
+    """
+
+    def __init__(self, folder: Path, new_name: Callable[[], str], *, named_within_s: float = NAMED_WITHIN_S) -> None:
         make_folder(folder)
         self._folder = folder
         try:
@@ -35,17 +38,20 @@ class Place:
                 f"state_dir: {folder / 'place.lock'} cannot be opened: {error.strerror}; name another with --state-dir"
             ) from None
         try:
-            self.name = self._named(folder / "place", new_name)
+            self.name = self._read_or_make_name(folder / "place", new_name, named_within_s)
         except BaseException:
             self.close()
             raise
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether no other process serves this place, and none does before this ends. Afterwards we do, as long as we live."""
-        alone = self._take(fcntl.LOCK_EX)
-        if not alone and not self._take(fcntl.LOCK_SH):
-            raise Conflict(f"another node that keeps its state in {self._folder} is just starting")
+        """Yield whether no other process uses this folder; until the block ends, none can start to use it.
+
+        Afterwards this process uses the folder for as long as it lives.
+        """
+        alone = self._try_lock(fcntl.LOCK_EX)
+        if not alone and not self._try_lock(fcntl.LOCK_SH):
+            raise Conflict(f"another node with the state directory {self._folder} is just starting")
         try:
             yield alone
         finally:
@@ -55,18 +61,18 @@ class Place:
     def close(self) -> None:
         os.close(self._lock)
 
-    def _take(self, how: int) -> bool:
+    def _try_lock(self, kind: int) -> bool:
         try:
-            fcntl.flock(self._lock, how | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    def _named(self, path: Path, new_name: Callable[[], str]) -> str:
-        # Whoever serves the place has found it named: only those wait for each other who would name it.
-        deadline_s = time.monotonic() + NAMED_WITHIN_S
+    def _read_or_make_name(self, path: Path, new_name: Callable[[], str], within_s: float) -> str:
+        # A process that uses the folder has found its name. So only processes that would name it wait for each other.
+        deadline_s = time.monotonic() + within_s
         while not path.exists():
-            if self._take(fcntl.LOCK_EX):
+            if self._try_lock(fcntl.LOCK_EX):
                 try:
                     if not path.exists():
                         write_private(path, new_name())
@@ -74,15 +80,15 @@ class Place:
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
             elif time.monotonic() > deadline_s:
                 raise InvalidSettings(
-                    f"state_dir: a node serves {path.parent}, and its `place` is gone: stop that node, or name another folder "
-                    "with --state-dir"
+                    f"state_dir: a node uses {path.parent}, but the file `place` in it is gone: stop that node, or name another"
+                    " folder with --state-dir"
                 )
             else:
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(RETRY_EVERY_S)
         try:
             name = read_private(path)
         except (OSError, ValueError) as error:
             raise InvalidSettings(f"state_dir: {path} cannot be read: {error}; name another with --state-dir") from None
         if not _NAME.fullmatch(name):
-            raise InvalidSettings(f"state_dir: {path} does not hold the name of a place: remove it while no node runs")
+            raise InvalidSettings(f"state_dir: {path} does not hold a valid name: remove the file while no node runs")
         return name

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.model import (
     MAX_SCOPES_PER_TOKEN,
     AuditEntry,
-    Change,
     Event,
     EventType,
     Machine,
@@ -22,7 +22,6 @@ from forewarn.core.model import (
     OrderState,
     Receipt,
     Scope,
-    Snapshot,
     Status,
     Token,
     require,

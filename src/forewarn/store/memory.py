@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import islice
 from threading import RLock
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
     OPEN,
     AuditEntry,
-    Change,
     Event,
     Hold,
     Machine,
@@ -21,7 +21,6 @@ from forewarn.core.model import (
     OrderState,
     Receipt,
     Scope,
-    Snapshot,
     Status,
     Token,
 )

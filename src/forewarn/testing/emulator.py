@@ -15,22 +15,24 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from forewarn.app.server import MIN_TOKEN_CHARS, Service, environment_token, new_id, running
+from forewarn.app.operator_token import MIN_TOKEN_CHARS, environment_token
+from forewarn.app.server import running
+from forewarn.app.service import Service, new_id
 from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
+    MaintenanceRequest,
     OnFailure,
     Order,
     OrderState,
-    Request,
     Source,
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.endpoint.connection import NewConnection
+from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.endpoint.protocol import ANY_HOST
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN
 from forewarn.operator.api.calls import CALLS
@@ -172,13 +174,13 @@ class Emulator:
         self.service.control.listen(self.log.heard)
         self._apply_fleet()
         self._playbook.refuse_strangers(self.machine_names())
-        connection: NewConnection = partial(RecordedConnection, self.log, self._choose_fault)
+        connection: ConnectionFactory = partial(RecordedConnection, self.log, self._choose_fault)
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.add_chore(self.replay)
             connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guests, self.operator_url = self._open.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), findable=False)
+            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
         self.endpoint = guests.listener.urls[0]
 
@@ -233,7 +235,7 @@ class Emulator:
             update_domain=update_domain,
             hosts=tuple(hosts),
         )
-        request = Request(
+        request = MaintenanceRequest(
             type=_one_of(EventType, type, "type"),
             targets=targets,
             source=_one_of(Source, source, "source"),
@@ -248,38 +250,38 @@ class Emulator:
             raise Refused("an emulator that replays shows the recording alone: schedule on one without `replay`")
         control = self.service.control
         maintenance_id = control.submit(request, OPERATOR)
-        self.service.ticker.settle()  # what starts at once has started when this returns
+        self.service.ticker.cycle_until_idle()  # what starts at once has started when this returns
         _, events = control.maintenance(maintenance_id)
         return Scheduled(maintenance_id, tuple(event.id for event in events))
 
     def approve(self, event: Scheduled | str) -> None:
         """As the operator, for everybody."""
         self.service.control.approve_event(_id(event), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def cancel(self, event: Scheduled | str) -> None:
         self.service.control.cancel_event(_id(event), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def finish(self, event: Scheduled | str) -> None:
         """The work of a started event is done, or was done after all."""
         event_id, control = _id(event), self.service.control
         if self._order(event_id).state is OrderState.FAILED:
-            control.handle_failed_order(event_id, Verb.FINISH, OPERATOR)
+            control.resolve_failure(event_id, Verb.FINISH, OPERATOR)
         else:
             control.report_order(event_id, Outcome(ok=True), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def fail(self, event: Scheduled | str, reason: str = "it was told to fail") -> None:
         """The work of a started event failed: it stays Started until it is finished."""
         event_id = _id(event)
         self._order(event_id)
         self.service.control.report_order(event_id, Outcome(ok=False, reason=reason), OPERATOR)
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
 
     def _order(self, event_id: str) -> Order:
         """Of a started event; an approval that just came has started it."""
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         event, order = self.service.control.event(event_id)
         if order is None:
             raise Refused(f"event {event_id} is {event.status}, not Started: approve it, or advance the clock")
@@ -287,7 +289,7 @@ class Emulator:
 
     def status(self, event: Scheduled | str) -> str:
         """Planned, Scheduled, Started, Completed, Cancelled or Abandoned."""
-        self.service.ticker.settle()
+        self.service.ticker.cycle_until_idle()
         found, _ = self.service.control.event(_id(event))
         return str(found.status)
 

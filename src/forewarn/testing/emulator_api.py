@@ -138,7 +138,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             )
         try:
             _expect(emulator, context.body)
-            emulator.service.ticker.settle()  # what was approved has started: the next call finds it so
+            emulator.service.ticker.cycle_until_idle()  # what was approved has started: the next call finds it so
             verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
         except ExpectationFailed as failed:
             verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)

@@ -14,9 +14,9 @@ from forewarn.core.document import rfc1123
 from forewarn.core.durations import duration_text
 from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
-from forewarn.endpoint.documents import State
-from forewarn.endpoint.endpoint import Guests
-from forewarn.endpoint.protocol import Answer, Approve, Instance, Poll, Request
+from forewarn.endpoint.document_state import DocumentState
+from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 from forewarn.service.clock import Clock
 from forewarn.testing.faults import Fault
 from forewarn.testing.recorded_connection import END_OF_HEAD, Choose, RecordedConnection
@@ -30,7 +30,7 @@ FAULTS = {"cut": Fault(kind="cut"), "no-answer": Fault(kind="stall"), "unreachab
 NOBODY = Instance("", "", False, 0, 0)
 
 
-class RecordedState(State):
+class RecordedState(DocumentState):
     """A document as it was recorded, whatever the version asked for: the connection has compared that."""
 
     __slots__ = ("line",)
@@ -58,7 +58,7 @@ class Replay:
         self.nudge: Callable[[], None] = lambda: None
         self.say: Callable[[str], None] | None = None
         self._clock = clock
-        self._guests: Guests | None = None
+        self._endpoint: Endpoint | None = None
         self._began = clock.now()
         self._next = self._told = 0
         self._dated: tuple[datetime, datetime] | None = None  # a recorded Date, and the clock when it was shown
@@ -69,16 +69,16 @@ class Replay:
     # -- the ticker's side
 
     def next_due(self) -> datetime | None:
-        if self._guests is None or self._next >= len(self.recording.lines):
+        if self._endpoint is None or self._next >= len(self.recording.lines):
             return None
         return self._began + timedelta(seconds=self.recording.lines[self._next].at_s)
 
     def do(self, now: datetime) -> int:
-        due, guests = self.next_due(), self._guests
-        is_due = guests is not None and due is not None and due <= now
-        if guests is not None and is_due:
+        due, endpoint = self.next_due(), self._endpoint
+        is_due = endpoint is not None and due is not None and due <= now
+        if endpoint is not None and is_due:
             shown = threading.Event()
-            guests.loop.call_from_thread(lambda: self._show(guests, shown))
+            endpoint.loop.call_from_thread(lambda: self._show(endpoint, shown))
             shown.wait(SHOWN_WITHIN_S)
         self._tell()
         return int(is_due)
@@ -94,12 +94,12 @@ class Replay:
 
     # -- the listener's side
 
-    def asked(self, guests: Guests) -> None:
+    def asked(self, endpoint: Endpoint) -> None:
         """The first who asks begins it."""
-        if self._guests is None:
+        if self._endpoint is None:
             self._began = self._clock.now() - timedelta(seconds=self.recording.lines[0].at_s)
-            self._show(guests, threading.Event())
-            self._guests = guests
+            self._show(endpoint, threading.Event())
+            self._endpoint = endpoint
             self.nudge()
 
     @property
@@ -107,34 +107,34 @@ class Replay:
         return FAULTS.get(self.line.failure or "")
 
     @property
-    def refusal(self) -> Answer | None:
+    def refusal(self) -> Response | None:
         """A recorded answer that is no 200."""
         line = self.line
         if line.status is None or line.status == 200:
             return None
         again = line.headers.get("Retry-After")
-        return Answer(line.status, line.raw, (f"Retry-After: {again}".encode(),) if again else ())
+        return Response(line.status, line.raw, (f"Retry-After: {again}".encode(),) if again else ())
 
     def date(self) -> datetime:
         """The recorded Date, and as much later as the clock has gone on since."""
         now = self._clock.now()
         return now if self._dated is None else self._dated[0] + (now - self._dated[1])
 
-    def _show(self, guests: Guests, shown: threading.Event) -> None:
+    def _show(self, endpoint: Endpoint, shown: threading.Event) -> None:
         line = self.line = self.recording.lines[self._next]
         self._next += 1
         now = self._clock.now()
         if line.date is not None:
             self._dated = (line.date, now)
         self.seen_ids |= line.event_ids
-        views = list(guests.documents.views.values())
+        views = list(endpoint.documents.views.values())
         if line.status == 200:
             self.shown_tag = line.etag
             for view in views:
                 view.state = RecordedState(view.state.scope, line)
-            guests.wake(views)
+            endpoint.wake(views)
         else:
-            for connection in list(guests.connections):
+            for connection in list(endpoint.connections):
                 if isinstance(connection, ReplayedConnection):
                     connection.strike()
         shown.set()
@@ -143,35 +143,37 @@ class Replay:
 class ReplayedConnection(RecordedConnection):
     """Answers from the recording; what is asked of anything but the document is the service's to answer."""
 
-    _instead: Answer | None = None
+    _instead: Response | None = None
 
-    def __init__(self, replay: Replay, log: RequestLog, choose: Choose, guests: Guests, interface: str = "") -> None:
-        super().__init__(log, choose, guests, interface)
+    def __init__(
+        self, replay: Replay, log: RequestLog, choose: Choose, endpoint: Endpoint, interface: str = ""
+    ) -> None:
+        super().__init__(log, choose, endpoint, interface)
         self._replay = replay
 
-    def begin(self, request: Request, raw: bytes | None) -> None:
+    def start_exchange(self, request: Request, raw: bytes | None) -> None:
         if _is_for_document(request):
-            self._replay.asked(self.guests)
-        super().begin(request, raw)
+            self._replay.asked(self.endpoint)
+        super().start_exchange(request, raw)
 
     def pass_on(self, request: Request) -> None:
         """Approvals are taken for events that were shown, and change nothing; all checks are the service's."""
         replay = self._replay
-        decision = protocol.decide(request, lambda: NOBODY, self.guests.trust.allowed_hosts)
+        decision = protocol.decide(request, lambda: NOBODY, self.endpoint.trust.allowed_hosts)
         if not isinstance(decision, Poll | Approve):
             super().pass_on(request)
         elif (asked := _version(request)) != (recorded := replay.recording.head.api_version):
             message = f"Bad request. The recording is of api-version {recorded}, not {asked}"
-            self.answer(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
+            self.respond(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
         elif replay.refusal is not None:
-            self.answer(replay.refusal, request)
+            self.respond(replay.refusal, request)
         elif isinstance(decision, Poll):
             super().pass_on(request)
         elif unknown := [each for each in decision.event_ids if each not in replay.seen_ids]:
             message = f"Bad request. EventId {unknown[0]} is not an event of this machine's scope"
-            self.answer(protocol.error(400, message), request)
+            self.respond(protocol.error(400, message), request)
         else:
-            self.answer(Answer(200), request)
+            self.respond(Response(200), request)
 
     def strike(self) -> None:
         """A failure was recorded at this moment: whoever waits for news meets it."""
@@ -182,7 +184,7 @@ class ReplayedConnection(RecordedConnection):
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         instead, self._instead = self._instead, None
         if instead is not None:
-            self.answer(instead, Request("GET", "", [], keep_alive=keep))
+            self.respond(instead, Request("GET", "", [], keep_alive=keep))
         else:
             super().write(status, self._as_recorded(data), keep=keep)
 

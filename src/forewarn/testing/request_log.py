@@ -12,8 +12,8 @@ from datetime import datetime
 from time import monotonic
 from typing import TypeVar
 
+from forewarn.core.change import Change
 from forewarn.core.durations import duration_text
-from forewarn.core.model import Change
 
 MAX_REQUESTS = 10_000
 MAX_NOTES = 10_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
@@ -21,16 +21,16 @@ from forewarn.core.model import (
     Actor,
     Event,
     EventType,
+    MaintenanceRequest,
     OnFailure,
     OrderState,
-    Request,
     Source,
     Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
 from forewarn.service.clock import ManualClock
-from forewarn.service.settings import Settings
+from forewarn.service.settings import from_values
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
 from forewarn.testing.story_text import fleet_of, parse_story, setting
 
@@ -84,7 +84,7 @@ class Player:
     @property
     def service(self) -> Service:
         if self._service is None:
-            settings = Settings(store="memory:", **self._settings)  # type: ignore[arg-type]
+            settings = from_values({"store": "memory:", **self._settings})
             self._service = Service(settings, clock=self._clock, store=self._store, new_id=self._new_id, node="here")
             self._service.ticker.recover()
         return self._service
@@ -98,7 +98,7 @@ class Player:
             action = self._action(word)
             lines = list(_call(word, action, arguments, options, tuple(body)))
             if self._ticking and word != "service":
-                self.service.ticker.settle()
+                self.service.ticker.cycle_until_idle()
         except ForewarnError as error:
             lines = [f"error {error.code}: {error}"]
         except (ValueError, KeyError) as error:
@@ -156,7 +156,7 @@ class Player:
         machines = tuple(_key(each) for each in targets if "/" in each)
         hosts = tuple(options["host"].split(",")) if "host" in options else ()
         domain = int(options["ud"]) if "ud" in options else None
-        request = Request(
+        request = MaintenanceRequest(
             type=EventType(type_),
             targets=Targets(machines=machines, hosts=hosts, scope=options.get("scope", ""), update_domain=domain),
             source=Source.USER if "user" in flags else Source.PLATFORM,
@@ -186,13 +186,13 @@ class Player:
         cancel(self._id(name), self._operator)
 
     def _do_retry(self, name: str) -> None:
-        self.service.control.handle_failed_order(self._id(name), Verb.RETRY, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.RETRY, self._operator)
 
     def _do_finish(self, name: str) -> None:
-        self.service.control.handle_failed_order(self._id(name), Verb.FINISH, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.FINISH, self._operator)
 
     def _do_abandon(self, name: str) -> None:
-        self.service.control.handle_failed_order(self._id(name), Verb.ABANDON, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.ABANDON, self._operator)
 
     # -- what guests do
 

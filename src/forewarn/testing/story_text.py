@@ -4,13 +4,13 @@ Knows nothing of a service. What is wrong is told as Invalid with the line, or a
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import ApprovalMode, EventType, Machine, Scope, ScopeKind
-from forewarn.service.settings import Settings, names
+from forewarn.service.settings import declared, names
 
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 1_000
@@ -67,7 +67,7 @@ def _step(lead: str, block: list[str], source: str, line: int) -> Step:
 
 def setting(key: str, value: str) -> tuple[str, object]:
     """A setting by its field's name or as people write it, and its value, read."""
-    readers = {each.name: each.metadata["read"] for each in fields(Settings)}
+    readers = {flat: each.field.metadata["read"] for flat, each in declared().items()}
     name = names().get(key, key)
     if name not in readers:
         raise ValueError(f"{key!r} is no setting")

@@ -5,11 +5,12 @@ it. The command is the witness: it writes down each beginning and end itself.
 """
 
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -47,6 +48,7 @@ class House:
         self._peers = [Peer(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
         self._killed = [0] * len(addresses)
         self._starting: list[threading.Thread] = []
+        self._dead_ports: list[socket.socket] = []
         self._closed = False
 
     def start(self) -> None:
@@ -75,6 +77,20 @@ class House:
         process = self._processes[number]
         if process is not None:
             process.send_signal(which)
+        if process is not None and which is signal.SIGKILL:
+            process.wait()
+            self._keep_ports(self._peers[number])
+
+    def _keep_ports(self, dead: Peer) -> None:
+        """Let nobody listen where a dead node did: a node of another run would answer as if it were this one."""
+        for address in (dead.guest, dead.operator):
+            host, _, port = address.rpartition(":")
+            if port:
+                kept = socket.socket()
+                self._dead_ports.append(kept)
+                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with suppress(OSError):  # it is kept already: the node was killed before it was up again
+                    kept.bind((host, int(port)))
 
     def holder(self) -> int:
         """Which node holds the ticker's lease; the first where nobody does."""
@@ -86,6 +102,8 @@ class House:
 
     def close(self) -> None:
         self._closed = True
+        for kept in self._dead_ports:
+            kept.close()
 
     def _keep_starting(self, number: int, killed: int) -> None:
         deadline_s = time.monotonic() + START_WITHIN_S

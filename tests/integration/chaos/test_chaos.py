@@ -14,15 +14,19 @@ from tests.integration.chaos.checker import Verdict, check
 from tests.integration.chaos.faults import EVERYBODY, HOLDER, STOPPED_S, schedule
 from tests.integration.chaos.fleet import MACHINES
 from tests.integration.chaos.history import History
+from tests.integration.chaos.house import START_WITHIN_S
 from tests.integration.chaos.load import OPERATORS, PREEMPTED
-from tests.integration.chaos.run import DISTURBED_S, run_house
+from tests.integration.chaos.run import DISTURBED_S, END_WITHIN_S, run_house
 from tests.support.postgres_servers import SHARED
+from tests.support.waiting import PATIENCE_S
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 # It has every kind of fault in it, and work that goes on while its order is taken over.
 FIXED_SEED = 46
 AT_ONCE = 2
 POLLS_OF_EACH = 5
+# All the time limits of a run together: whichever passes first says what is wrong.
+RUN_WITHIN_S = 2 * START_WITHIN_S + DISTURBED_S + END_WITHIN_S + 2 * PATIENCE_S
 
 
 def tried(seed: int) -> tuple[History, Verdict, Path]:
@@ -36,7 +40,7 @@ def tried(seed: int) -> tuple[History, Verdict, Path]:
     return history, check(history), folder
 
 
-@pytest.mark.timeout(120 * (1 + BUDGET))
+@pytest.mark.timeout(RUN_WITHIN_S * (1 + BUDGET) / AT_ONCE)
 def test_three_nodes_under_load_keep_every_promise(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing acknowledged is lost, nothing starts twice or early, nobody sees time run backwards, everything ends."""
     first = time.time_ns() % 1_000_000

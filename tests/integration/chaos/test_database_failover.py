@@ -20,14 +20,14 @@ from tests.integration.chaos.house import a_house
 from tests.integration.chaos.run import NODES, run
 from tests.integration.chaos.sights import stage
 from tests.integration.handlers.loopback import alone
-from tests.integration.handlers.patronis import SQL_PORT, TTL_S, WITHIN_S, Cluster, cluster_of
+from tests.integration.handlers.patronis import SQL_PORT, TTL_S, WITHIN_S, Cluster, Member, cluster_of
 from tests.support.waiting import until
 
 SEED = 4
 CALM_S, AFTERWARDS_S = 5.0, 5.0
-# Of a failover that loses commits: those acknowledged in the last moment.
+# Of a failover that loses commits: what was acknowledged after the standby had all there was, and was under way then.
 LOST_WITHIN_S = 2.0
-PRIMARY_KILLED = "primary killed"
+PRIMARY_KILLED, STANDBY_HAD_ALL = "primary killed", "a standby had all there was"
 GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 
 
@@ -57,6 +57,9 @@ def kill_the_primary(cluster: Cluster, recorder: Recorder) -> None:
     """SIGKILL to all of its machine; it comes back when another leads."""
     time.sleep(CALM_S)
     primary = cluster.leader
+    caught_up_s = time.monotonic()
+    wait_for_standby(primary)
+    recorder.record(Fault(at_s=caught_up_s, what=STANDBY_HAD_ALL, node=primary.name))
     primary.down()
     recorder.record(Fault(at_s=time.monotonic(), what=PRIMARY_KILLED, node=primary.name))
     until(lambda: any(each.role in ("master", "primary") for each in cluster.members), WITHIN_S)
@@ -64,8 +67,20 @@ def kill_the_primary(cluster: Cluster, recorder: Recorder) -> None:
     time.sleep(AFTERWARDS_S)
 
 
+def wait_for_standby(primary: Member) -> None:
+    """Wait until a standby has all that the primary has saved by now: on a busy machine it may be behind by seconds."""
+    with psycopg.connect(f"postgresql://postgres@{primary.address}:{SQL_PORT}/postgres", autocommit=True) as connection:
+        (now,) = connection.execute("SELECT pg_current_wal_lsn()").fetchall()
+        behind = "SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= %s"
+        until(lambda: connection.execute(behind, now).fetchall() != [(0,)])
+
+
 def killed_s(history: History) -> float:
-    (fault,) = [each for each in history.faults if each.what == PRIMARY_KILLED]
+    return moment_s(history, PRIMARY_KILLED)
+
+
+def moment_s(history: History, what: str) -> float:
+    (fault,) = [each for each in history.faults if each.what == what]
     return fault.at_s
 
 
@@ -124,7 +139,7 @@ def test_a_primary_without_one_is_killed(tmp_path: Path) -> None:
 
 def last_things(history: History) -> set[str]:
     """What somebody was told of, or was worked at, in the moment before the primary died; with all that belongs to it."""
-    since_s, until_s = killed_s(history) - LOST_WITHIN_S, killed_s(history)
+    since_s, until_s = moment_s(history, STANDBY_HAD_ALL) - LOST_WITHIN_S, killed_s(history)
 
     def late(request: Request) -> bool:
         return request.acknowledged and since_s <= request.end_s and request.begin_s <= until_s

@@ -3,23 +3,55 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.journal import read
+from forewarn.guest.sockets import Deadline
 from forewarn.guest.state import folded
 from forewarn.guest.steps import Run
-from tests.guest.talking import event
+from forewarn.guest.transport import Answer, Transport
+from tests.guest.talking import StepTime, event
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 
 
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), **kept: object) -> Run:
-    """A step's turn, without an agent around it."""
+def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
+    """A step's turn, without an agent around it. What hangs needs real `time`, which passes meanwhile."""
     told = event(NotBefore="soon")
-    return Run(step="one", phase="prepare", event=told, share_s=share_s, time=Time(), kept=kept, health=health)
+    clock = time or StepTime()
+    return Run(step="one", phase="prepare", event=told, share_s=share_s, time=clock, kept=kept, health=health)
+
+
+@contextmanager
+def allowed_s() -> Iterator[list[float]]:
+    """How many seconds each connection and each request was given, in order: however long they then took."""
+    given: list[float] = []
+    connecting, requesting = Deadline.__init__, Transport.request
+
+    def connect(self: Deadline, seconds: float) -> None:
+        given.append(seconds)
+        connecting(self, seconds)
+
+    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Answer:
+        given.append(timeout_s)
+        return requesting(self, *words, timeout_s=timeout_s, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deadline, "__init__", connect)
+        patch.setattr(Transport, "request", request)
+        yield given
+
+
+def hurried(health: tuple[str, ...] = (), **kept: object) -> Run:
+    """A turn for what does not come about: its ten seconds of pauses are over in one."""
+    return run_of(10.0, health, time=StepTime(rate=10), **kept)
 
 
 class Agent:
@@ -67,7 +99,7 @@ class Agent:
         return [bool(record["ok"]) for record in self.ended(phase)]
 
     def until(self, true: Callable[[], bool]) -> None:
-        until(true, told=lambda: self.log)
+        until(true, detail=lambda: self.log)
 
     def until_back(self) -> None:
         """In service since it was last out of it, whatever else was written down after that."""

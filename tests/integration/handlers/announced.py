@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, EventType, Request, Status, Targets
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import Served, serving
 from tests.integration.handlers.agents import ROOT, Agent
+from tests.support.serve_process import Served, serving
 
 OPERATOR = Actor("operator", "test")
 ADDRESS = "127.0.0.10"
@@ -61,7 +61,7 @@ def announced(folder: Path, event_type: EventType = EventType.REDEPLOY, command:
     made = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
     made.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
     made.control.enable("shop", OPERATOR)
-    made.control.submit(Request(type=event_type, targets=Targets(scope="shop")), OPERATOR)
+    made.control.submit(MaintenanceRequest(type=event_type, targets=Targets(scope="shop")), OPERATOR)
     made.close()
     settings = f'store = "sqlite:{folder}/f.db"\nstate_dir = "{folder}/service"\n'
     if command:

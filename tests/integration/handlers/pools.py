@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from forewarn.guest.handlers.haproxy_runtime import Seen, servers
 from forewarn.guest.sockets import Deadline, ask
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 BACKENDS = ("web-0", "web-1")
+# The requests that a service holds, in the order in which they came: the service's name, and what lets the request go.
+Requests = queue.Queue[tuple[str, threading.Event]]
 HAPROXY = """
 global
   stats socket {folder}/{name}.sock level {level}
@@ -25,8 +28,8 @@ defaults
   mode http
   retries 0
   timeout connect 2s
-  timeout client 20s
-  timeout server 20s
+  timeout client 10m
+  timeout server 10m
 frontend all
   bind unix@{folder}/{name}.front
   default_backend web
@@ -57,15 +60,16 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, held: Requests) -> None:
         self.name = name
-        self.holding = threading.Semaphore(0)
-        self.let_go = threading.Event()
+        self.held = held
+        self.waiting: list[threading.Event] = []
         super().__init__(f"{folder}/{name}", _Answer)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
-        self.let_go.set()
+        for let_go in self.waiting:
+            let_go.set()
         self.shutdown()
         self.server_close()
 
@@ -77,8 +81,10 @@ class _Answer(socketserver.StreamRequestHandler):
         while self.rfile.readline().strip():
             pass
         if b"/hold" in first:
-            self.server.holding.release()
-            self.server.let_go.wait(20)
+            let_go = threading.Event()
+            self.server.waiting.append(let_go)
+            self.server.held.put((self.server.name, let_go))
+            let_go.wait()
         body = self.server.name.encode()
         with contextlib.suppress(OSError):
             self.wfile.write(
@@ -89,7 +95,7 @@ class _Answer(socketserver.StreamRequestHandler):
 def get(front: Path, path: str = "/") -> str:
     """Who answered; or the status, when that is not 200."""
     with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(20)
+        asking.settimeout(PATIENCE_S)
         asking.connect(str(front))
         asking.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         whole = b"".join(iter(lambda: asking.recv(4096), b"")).decode()
@@ -101,18 +107,22 @@ class Held:
     """A request that is under way until its service lets it go."""
 
     def __init__(self, front: Path, service: Service) -> None:
-        """Asks until it is that service that has it."""
-        self._service, self._answers = service, list[str]()
+        """Asks until it is that service that has it, and has one request only."""
+        self._answers = list[str]()
         self._threads: list[threading.Thread] = []
-        while not service.holding.acquire(timeout=0.3):
+        while True:
             ask_ = threading.Thread(target=lambda: self._answers.append(get(front, "/hold")), daemon=True)
             ask_.start()
             self._threads.append(ask_)
+            name, self._let_go = service.held.get(timeout=PATIENCE_S)
+            if name == service.name:
+                return
+            self._let_go.set()
 
     def answers(self) -> list[str]:
-        self._service.let_go.set()
+        self._let_go.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
         return sorted(self._answers)
 
 
@@ -121,7 +131,8 @@ class Pool:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.services = {name: Service(folder, name) for name in BACKENDS}
+        held: Requests = queue.Queue()
+        self.services = {name: Service(folder, name, held) for name in BACKENDS}
         self._started: list[subprocess.Popen[bytes]] = []
 
     # -- HAProxy
@@ -133,7 +144,7 @@ class Pool:
             process = subprocess.Popen(["haproxy", "-db", "-f", f"{self.folder}/{name}.cfg"], stdout=log, stderr=log)
         self._started.append(process)
         proxy = f"{self.folder}/{name}.sock"
-        until(lambda: self._answers(proxy), told=(self.folder / f"{name}.log").read_text)
+        until(lambda: self._answers(proxy), detail=(self.folder / f"{name}.log").read_text)
         until(lambda: all(seen.usable for seen in servers(proxy, "web", Deadline(5)).values()))
         return proxy
 
@@ -177,7 +188,7 @@ class Pool:
         lines = [f"  server unix:{self.folder}/{name} max_fails=0;\n" for name in BACKENDS]
         if not self.include.exists():
             self.include.write_text("# the pool, one a line\r\n" + "".join(lines))
-        subprocess.run(self.nginx_command, check=True, timeout=20)
+        subprocess.run(self.nginx_command, check=True, timeout=PATIENCE_S)
         until(lambda: len(self.nginx_pids()) >= 3)
 
     def nginx_pids(self) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from forewarn.guest.handlers.redis_protocol import Complaint, Reply, ask, facts
 from forewarn.guest.handlers.redis_replication import joined, split
 from tests.integration.handlers.loopback import clean
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 PORT, SENTINEL_PORT = 6379, 26379
 # Fewer would be no majority.
@@ -46,7 +46,7 @@ class Server:
         return True
 
     def say(self, *words: str) -> Reply:
-        return ask(self.address, words, login=[self.password] if self.password else [], seconds=5)
+        return ask(self.address, words, login=[self.password] if self.password else [], seconds=PATIENCE_S)
 
     @property
     def role(self) -> str:
@@ -99,7 +99,7 @@ def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
             for number in range(SENTINELS):
                 address = joined(f"127.0.0.{30 + number}", str(SENTINEL_PORT))
                 sentinels.append(Server(folder, address, lines, sentinel=True))
-            until(lambda: all(_knows(each) for each in sentinels), 20)
+            until(lambda: all(_knows(each) for each in sentinels))
             yield first, second, sentinels
         finally:
             for each in sentinels:

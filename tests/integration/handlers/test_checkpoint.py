@@ -16,7 +16,8 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.process import running
 from forewarn.guest.steps import Run
-from tests.integration.handlers.agents import Agent, run_of
+from tests.guest.talking import StepTime
+from tests.integration.handlers.agents import Agent, hurried, run_of
 from tests.integration.handlers.announced import announced, page_steps
 from tests.support.waiting import until
 
@@ -88,7 +89,7 @@ def machine(tmp_path: Path, damage: str = "") -> Iterator[tuple[Path, Agent]]:
     with counting(folder), announced(tmp_path, command=power_off) as service:
         agent = service.agent(step_of(folder))
         agent.up()
-        until(lambda: (agent.folder / "down").exists(), 20)
+        until(lambda: (agent.folder / "down").exists())
         (ended,) = agent.ended("prepare")
         assert ended["ok"] is True
         agent.kill()
@@ -102,7 +103,7 @@ def machine(tmp_path: Path, damage: str = "") -> Iterator[tuple[Path, Agent]]:
 def test_it_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     """Saved before the approval, restored after the boot from that very file, once; its checksum is in the journal."""
     with machine(tmp_path) as (folder, agent):
-        until(lambda: "in-service" in agent.kinds, 20)
+        until(lambda: "in-service" in agent.kinds)
         at = saved(folder)
         until(lambda: count(folder) > at)
         assert at > 0
@@ -115,12 +116,12 @@ def test_a_truncated_checkpoint_is_refused_loudly(tmp_path: Path) -> None:
     """Nothing is restored and the machine is not in service, which is said, until the right file is there."""
     damage = "cp {0}/checkpoint {0}/right; truncate -s 100 {0}/checkpoint".format(tmp_path / "counter")
     with machine(tmp_path, damage) as (folder, agent):
-        until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log, 20)
+        until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         assert "is damaged: it is not what was saved, and is not restored" in agent.log
         assert not running(str(folder / "pid"), "counter.py")
         assert "in-service" not in agent.kinds
         (folder / "right").replace(folder / "checkpoint")
-        until(lambda: "in-service" in agent.kinds, 20)
+        until(lambda: "in-service" in agent.kinds)
         at = saved(folder)
         until(lambda: count(folder) > at)
 
@@ -131,11 +132,13 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
     with counting(folder, "--slowly", "--ends"), announced(tmp_path) as service:
         agent = service.agent(step_of(folder))
         agent.up()
-        until(lambda: (folder / "checkpoint").exists(), 20)
+        until(lambda: (folder / "checkpoint").exists())
         agent.kill()
         assert "approving" not in agent.kinds
         agent.up()
-        until(lambda: "approved" in agent.kinds, 20)
+        until(lambda: agent.kinds.count("start") == 2)
+        (folder / "go").touch()
+        until(lambda: "approved" in agent.kinds)
         assert (folder / "asked").read_text() == "asked\n"
         assert saved(folder) > 0
         until(lambda: service.status is Status.STARTED)
@@ -147,19 +150,21 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         spec = spec_of(tmp_path)
         (tmp_path / "checkpoint").write_text("an old one")
         with pytest.raises(OutOfTime, match=r"there is no checkpoint: .*/checkpoint was not written"):
-            checkpoint.prepare(spec, run_of(1))
+            checkpoint.prepare(spec, hurried())
         (tmp_path / "checkpoint").unlink()
     with pytest.raises(StepFailed, match="pid names no process that lives"):
-        checkpoint.prepare(spec_of(tmp_path), run_of(1))
+        checkpoint.prepare(spec_of(tmp_path), hurried())
     by_command = {"file": str(tmp_path / "checkpoint"), "stable_for": "1s"}
     with pytest.raises(OutOfTime, match="was not written"):
-        checkpoint.prepare(checkpoint.parse({**by_command, "command": ["touch", "{checkpoint}"]}, "here"), run_of(1))
-    grows = ["/bin/sh", "-c", "(while sleep 0.1; do echo x >> {checkpoint}; done) & echo $! > " + f"{tmp_path}/grower"]
-    try:
-        with pytest.raises(OutOfTime, match="does not stop changing"):
-            checkpoint.prepare(checkpoint.parse({**by_command, "command": grows}, "here"), run_of(3))
-    finally:
-        os.kill(int((tmp_path / "grower").read_text()), signal.SIGKILL)
+        checkpoint.prepare(checkpoint.parse({**by_command, "command": ["touch", "{checkpoint}"]}, "here"), hurried())
+
+    def grow() -> None:
+        with (tmp_path / "checkpoint").open("a") as out:
+            out.write("x")
+
+    growing = Run(step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(rate=10), glance=grow)
+    with pytest.raises(OutOfTime, match="does not stop changing"):
+        checkpoint.prepare(checkpoint.parse({**by_command, "command": ["true"]}, "here"), growing)
 
 
 def test_a_command_is_told_where(tmp_path: Path) -> None:
@@ -252,7 +257,7 @@ def test_a_program_that_is_gone_without_a_checkpoint_is_told(tmp_path: Path) -> 
     """The machine went down unprepared: nothing can be restored, and nobody may take that for being back."""
     spec = spec_of(tmp_path, restore=["touch", str(tmp_path / "restored")])
     with counting(tmp_path, "--never"):
-        run = run_of(1)
+        run = hurried()
         with pytest.raises(OutOfTime, match="there is no checkpoint"):
             checkpoint.prepare(spec, run)
         checkpoint.recover(spec, run_of(**run.kept))  # it still runs: nothing is lost
@@ -301,7 +306,7 @@ def test_a_program_that_does_not_come_up_is_told(tmp_path: Path) -> None:
         checkpoint.prepare(spec, run)
     for _ in range(2):
         with pytest.raises(OutOfTime, match="was restored, but its process is not there"):
-            checkpoint.recover(spec, run_of(0.6, **run.kept))
+            checkpoint.recover(spec, hurried(**run.kept))
 
 
 @pytest.mark.parametrize(

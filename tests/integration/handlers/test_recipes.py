@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.handlers.loopback import clean
 from tests.integration.handlers.patronis import AS_POSTGRES, BINARIES
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guide/handlers/recipes.md").read_text("utf-8")
@@ -110,16 +110,18 @@ class House:
     def calls(self) -> list[str]:
         return (self.folder / "calls").read_text().splitlines()
 
-    def rehearse(self, recipe: str) -> "subprocess.CompletedProcess[str]":
+    def rehearse(self, recipe: str, timeout: str = "1m") -> "subprocess.CompletedProcess[str]":
         """By the agent's own command, with the step's time cut short."""
-        toml = re.sub(r'timeout = "\d+m"', 'timeout = "5s"', RECIPES[recipe]).replace("/run/celery", str(self.folder))
+        toml = re.sub(r'timeout = "\d+m"', f'timeout = "{timeout}"', RECIPES[recipe]).replace(
+            "/run/celery", str(self.folder)
+        )
         config = self.folder / "agent.toml"
         config.write_text(f'state_dir = "agent"\nname = "db-0"\n{toml}')
         config.chmod(0o600)
         environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
         words = [sys.executable, "-c", HASTY, "simulate", "Redeploy", "--in", "5m", "--config", str(config)]
         return subprocess.run(
-            words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+            words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
         )
 
 
@@ -272,7 +274,7 @@ def test_celery_with_a_worker_that_does_not_end(house: House) -> None:
     house.has("stubborn")
     subprocess.run([house.folder / "bin" / "celery", "worker"], check=True)
     until(lambda: house.there("worker.pid"))
-    refused(house.rehearse("Celery: a warm shutdown"), "'let the worker finish' is not prepared: process")
+    refused(house.rehearse("Celery: a warm shutdown", "5s"), "'let the worker finish' is not prepared: process")
     assert Path("/proc", (house.folder / "worker.pid").read_text()).exists()
 
 
@@ -361,7 +363,7 @@ def database() -> Iterator[dict[str, str]]:
         environment = {**clean(), "PGHOST": str(inner), "PGUSER": "postgres"}
         try:
             up = ["psql", "--dbname", "postgres", "-qAtc", "SELECT 1"]
-            until(lambda: subprocess.run(up, env=environment, capture_output=True, check=False).returncode == 0, 30)
+            until(lambda: subprocess.run(up, env=environment, capture_output=True, check=False).returncode == 0)
             yield environment
         finally:
             server.send_signal(signal.SIGQUIT)

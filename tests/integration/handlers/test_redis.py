@@ -12,7 +12,7 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.redis_protocol import Reply
 from forewarn.guest.handlers.redis_replication import Spec, split
-from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.agents import hurried, run_of
 from tests.integration.handlers.announced import page_steps
 from tests.integration.handlers.loopback import alone
 from tests.integration.handlers.redises import Server, pair, watched
@@ -48,7 +48,7 @@ def stored(server: Server) -> set[int]:
 
 
 def went_on(writer: Writer, moment_s: float) -> None:
-    until(lambda: writer.last_s > moment_s, 20)
+    until(lambda: writer.last_s > moment_s)
 
 
 def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), password_file: str = "") -> Spec:
@@ -114,9 +114,9 @@ def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
         first.down()
         assert redis.verify(spec, run_of()) is None
         with pytest.raises(OutOfTime, match=f"{first.address}, said to be master, does not answer"):
-            redis.prepare(spec, run_of(1))
+            redis.prepare(spec, hurried())
         with pytest.raises(OutOfTime, match=f"it has no link to {first.address}"):
-            redis.recover(spec, run_of(1, **run.kept))
+            redis.recover(spec, hurried(**run.kept))
 
 
 def test_nobody_to_hand_over_to(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_replica_that_does_not_catch_up(tmp_path: Path) -> None:
         second.process.send_signal(signal.SIGSTOP)  # connected, and receives nothing more
         first.say("SET", "a", "b")
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {first.address} is still master"):
-            redis.prepare(spec_of(first), run_of(1.5))
+            redis.prepare(spec_of(first), hurried())
         assert first.say("SET", "a", "c") == "OK"
         assert first.role == "master"
 
@@ -195,7 +195,7 @@ def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> No
     """It is a master without replicas, and the Sentinels name another: it is made to follow that, and nobody is told again."""
     with watched(tmp_path) as (first, second, sentinels):
         sentinels[0].say("SENTINEL", "FAILOVER", "shop")
-        until(lambda: second.role == "master", 30)
+        until(lambda: second.role == "master")
         redis.prepare(page_step(1, first, sentinels), run_of(told=run_of().event["EventId"]))
         assert (first.role, second.role) == ("slave", "master")
 

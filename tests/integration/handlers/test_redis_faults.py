@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.model import Status
+from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, Complaint, ask
 from forewarn.guest.handlers.redis_replication import Spec, split
-from tests.integration.handlers.agents import run_of
+from tests.integration.handlers.agents import allowed_s, hurried, run_of
 from tests.integration.handlers.announced import announced
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 STEP = """
 [[steps]]
@@ -98,7 +99,7 @@ def test_a_server_that_says_ok_and_does_nothing() -> None:
     """It is asked for its role, which has not changed: not prepared, and the failover is called off."""
     with made_up(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as liar:
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {liar.address} is still master"):
-            redis.prepare(spec_of(liar.address), run_of(1.5))
+            redis.prepare(spec_of(liar.address), hurried())
         assert ["FAILOVER", "ABORT"] in liar.heard
         assert redis.verify(spec_of(liar.address), run_of()) is False
 
@@ -107,7 +108,7 @@ def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
     """Both sides must say so; and a server cannot follow itself."""
     with made_up(lambda _: replica("b", "127.0.0.1:9")) as other, made_up(lambda _: replica("a", other.address)) as me:
         with pytest.raises(OutOfTime, match=f"{other.address}, said to be master, is none"):
-            redis.prepare(spec_of(me.address), run_of(1))
+            redis.prepare(spec_of(me.address), hurried())
         other.answer = lambda _: master("a")
         assert redis.verify(spec_of(me.address), run_of()) is False
         other.answer = lambda _: master("b")
@@ -132,7 +133,7 @@ def test_a_master_that_somebody_made_is_left_alone() -> None:
         other.answer = lambda _: master("b")
         me.answer = lambda words: master("c") if words[0] == "INFO" else b"+OK\r\n"
         with pytest.raises(OutOfTime, match=f"it follows {other.address} and has no link to it yet"):
-            redis.recover(spec_of(me.address), run_of(1, **run.kept))
+            redis.recover(spec_of(me.address), hurried(**run.kept))
         assert me.asked("REPLICAOF") > 0
 
 
@@ -141,26 +142,26 @@ def test_a_server_that_is_down_hangs_or_trickles() -> None:
     over = threading.Event()
 
     def hang(_: list[str]) -> bytes:
-        over.wait(30)
+        over.wait()
         return b""
 
     with pytest.raises(StepFailed, match=r"127.0.0.1:9, this machine's Redis, does not answer"):
-        redis.prepare(spec_of("127.0.0.1:9"), run_of(1))
+        redis.prepare(spec_of("127.0.0.1:9"), hurried())
     assert redis.check(spec_of("127.0.0.1:9"))[0].startswith("127.0.0.1:9 does not answer as it should")
     with made_up(hang) as hanging:
-        began_s = time.monotonic()
-        with pytest.raises(StepFailed, match="does not answer"):
-            redis.prepare(spec_of(hanging.address), run_of(0.5))
-        assert redis.verify(spec_of(hanging.address), run_of(0.5)) is None
-        with pytest.raises(OutOfTime, match="is not back: it does not answer"):
-            redis.recover(spec_of(hanging.address), run_of(0.5))
-        assert time.monotonic() - began_s < 6
+        with allowed_s() as given:
+            with pytest.raises(StepFailed, match="does not answer"):
+                redis.prepare(spec_of(hanging.address), run_of(0.5, time=Time()))
+            assert redis.verify(spec_of(hanging.address), run_of(0.5, time=Time())) is None
+            with pytest.raises(OutOfTime, match="is not back: it does not answer"):
+                redis.recover(spec_of(hanging.address), run_of(0.5, time=Time()))
+        assert max(given) <= 0.5
         over.set()
     with trickling() as address:
         began_s = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
             ask(address, ("INFO",), seconds=0.5)
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < PATIENCE_S
 
 
 @contextmanager
@@ -212,18 +213,18 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
             handed_over.set()
             return b"+OK\r\n"
         if handed_over.is_set():
-            held.wait(30)
+            held.wait()
             return replica("a", other.address)
         return master("a", other.address)
 
     with made_up(lambda _: master("b")) as other, made_up(me_says) as me, announced(tmp_path) as service:
         agent = service.agent(STEP.format(address=me.address))
         agent.up()
-        assert handed_over.wait(20)
+        assert handed_over.wait(PATIENCE_S)
         agent.kill()
         assert "approving" not in agent.kinds
         held.set()
         agent.up()
-        until(lambda: "approved" in agent.kinds, 20)
+        until(lambda: "approved" in agent.kinds)
         assert me.asked("FAILOVER") == 1
         until(lambda: service.status is Status.STARTED)

@@ -111,8 +111,9 @@ class Site:
     def serve(self, name: str, config: str) -> "subprocess.Popen[bytes]":
         self.write(f"{name}.toml", config)
         words = [sys.executable, "-m", "forewarn", "serve", "--config", str(self.folder / f"{name}.toml")]
-        path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        return self.begin(name, words, FOREWARN_STATE_DIR=str(self.folder / f"state-{name}"), **path, **self.variables)
+        # Memory counts for longer than the 45 s of the page: a busy machine may need more to notice that every database is gone.
+        more = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "FOREWARN_MAX_STALE": "10m"}
+        return self.begin(name, words, FOREWARN_STATE_DIR=str(self.folder / f"state-{name}"), **more, **self.variables)
 
     def logs(self) -> str:
         return "\n".join(

@@ -1,17 +1,18 @@
 """Several real nodes on one real PostgreSQL: what guests and operators see, and what happens when something dies."""
 
+import re
 import signal
-import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from urllib.request import urlopen
 
+import psycopg
 import pytest
 
-from forewarn.service.ticker import LEASE_S, RENEW_EVERY_S
-from forewarn.store.postgres.dsn import CONNECT_WITHIN_S
-from tests.integration.nodes.nodes import WEB_1, Nodes, Wire, some_nodes, wire_to
+from tests.integration.nodes.nodes import WEB_1, Node, Nodes, Wire, some_nodes, wire_to
 from tests.support.postgres_servers import SHARED
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -28,6 +29,13 @@ def wire() -> Iterator[Wire]:
 
 def through(wire: Wire, address: str) -> str:
     return address.replace(f":{SHARED.server.port}/", f":{wire.port}/")
+
+
+def silent_s(node: Node) -> float:
+    """How long ago the node heard from its database, as it says itself."""
+    with urlopen(f"{node.operator}/metrics", timeout=PATIENCE_S) as answer:
+        (seconds,) = re.findall(r"^forewarn_store_silent_seconds (\S+)$", answer.read().decode(), re.MULTILINE)
+    return float(seconds)
 
 
 def test_no_guest_sees_time_run_backwards(nodes: Nodes) -> None:
@@ -92,26 +100,24 @@ def test_a_lost_bell_costs_a_second(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "stall"])
 def test_while_the_database_is_away(nodes: Nodes, wire: Wire, how: str) -> None:
-    """Polls go on from memory for max_stale, writes are refused at once, `/readyz` fails; on return all is as before."""
-    node = nodes.start(through(wire, SHARED.fresh()), FOREWARN_MAX_STALE="8s")
+    """Polls go on from memory for max_stale, writes are refused, `/readyz` fails; on return all is as before."""
+    max_stale_s = 8
+    node = nodes.start(through(wire, SHARED.fresh()), FOREWARN_MAX_STALE=f"{max_stale_s}s")
     assert node.poll().etag == '"1"'
     node.reboot()
     (event,) = node.poll().events
-    assert node.ready()[0] == 200
+    until(lambda: node.ready()[0] == 200)
 
     getattr(wire, how)()
-    gone_s = time.monotonic()
     assert node.poll().status == 200
     until(lambda: node.ready()[0] == 503)
-    assert "store" in str(node.ready()[1])
-    begun_s = time.monotonic()
+    assert node.ready()[1]["checks"]["store"] != "ok"  # type: ignore[index]
     assert node.approve(event["EventId"]).status == 503
     assert node.poll(source=WEB_1).status == 503  # would enable its scope
     status, told = node.api("POST", "/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}})
     assert (status, told["error"]["code"]) == (503, "store_unavailable")  # type: ignore[index]
-    assert time.monotonic() - begun_s < 3 * CONNECT_WITHIN_S  # what three would wait for it
     until(lambda: node.poll().status == 503)
-    assert time.monotonic() - gone_s > 4.0
+    assert silent_s(node) > max_stale_s
     assert node.process.poll() is None
 
     wire.mend()
@@ -141,8 +147,9 @@ def test_another_node_ticks_when_the_first_dies(nodes: Nodes) -> None:
     second.reboot()
     first.kill(signal.SIGSTOP)
     (event,) = second.poll().events
-    assert second.approve(event["EventId"]).status == 200
-    until(lambda: second.poll().events[0]["EventStatus"] == "Started", 30)
+    # The frozen node may have stopped in the middle of a change: others are refused until the database ends that.
+    until(lambda: second.approve(event["EventId"]).status == 200)
+    until(lambda: second.poll().events[0]["EventStatus"] == "Started")
     first.kill(signal.SIGCONT)
     until(lambda: first.ready()[0] == 200)
     until(lambda: "another node ticks" in first.log.read_text())
@@ -172,17 +179,25 @@ def test_the_order_of_a_dead_node_is_taken_over(nodes: Nodes, tmp_path: Path, re
     second.approve(event["EventId"])
     until(began.exists)
     first.kill()
-    killed_s = time.monotonic()
+    lease_ends = end_of_lease(address, first)
     if restarted:
         second = nodes.start(address, *place, **settings)
-    until(lambda: "took over 1 order" in second.log.read_text(), 60)
-    assert restarted or time.monotonic() - killed_s > LEASE_S - RENEW_EVERY_S - 1
+    until(lambda: "took over 1 order" in second.log.read_text())
+    assert restarted or SHARED.server.execute("SELECT clock_timestamp()") >= [(lease_ends,)]
     go.touch()
-    until(lambda: second.poll().events == [], 60)
+    until(lambda: second.poll().events == [])
     assert began.read_text() == f"{event['EventId']} 1\n"
     timeline = str(second.event(event["EventId"])["timeline"])
     assert timeline.count("'order taken over'") == 1
     assert timeline.count("'order finished'") == 1
+
+
+def end_of_lease(address: str, dead: Node) -> datetime:
+    with psycopg.connect(address) as connection:
+        names = connection.execute("SELECT node, until FROM forewarn.leases WHERE name = 'node ' || node").fetchall()
+    (found,) = [until for name, until in names if name.rpartition(":")[2].partition("-")[0] == str(dead.process.pid)]
+    assert isinstance(found, datetime)
+    return found
 
 
 def test_each_role_does_its_part(nodes: Nodes) -> None:
@@ -192,10 +207,10 @@ def test_each_role_does_its_part(nodes: Nodes) -> None:
     guest = nodes.start(address, "--role", "guest")
     assert operator.guest == "none"
     assert guest.api("GET", "/v1/scopes")[0] == 404
-    assert guest.ready()[0] == operator.ready()[0] == 200
+    until(lambda: guest.ready()[0] == operator.ready()[0] == 200)
     assert guest.poll().status == 200
     operator.reboot()
     told = guest.poll(etag='"1"', wait_s=10)
-    guest.approve(told.events[0]["EventId"])
+    assert guest.approve(told.events[0]["EventId"]).status == 200
     until(lambda: guest.poll().events[0]["EventStatus"] == "Started")
     assert "this node ticks" not in guest.log.read_text()

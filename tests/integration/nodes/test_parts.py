@@ -5,23 +5,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.model import Actor, Change, Order, OrderState, Snapshot
+from forewarn.core.model import Actor, Order, OrderState
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.last_seen import Attendance
+from forewarn.endpoint.last_seen import LastSeen
 from forewarn.executors import Progress
 from forewarn.service.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
-from forewarn.service.ticker import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S, Ticker
+from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
+from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
-from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.support.guest_service import START, WEB_0, WEB_1, Serving, body, get, serving, status
+from tests.support.services import ScriptedExecutor, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -67,7 +69,7 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     """A hearer that fails leaves the mark where it was: the next look begins from there."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     failing = [True]
 
     def hear(_: News) -> None:
@@ -76,11 +78,11 @@ def test_what_was_not_taken_in_is_told_again() -> None:
 
     follower.listen(hear)
     with pytest.raises(StoreUnavailable):
-        follower.look(0.0)
+        follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     failing.append(False)
-    follower.look(0.0)
+    follower.poll(0.0)
     assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
 
 
@@ -90,10 +92,10 @@ def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
     clock = KeptClock(lambda: START)
     follower = Follower(feed, clock)
     feed.took_s = MAX_READING_S + 1
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) < timedelta(minutes=1)
     feed.took_s = 0.0
-    follower.look(0.0)
+    follower.poll(0.0)
     assert abs(clock.now() - START) > timedelta(minutes=1)
 
 
@@ -102,12 +104,12 @@ def test_silence_is_complained_about_after_three_seconds() -> None:
     now_s = 1_000.0
     feed: Feed = ScriptedFeed(monotonic=lambda: now_s)
     follower = Follower(feed, KeptClock(lambda: START, monotonic=lambda: now_s), monotonic=lambda: now_s)
-    follower.begin()
+    follower.start()
     now_s += UNREADY_AFTER_S
     assert follower.complaint() == ""
     now_s += 0.1
     assert "not heard from for 3 s" in follower.complaint()
-    follower.look(0.0)
+    follower.poll(0.0)
     assert follower.complaint() == ""
 
 
@@ -115,15 +117,15 @@ def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here()
     """A look that began before does not count; where none comes the answer is that it is not known."""
     feed = ScriptedFeed()
     follower = Follower(feed, KeptClock(lambda: START))
-    follower.begin()
+    follower.start()
     waiting = threading.Thread(target=follower.catch_up, args=(PATIENCE_S,), daemon=True)
     waiting.start()
-    until(lambda: follower._looked._waiters)  # type: ignore[attr-defined]
+    until(lambda: follower._polled._waiters)  # type: ignore[attr-defined]
     assert waiting.is_alive()
-    follower.look(0.0)
+    follower.poll(0.0)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
-    with pytest.raises(StoreUnavailable, match="ask again"):
+    with pytest.raises(StoreUnavailable, match="try again"):
         follower.catch_up(within_s=0.01)
 
 
@@ -134,7 +136,7 @@ def test_whoever_is_told_of_what_another_node_did_waits_until_it_is_known_here()
 def sharing() -> Iterator[Serving]:
     """A service whose memory counts only as long as it is told that it does."""
     with serving() as served:
-        served.side.documents._max_stale_s = 20
+        served.server.documents._max_stale_s = 20
         yield served
 
 
@@ -144,14 +146,14 @@ def test_what_is_too_old_is_not_told_in_either_lane() -> None:
         client = served.client()
         for _ in range(4):
             assert status(client.ask(get())) == 200
-        assert served.guests.counters.remembered > 0
-        served.side.documents.fresh_until_s = time.monotonic() - 1
+        assert served.endpoint.counters.remembered > 0
+        served.server.documents.fresh_until_s = time.monotonic() - 1
         for _ in range(4):
             answer = client.ask(get())
             assert (status(answer), body(answer)) == (503, b'{"error":"Service unavailable"}')
             assert b"Retry-After: 1" in answer
         assert status(client.ask(get("/nowhere"))) == 404
-        served.side.documents.follow(news(1))
+        served.server.documents.follow(news(1))
         assert status(client.ask(get())) == 200
 
 
@@ -170,10 +172,10 @@ def test_what_is_too_old_stays_so_whoever_asks_for_the_time(monkeypatch: pytest.
     """On a clock of real seconds a poll trusts the present second; nobody else who reads it makes memory count for longer."""
     monkeypatch.setattr(ManualClock, "steady", True)
     with sharing() as served:
-        client, documents = served.client(), served.side.documents
+        client, documents = served.client(), served.server.documents
         for _ in range(4):
             assert status(client.ask(get())) == 200
-        assert served.guests.counters.remembered > 0
+        assert served.endpoint.counters.remembered > 0
         documents.fresh_until_s = time.monotonic() + 0.05
         until(lambda: documents.stale(time.monotonic()))
         documents.now()
@@ -187,7 +189,7 @@ def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
     with sharing() as served:
         client, another = served.client(), served.client(WEB_1)
         client.ask(get())
-        documents = served.side.documents
+        documents = served.server.documents
         tag = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "2"')
         assert [status(another.ask(tag)) for _ in range(3)] == [200] * 3  # nobody has it: ours is told
         served.service.control._listeners.clear()  # another node changes it, and this one does not hear of it
@@ -206,8 +208,8 @@ def test_a_yes_to_what_another_node_did_is_shown_here_first() -> None:
     """An approval of what another node cancelled saves nothing; and yet this node's guests see that it is gone."""
     with sharing() as served:
         served.client().ask(get())
-        control, documents = served.service.control, served.side.documents
-        control.listen_to_unchanged(documents.at_least)
+        control, documents = served.service.control, served.server.documents
+        control.listen_to_unchanged(documents.catch_up)
         served.reboot("shop", "web-0")
         (event,) = documents.views["shop"].state.events
         control._listeners.clear()  # from here on another node does it, and this one does not hear of it
@@ -232,7 +234,7 @@ def test_many_with_a_newer_tag_cost_one_look() -> None:
     """A scope that was read after somebody asked need not be read for them again."""
     with sharing() as served:
         served.client().ask(get())
-        documents, view = served.side.documents, served.side.documents.views["shop"]
+        documents, view = served.server.documents, served.server.documents.views["shop"]
         asked_s = time.monotonic()
         documents.read_again(view, asked_s)
         served.store.away = True
@@ -262,8 +264,8 @@ def test_a_scope_is_idle_only_where_nobody_asked_any_node() -> None:
     service = make_service(store, scopes=2)
     documents = Documents(store, service.clock, max_stale_s=20)
     documents.load()
-    service.control.listen(documents.heard)
-    attendance = Attendance(documents, service.control, store, disable_after_s=3_600)
+    service.control.listen(documents.on_change)
+    attendance = LastSeen(documents, service.control, store, disable_after_s=3_600)
     seen_at = service.clock.now() + timedelta(minutes=50)
     store.record_seen([Seen("s-0", "m", seen_at)])
     service.clock.move_to(service.clock.now() + timedelta(minutes=61))
@@ -314,7 +316,8 @@ class SharedMemory(MemoryStore):
         return 0
 
 
-def ticker_on(service: Service, node: str, executor: ScriptedExecutor, *, may_tick: bool = True) -> Ticker:
+def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options: Any) -> Ticker:
+    """Return a ticker of the node `node`; `options` are those of `Ticker`."""
     store = service.store
     assert isinstance(store, SharedMemory)
     return Ticker(
@@ -325,13 +328,13 @@ def ticker_on(service: Service, node: str, executor: ScriptedExecutor, *, may_ti
         node=node,
         retain_history_s=0,
         shared=store,
-        may_tick=may_tick,
+        **options,
     )
 
 
 def running_order(service: Service, ticker: Ticker) -> Order:
     event_id = reboot(service)
-    ticker.settle()
+    ticker.cycle_until_idle()
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
@@ -340,10 +343,10 @@ def running_order(service: Service, ticker: Ticker) -> Order:
 
 def renewed(ticker: Ticker) -> None:
     """Its next cycle, when leases are due."""
-    ticker._renew_at_s = 0.0
+    ticker.leases.renew_at_s = 0.0
     begun_s = time.monotonic()
     ticker.cycle()
-    assert begun_s + RENEW_EVERY_S <= ticker._renew_at_s <= time.monotonic() + RENEW_EVERY_S
+    assert begun_s + RENEW_EVERY_S <= ticker.leases.renew_at_s <= time.monotonic() + RENEW_EVERY_S
 
 
 def test_only_the_holder_of_the_lease_ticks() -> None:
@@ -353,16 +356,16 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     holder, other = ticker_on(service, "a:1", first), ticker_on(service, "b:2", second)
     assert not holder.cycle()
     reboot(service)
-    assert not other.settle()
+    assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
-    assert second.asked == []
-    assert holder.settle()
+    assert second.calls == []
+    assert holder.cycle_until_idle()
     holder.leave()
-    other._renew_at_s = 0.0
+    other.leases.renew_at_s = 0.0
     reboot(service)
-    other.settle()
-    assert other._leads
-    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).settle()
+    other.cycle_until_idle()
+    assert other.leads
+    assert not ticker_on(service, "c:3", ScriptedExecutor(), may_tick=False).cycle_until_idle()
 
 
 @pytest.mark.parametrize("dead, waits", [("a:7", False), ("elsewhere:1", True)])
@@ -376,19 +379,19 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     ticker = ticker_on(service, "a:1", executor)
     ticker.recover()
     ticker.cycle()
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.discard(dead)
     store.lately.add(dead)
     renewed(ticker)
-    assert bool(executor.asked) is not waits
+    assert bool(executor.calls) is not waits
     store.lately.discard(dead)
     renewed(ticker)
-    assert executor.asked == ["status", f"begin {begun.attempt} running on h"]
+    assert executor.calls == ["status", f"take {begun.attempt} running on h"]
     order = service.control.event(begun.id)[1]
     assert order is not None
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker)
-    assert len(executor.asked) == 2
+    assert len(executor.calls) == 2
     assert ticker.taken_over == 1
 
 
@@ -401,8 +404,7 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     service = make_service(store, enabled=False)
     executor = ScriptedExecutor(Progress.UNKNOWN)
     later_s = 0.0
-    ticker = ticker_on(service, "a:1", executor)
-    ticker._monotonic = lambda: time.monotonic() + later_s
+    ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
     real_take = service.control.take_order
 
@@ -419,10 +421,10 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.add("b:2")
     ticker.cycle()
-    assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
+    assert executor.calls == ([] if overtaken else ["status", "take 1 running on h"])
 
 
 @pytest.mark.parametrize("door", ["apply", "snapshot"])
@@ -453,9 +455,9 @@ def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkey
         failing.setattr(store, "snapshot", snapshot)
         with pytest.raises(StoreUnavailable):
             ticker.cycle()
-    assert (len(saved), executor.asked) == (1, [])
+    assert (len(saved), executor.calls) == (1, [])
     ticker.cycle()
-    assert executor.asked == ["status", "begin 1 running on h"]
+    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
@@ -467,7 +469,7 @@ def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
     store.ticks = "a:1"
     executor = ScriptedExecutor(Progress.RUNNING)
     renewed(ticker_on(service, "a:1", executor))
-    assert executor.asked == ["status", "watch"]
+    assert executor.calls == ["status", "watch"]
 
 
 def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
@@ -478,4 +480,4 @@ def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
     same, other = ScriptedExecutor(Progress.RUNNING), ScriptedExecutor(Progress.RUNNING)
     ticker_on(service, "b:1", other).recover()
     ticker_on(service, "a:1", same).recover()
-    assert (other.asked, same.asked) == ([], ["status", "watch"])
+    assert (other.calls, same.calls) == ([], ["status", "watch"])

@@ -3,89 +3,29 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from forewarn.app.health import Health
-from forewarn.app.server import Service, _keep_operator_token, _new_place, _node_name
-from forewarn.core.errors import Conflict, InvalidSettings, StoreUnavailable
+from forewarn.app.operator_token import keep_operator_token
+from forewarn.app.service import Service, new_state_dir_name, node_name
+from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Role, Status, Token
 from forewarn.endpoint.documents import Documents
-from forewarn.executors import Progress, Report
+from forewarn.executors import OrderReport, Progress
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest
-from forewarn.service import ticker as ticker_limits
+from forewarn.service import leases
 from forewarn.service.clock import KeptClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.settings import Settings
-from forewarn.service.state_dir import Place
+from forewarn.service.state_dir import StateDir
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog
-from tests.endpoint.serving import START
 from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
-from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
-
-# -- a place
-
-
-def test_a_place_is_named_once(tmp_path: Path) -> None:
-    """Whoever comes later finds its name; another folder on the same machine is another place."""
-    names = count(1)
-    places = [Place(tmp_path / folder, lambda: f"here-{next(names)}") for folder in ("a", "a", "b")]
-    assert [place.name for place in places] == ["here-1", "here-1", "here-2"]
-    assert (tmp_path / "a" / "place").stat().st_mode & 0o777 == 0o600
-    for place in places:
-        place.close()
-
-
-def test_who_is_alone_at_a_place_knows_it(tmp_path: Path) -> None:
-    """While one looks, nobody begins; afterwards both serve it; when the first has ended, the second is alone."""
-    first, second = Place(tmp_path, _new_place), Place(tmp_path, _new_place)
-    with first.alone() as alone:
-        assert alone
-        with pytest.raises(Conflict, match="just starting"), second.alone():
-            pass
-    with second.alone() as alone:
-        assert not alone
-    with first.alone() as alone:
-        assert not alone
-    first.close()
-    with second.alone() as alone:
-        assert alone
-    second.close()
-
-
-@pytest.mark.parametrize("text", ["", "two words", "a:b", "x" * 81])
-def test_a_place_with_another_name_is_refused(tmp_path: Path, text: str) -> None:
-    """Names of nodes are made of it: what is no name says so."""
-    (tmp_path / "place").write_text(text)
-    with pytest.raises(InvalidSettings, match="does not hold the name of a place"):
-        Place(tmp_path, _new_place)
-
-
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    """With what to do about it."""
-    (tmp_path / "place.lock").mkdir()
-    with pytest.raises(InvalidSettings, match=r"place\.lock cannot be opened.*--state-dir"):
-        Place(tmp_path, _new_place)
-    (tmp_path / "other" / "place").mkdir(parents=True)
-    with pytest.raises(InvalidSettings, match="cannot be read"):
-        Place(tmp_path / "other", _new_place)
-
-
-def test_a_name_that_was_lost_under_a_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another name would part the node from its orders, and the lock is its own for life: nobody waits for that."""
-    monkeypatch.setattr("forewarn.service.state_dir.NAMED_WITHIN_S", 0.05)
-    serves = Place(tmp_path, _new_place)
-    with serves.alone():
-        pass
-    (tmp_path / "place").unlink()
-    with pytest.raises(InvalidSettings, match=r"a node serves .*, and its `place` is gone: stop that node"):
-        Place(tmp_path, _new_place)
-    serves.close()
-    Place(tmp_path, _new_place).close()
+from tests.support.guest_service import START
+from tests.support.services import ScriptedExecutor, make_service, reboot
 
 
 class ClosedFeed(ScriptedFeed):
@@ -111,12 +51,12 @@ def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:
     """Not two of one process even: containers have the same process id, and may have the same host name."""
-    place = Place(tmp_path, _new_place)
-    names = {_node_name(place) for _ in range(100)} | {_node_name(None) for _ in range(100)}
+    folder = StateDir(tmp_path, new_state_dir_name)
+    names = {node_name(folder) for _ in range(100)} | {node_name(None) for _ in range(100)}
     assert len(names) == 200
-    assert sum(name.rpartition(":")[0] == place.name for name in names) == 100
-    assert len({_new_place() for _ in range(100)}) == 100
-    place.close()
+    assert sum(name.rpartition(":")[0] == folder.name for name in names) == 100
+    assert len({new_state_dir_name() for _ in range(100)}) == 100
+    folder.close()
 
 
 # -- the orders of those who were here before
@@ -130,13 +70,14 @@ def test_who_is_alone_at_its_place_takes_up_what_was_left_there_at_once(alone: b
     begun = running_order(service, ticker_on(service, "a:1", ScriptedExecutor()))
     store.ticks = ""
     reboot(service, "s-1")
-    ticker_on(service, "b:1", ScriptedExecutor()).settle()  # its order is elsewhere, and its lease has not ended
+    ticker_on(
+        service, "b:1", ScriptedExecutor()
+    ).cycle_until_idle()  # its order is elsewhere, and its lease has not ended
     executor = ScriptedExecutor(Progress.RUNNING)
-    ticker = ticker_on(service, "a:2", executor)
-    ticker._alone = lambda: nullcontext(alone)
+    ticker = ticker_on(service, "a:2", executor, alone=lambda: nullcontext(alone))
     ticker.recover()
     renewed(ticker)
-    assert executor.asked == (["status", "watch"] if alone else [])
+    assert executor.calls == (["status", "watch"] if alone else [])
     order = order_of(service, begun.id)
     assert order.node == ("scripted on a:2" if alone else "scripted on a:1")
 
@@ -162,8 +103,8 @@ def taken_over() -> tuple[Service, Order, Ticker, ScriptedExecutor, Ticker, Scri
     second = ticker_on(service, "b:2", goes_on)
     renewed(second)
     assert order_of(service, begun.id).node == "scripted on b:2"
-    frozen.asked.clear()
-    goes_on.asked.clear()
+    frozen.calls.clear()
+    goes_on.calls.clear()
     return service, begun, first, frozen, second, goes_on
 
 
@@ -171,27 +112,27 @@ def taken_over() -> tuple[Service, Order, Ticker, ScriptedExecutor, Ticker, Scri
 def test_an_event_does_not_end_while_its_work_still_runs(outcome: Outcome) -> None:
     """What a node says of an order that another has taken over does not matter, well or ill; what the other says does."""
     service, begun, first, frozen, second, goes_on = taken_over()
-    frozen.ended = [Report(begun.id, begun.attempt, outcome)]
+    frozen.ended = [OrderReport(begun.id, begun.attempt, outcome)]
     renewed(first)
     event, order = service.control.event(begun.id)
     assert order is not None
     assert (event.status, order.state) == (Status.STARTED, OrderState.RUNNING)
     # What is kept of it may be what the other waits for, at the same place.
-    assert frozen.asked == []
-    goes_on.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
-    second.settle()
+    assert frozen.calls == []
+    goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    second.cycle_until_idle()
     assert service.control.event(begun.id)[0].status is Status.COMPLETED
-    assert goes_on.asked == ["settled"]
+    assert goes_on.calls == ["report_saved"]
 
 
 def test_what_came_too_late_is_tidied() -> None:
     """Where the other has ended it meanwhile, nobody waits for what is kept here."""
     service, begun, first, frozen, second, goes_on = taken_over()
-    goes_on.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
-    second.settle()
-    frozen.ended = [Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
+    second.cycle_until_idle()
+    frozen.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     renewed(first)
-    assert frozen.asked == ["settled"]
+    assert frozen.calls == ["report_saved"]
     assert order_of(service, begun.id).node == "scripted on b:2"
 
 
@@ -203,8 +144,7 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
     store = SharedMemory()
     service = make_service(store, enabled=False)
     now_s = 1_000.0
-    ticker = ticker_on(service, "a:1", ScriptedExecutor())
-    monkeypatch.setattr(ticker, "_monotonic", lambda: now_s)
+    ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: now_s)
     ticker.cycle()
 
     def refuse(name: str, node: str, seconds: float) -> bool:
@@ -212,12 +152,12 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "take_lease", refuse)
-        now_s += ticker_limits.UNREADY_AFTER_S
+        now_s += leases.UNREADY_AFTER_S
         assert ticker.complaint() == ""
         now_s += 0.1
         with pytest.raises(StoreUnavailable) as error:
             ticker.cycle()
-        ticker._say_trouble(error.value)
+        ticker.note_trouble(error.value)
         assert ticker.complaint() == "nothing could be saved for 6 s: it cannot be written"
     ticker.cycle()
     assert ticker.complaint() == ""
@@ -228,8 +168,7 @@ def test_readiness_is_about_writing_too() -> None:
     service = make_service(SharedMemory())
     silent_s, stuck_s = 0.0, 0.0
     follower = follower_that_is_silent_for(lambda: silent_s)
-    ticker = ticker_on(service, "a:1", ScriptedExecutor())
-    ticker._monotonic, ticker._renewed_s = lambda: 1_000.0 + stuck_s, 1_000.0
+    ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: 1_000.0 + stuck_s)
     health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
     assert health.store_works() == ""
     stuck_s = 7.0
@@ -245,7 +184,7 @@ def follower_that_is_silent_for(silent_s: Callable[[], float]) -> Follower:
     """Return a follower that heard from its database `silent_s()` seconds ago."""
     clock = KeptClock(lambda: START, monotonic=lambda: 1_000.0)
     follower = Follower(ScriptedFeed(lambda: 1_000.0), clock, monotonic=lambda: 1_000.0 + silent_s())
-    follower.begin()
+    follower.start()
     return follower
 
 
@@ -280,7 +219,7 @@ def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:
 
 
 def tokens_after_start(service: Service, path: Path) -> list[Token]:
-    _keep_operator_token(service, path)
+    keep_operator_token(service, path)
     return sorted(service.store.tokens(), key=lambda token: token.name)
 
 
@@ -288,7 +227,7 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """It is kept, and replaced where its file is lost; where the environment has one, no other is made."""
     monkeypatch.delenv(ENVIRONMENT_TOKEN, raising=False)
     service = make_service(SharedMemory())
-    service.place = Place(tmp_path, lambda: "here-1")
+    service.state_dir = StateDir(tmp_path, lambda: "here-1")
     path = tmp_path / "operator.token"
     theirs = Token(id="t", name="operator of there-2", role=Role.OPERATOR, digest=digest("t"), created=START)
     service.control.add_token(theirs, Actor("test"))
@@ -303,14 +242,14 @@ def test_a_place_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path.unlink()
     assert tokens_after_start(service, path) == [again, theirs]
     assert not path.exists()
-    service.place.close()
+    service.state_dir.close()
 
 
 def test_a_report_without_a_name_counts_as_ever() -> None:
     """Whoever does the work through the API is no node: the attempt alone says what it is about."""
     service, begun, *_ = taken_over()
-    report = Report(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
-    with pytest.raises(Exception, match="no longer matters"):
+    report = OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
+    with pytest.raises(Exception, match="no longer counts"):
         service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
     service.control.report_orders([report], Actor("test"))
     assert service.control.event(begun.id)[0].status is Status.COMPLETED

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.app.server import _keep_operator_token
+from forewarn.app.operator_token import keep_operator_token
 from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
 from forewarn.core.model import Role, Token
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.http_limits import LimitedSocket
 from forewarn.service.settings import load
-from tests.endpoint.serving import START
+from tests.support.guest_service import START
 from tests.support.running_service import FLEET, RunningService, running_service
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
@@ -175,7 +175,7 @@ def test_a_revoked_operator_token_is_replaced_at_the_next_start() -> None:
         other = service.token_of("operator", name="second")
         first = next(t for t in service.get("/v1/tokens", token=other)["items"] if t["name"] == "operator")
         assert service.request("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
-        _keep_operator_token(service.service, service.state_dir / "operator.token")
+        keep_operator_token(service.service, service.state_dir / "operator.token")
         fresh = (service.state_dir / "operator.token").read_text().strip()
         assert fresh != service.token
         assert service.request("GET", "/v1/scopes", token=fresh).status == 200
@@ -297,7 +297,7 @@ def test_running_without_tokens_is_refused_where_it_is_dangerous() -> None:
 
 def test_off_loopback_needs_tls() -> None:
     """Or a proxy that has TLS; a certificate needs its key."""
-    with pytest.raises(InvalidSettings, match="in the clear"):
+    with pytest.raises(InvalidSettings, match="unencrypted"):
         load({"operator": "10.0.0.1:8170"}, {})
     with pytest.raises(InvalidSettings, match="tls_key"):
         load({"operator": "10.0.0.1:8170", "tls_cert": "cert.pem"}, {})

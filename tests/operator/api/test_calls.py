@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Change, Hold
+from forewarn.core.model import Hold
 from tests.support.running_service import FLEET, START, RunningService, running_service
 
 
@@ -83,12 +84,12 @@ def test_a_machine_with_an_open_event_is_neither_removed_nor_moved(service: Runn
 
 def test_a_poll_is_shown_as_last_seen(service: RunningService) -> None:
     """Of its machine, in the list and alone."""
-    service.guests.guests.to_write.clear()
-    caller = service.guests.documents.named("shop", "web-0")
+    service.guests.endpoint.seen_callers.clear()
+    caller = service.guests.documents.callers.named("shop", "web-0")
     view = service.guests.documents.views["shop"]
     assert caller is not None
-    service.guests.guests.seen(caller, view)
-    service.guests._attendance.write(service.guests.guests.take_seen())
+    service.guests.endpoint.record_seen(caller, view)
+    service.guests.parts.last_seen.write(service.guests.endpoint.take_seen())
     assert service.get("/v1/scopes/shop/machines/web-0")["last_seen"] == "2030-01-01T00:00:00Z"
     assert service.get("/v1/machines?scope=shop")["items"][0]["last_seen"] == "2030-01-01T00:00:00Z"
 
@@ -255,7 +256,7 @@ def test_a_failed_order_is_settled_by_an_operator(service: RunningService) -> No
             service.post("/v1/clock/advance", {"seconds": 1})
             assert service.post(f"/v1/orders/{event_id}/start")["attempt"] == 2
             late = service.request("POST", f"/v1/orders/{event_id}/finish", {"attempt": 1})
-            assert (late.status, "attempt 1 no longer matters" in late.message) == (409, True)
+            assert (late.status, "attempt 1 no longer counts" in late.message) == (409, True)
             service.post(f"/v1/orders/{event_id}/finish", {})
             timeline = service.get(f"/v1/events/{event_id}")["timeline"]
             what = [entry["what"] for entry in timeline]
@@ -299,13 +300,13 @@ def test_the_timeline_says_when_a_machine_first_saw_the_event(service: RunningSe
     """For each machine of the event; other machines of the scope are not in it."""
     service.enable("shop")
     event = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
-    guests = service.guests.guests
+    guests = service.guests.endpoint
     state = service.guests.documents.views["shop"].state
     for name in ("web-0", "web-0", "web-1"):
-        caller = service.guests.documents.named("shop", name)
+        caller = service.guests.documents.callers.named("shop", name)
         assert caller is not None
-        guests.shown(caller, state)
-    service.guests._attendance.write_sightings(guests.take_sightings())
+        guests.record_shown(caller, state)
+    service.guests.parts.last_seen.write_sightings(guests.take_sightings())
     seen = [entry for entry in service.get(f"/v1/events/{event}")["timeline"] if entry["what"] == "seen"]
     assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-0"}]
 

@@ -17,6 +17,7 @@ from forewarn.operator.api.stream import MAX_STREAMS_PER_TOKEN, Streams
 from forewarn.store import ScopeQuery
 from forewarn.store.memory import MemoryStore
 from tests.support.running_service import RunningService, running_service
+from tests.support.waiting import PATIENCE_S
 
 REBOOT = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
 
@@ -88,7 +89,7 @@ def test_a_body_has_a_limit(service: RunningService) -> None:
     """413, with or without a Content-Length."""
     assert service.request("POST", "/v1/maintenances", b" " * 1_100_000).status == 413
     address = urlsplit(service.url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE_S)
     headers = {"Authorization": f"Bearer {service.token}", "Transfer-Encoding": "chunked"}
     pieces = (b" " * 100_000 for _ in range(11))
     try:
@@ -212,7 +213,7 @@ def test_a_key_is_forgotten_after_a_day(service: RunningService) -> None:
 def approve_as(address: str, port: int, event: str) -> int:
     """Send a machine's StartRequests from its address and return the status."""
     body = json.dumps({"StartRequests": [{"EventId": event}]})
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(address, 0))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S, source_address=(address, 0))
     try:
         connection.request("POST", "/metadata/scheduledevents?api-version=2020-07-01", body, {"Metadata": "true"})
         return connection.getresponse().status
@@ -229,6 +230,8 @@ def test_five_hundred_approvals_at_once_are_one_start() -> None:
     )
     fleet = f'[[scopes]]\nname = "big"\nkind = "availability-set"\napproval = "all"\n{machines}\n'
     with running_service(fleet) as service:
+        # A busy machine may need longer for all of them than a request may wait for the writer.
+        service.guests.endpoint.max_queued_s = PATIENCE_S
         service.enable("big")
         made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "big"}}, 201)
         event = made["waves"][0]["events"][0]["id"]
@@ -253,7 +256,7 @@ class Listener:
 
     def __init__(self, service: RunningService, last: int | None = None, token: str | None = None) -> None:
         address = urlsplit(service.url)
-        self._connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+        self._connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE_S)
         headers = {"Authorization": f"Bearer {token or service.token}"}
         if last is not None:
             headers["Last-Event-ID"] = str(last)

@@ -6,7 +6,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from tests.app.test_serve import serving
+from tests.support.serve_process import serving
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent.parent
 FLEET = """
@@ -51,26 +52,30 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
     work.write_text(WORK.format(log=log))
     work.chmod(0o755)
     state = tmp_path / "state"
+    # On this clock an hour is four seconds: neither the work nor a guest's silence may end anything by itself.
+    config = tmp_path / "serve.toml"
+    config.write_text('clock = "900x"\norder_timeout = "0"\ndisable_after = "0"\n')
     with serving(
-        "--fleet", str(tmp_path / "fleet.toml"), "--state-dir", str(state), "--clock", "900x", "--store", "memory:"
+        *("--config", str(config), "--fleet", str(tmp_path / "fleet.toml")),
+        *("--state-dir", str(state), "--store", "memory:"),
     ) as served:
         poll = urllib.request.Request(
             f"{served.guest}/metadata/scheduledevents?api-version=2020-07-01", headers={"Metadata": "true"}
         )
-        with urllib.request.urlopen(poll, timeout=5) as response:  # after a guest's first poll there is notice
+        with urllib.request.urlopen(poll, timeout=PATIENCE_S) as response:  # after a guest's first poll there is notice
             assert response.status == 200
         token = (state / "operator.token").read_text().strip()
         foreign = json.dumps({"type": "Reboot", "targets": {"machines": ["other/db"]}}).encode()
         others = urllib.request.Request(
             f"{served.operator}/v1/maintenances", foreign, headers={"Authorization": f"Bearer {token}"}
         )
-        urllib.request.urlopen(others, timeout=5).close()  # an order of another scope, open all the time
+        urllib.request.urlopen(others, timeout=PATIENCE_S).close()  # an order of another scope, open all the time
         run = subprocess.run(
             [ROOT / "examples" / "rolling-reboot.sh", "shop"],
             env={**os.environ, "FOREWARN_SERVER": served.operator, "FOREWARN_TOKEN": token, "WORK": str(work)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert run.returncode == 0, run.stdout + run.stderr
@@ -85,7 +90,7 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
         machines = urllib.request.Request(
             f"{served.operator}/v1/machines", headers={"Authorization": f"Bearer {token}"}
         )
-        with urllib.request.urlopen(machines, timeout=5) as response:
+        with urllib.request.urlopen(machines, timeout=PATIENCE_S) as response:
             hosts = {machine["name"]: machine["host"] for machine in json.load(response)["items"]}
         assert hosts == {"web-0": "rack2-b", "web-1": "rack2-b", "web-2": "rack2-b", "db": "rack1-a"}
     worked = [line.split()[1] for line in log.read_text().splitlines()]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.model import Actor, Change, Snapshot
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.model import Actor
 from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control
@@ -95,7 +96,7 @@ def service(store: CountingStore) -> Iterator[RunningService]:
 def test_a_snapshot_is_cached_until_something_changes(service: RunningService, store: CountingStore) -> None:
     """Two identical requests read the store once; a request after a change reads it again."""
     maintenance = service.schedule("shop/web-0")
-    service.service.ticker.settle()
+    service.service.ticker.cycle_until_idle()
     path = f"/v1/maintenances/{maintenance['id']}"
     store.reads.clear()
     first = service.get(path)
@@ -141,7 +142,7 @@ def test_what_depends_on_the_time_is_not_cached(service: RunningService) -> None
 def test_the_cache_is_bounded(service: RunningService, store: CountingStore) -> None:
     """It holds so many snapshots, and so many events in all of them; the oldest are dropped."""
     ids = [service.schedule(name)["id"] for name in ("shop/web-0", "shop/web-1", "blog/db")]
-    service.service.ticker.settle()
+    service.service.ticker.cycle_until_idle()
 
     def reads_of(cache: SnapshotCache, maintenances: list[str]) -> int:
         store.reads.clear()

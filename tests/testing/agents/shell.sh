@@ -17,7 +17,7 @@ field() { # the value of a field of an event
 
 while :; do
     sleep 0.3
-    document=$(curl -sf -m 2 -H Metadata:true "$url") || continue
+    document=$(curl -sf -m 2 -H Metadata:true "$url") || document=$(curl -sf -m 2 -H Metadata:true "$url") || continue
     listed=$(printf '%s' "$document" | sed 's/{"EventId"/\n&/g' | grep '"EventId"' | grep "\"Resources\":.*$me")
     for id in $prepared; do
         case $listed in

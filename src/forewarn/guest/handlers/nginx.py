@@ -15,7 +15,7 @@ from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
 from forewarn.guest.handlers.process import command_line, pid_of
-from forewarn.guest.steps import POLL_S, Run, children, drain_end_s
+from forewarn.guest.steps import POLL_S, Run, alive, children, drain_end_s, start_ticks
 
 # An interrupted undoing is done again: what is undone already it leaves as it is.
 UNDOES_AGAIN = True
@@ -64,7 +64,8 @@ def check(spec: Spec) -> List[str]:
     wrong = missing_program(spec.test) + missing_program(spec.reload)
     try:
         read(spec.file).marked(spec.servers)
-        _workers(spec)
+        if not _workers(spec):
+            wrong.append(_not_running(spec))
     except StepFailed as error:
         wrong.append(str(error))
     return wrong
@@ -88,7 +89,7 @@ def verify(spec: Spec, run: Run) -> bool:
     old = _kept_workers(run)
     if not old or not read(spec.file).is_down(spec.servers) or not _in_force(spec, old):
         return False
-    return bool(run.kept.get("left")) or not _left(spec, old)
+    return bool(run.kept.get("left")) or not _left(old)
 
 
 def recover(spec: Spec, run: Run) -> None:
@@ -117,7 +118,13 @@ def _reload(spec: Spec, run: Run, otherwise: Upstream) -> List[Worker]:
     except StepFailed as error:
         write(spec.file, otherwise)
         raise StepFailed(f"{error}; {spec.file} is as before") from None
-    old = _workers(spec)
+    old: List[Worker] = []
+
+    def look() -> Tuple[bool, str]:
+        old[:] = _workers(spec)
+        return bool(old), _not_running(spec)
+
+    run.must(look, POLL_S)
     run.keep(workers=old)
     run.command(spec.reload)
     run.must(lambda: (_in_force(spec, old), "nginx was told to reload, and goes on as before"), POLL_S)
@@ -130,7 +137,7 @@ def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
     end_s = drain_end_s(begun_s, spec.drain_for)
 
     def look() -> Tuple[bool, str]:
-        left = _left(spec, old)
+        left = _left(old)
         if left and spec.drain_for and run.left_s() <= end_s:
             after_s = begun_s - run.left_s()
             log.warning("connections of %d old worker(s) are left behind after %.0f s", len(left), after_s)
@@ -142,12 +149,19 @@ def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
 
 
 def _workers(spec: Spec) -> List[Worker]:
-    """The workers that live: also those that only end their last connections, and those that the master has just forked."""
+    """The workers that live: also those that only end their last connections, and those that the master has just forked.
+
+    Processes are seen one after another. A reload meanwhile may end every old worker before it is looked at, and fork the
+    new ones after the list was made: none seen does not mean that nginx is down while its master lives.
+    """
     master = pid_of(spec.pid_file)
-    found = [each for each in children(master) if _is_worker(each)] if master else []
-    if not found:
-        raise StepFailed(f"nginx is not running: {spec.pid_file} leads to no worker of it")
-    return found
+    if not master or not alive(master):
+        raise StepFailed(_not_running(spec))
+    return [each for each in children(master) if _is_worker(each)]
+
+
+def _not_running(spec: Spec) -> str:
+    return f"nginx is not running: {spec.pid_file} leads to no worker of it"
 
 
 def _is_worker(child: Worker) -> bool:
@@ -168,8 +182,8 @@ def _in_force(spec: Spec, old: List[Worker]) -> bool:
     return any(WORKER in titles[each] for each in taking) and not any(each in old for each in taking)
 
 
-def _left(spec: Spec, old: List[Worker]) -> List[Worker]:
-    return [each for each in _workers(spec) if each in old]
+def _left(old: List[Worker]) -> List[Worker]:
+    return [(pid, ticks) for pid, ticks in old if start_ticks(pid) == ticks]
 
 
 def _kept_workers(run: Run) -> List[Worker]:

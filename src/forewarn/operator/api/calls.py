@@ -158,7 +158,7 @@ CALLS: tuple[Call, ...] = (
         roles=OWNERS, why_not=why_not_cancel,
     ),
     *(
-        _post(f"/v1/events/{{id}}/{verb}", events.handle_failed_order(verb), bodies.EventOut, summary)
+        _post(f"/v1/events/{{id}}/{verb}", events.resolve_failure(verb), bodies.EventOut, summary)
         for verb, summary in (
             (Verb.RETRY, "Retry its failed order."),
             (Verb.FINISH, "Finish it: the work of its failed order was done."),

@@ -67,12 +67,12 @@ def cancel_event(api: Api, context: CallContext) -> Result:
     return _result(api, context, context.path["id"])
 
 
-def handle_failed_order(verb: Verb) -> Callable[[Api, CallContext], Result]:
+def resolve_failure(verb: Verb) -> Callable[[Api, CallContext], Result]:
     """Return the call that retries, finishes or abandons an event and returns it."""
 
     def call(api: Api, context: CallContext) -> Result:
         event = api.event(context.caller, context.path["id"])
-        api.control.handle_failed_order(event.id, verb, context.caller.actor)
+        api.control.resolve_failure(event.id, verb, context.caller.actor)
         return _result(api, context, event.id)
 
     return call

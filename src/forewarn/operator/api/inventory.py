@@ -5,7 +5,7 @@ from collections.abc import Callable
 from forewarn.core import fleet
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
-from forewarn.core.model import EventType, Request, Source, Targets
+from forewarn.core.model import EventType, MaintenanceRequest, Source, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -125,7 +125,7 @@ def _user_event(type_: EventType) -> Callable[[Api, CallContext], Result]:
 
     def call(api: Api, context: CallContext) -> Result:
         caller = context.caller
-        request = Request(type=type_, targets=Targets(machines=(_key(context),)), source=Source.USER)
+        request = MaintenanceRequest(type=type_, targets=Targets(machines=(_key(context),)), source=Source.USER)
         if context.query.dry_run:
             plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
             return Result(200, views.only_event(views.plan_out(plan, caller.within)))

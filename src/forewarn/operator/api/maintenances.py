@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import Actor, MaintenanceStatus, Request
+from forewarn.core.model import Actor, MaintenanceRequest, MaintenanceStatus
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -41,7 +41,7 @@ class PartQuery(RequestBody):
 def post_maintenance(api: Api, context: CallContext) -> Result:
     body: bodies.MaintenanceIn = context.body
     caller = context.caller
-    request = Request(
+    request = MaintenanceRequest(
         type=body.type,
         targets=api.targets(body.targets),
         source=body.source,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from forewarn.core.fleet import Difference
+from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Token
 from forewarn.operator.api import bodies, views
 from forewarn.service.control import Submission

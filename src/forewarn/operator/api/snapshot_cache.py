@@ -9,7 +9,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from forewarn.core.model import Event, Snapshot, Status
+from forewarn.core.change import Snapshot
+from forewarn.core.model import Event, Status
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, Focus, Store
 
@@ -77,7 +78,7 @@ class SnapshotCache:
 def _publication_observed(snapshot: Snapshot) -> bool:
     """Whether a tick has found every published wave saved: noting that adds no audit entry."""
     return all(
-        snapshot.maintenances[event.maintenance_id].told is not None
+        snapshot.maintenances[event.maintenance_id].observed_published_at is not None
         for event in snapshot.events.values()
         if event.status is Status.SCHEDULED
     )

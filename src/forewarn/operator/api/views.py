@@ -8,7 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from forewarn.core import fleet
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
+from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import (
     ENDED,
     AuditEntry,
@@ -19,7 +21,6 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
-    Snapshot,
     Status,
     Token,
 )
@@ -67,7 +68,7 @@ def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
     return Machine(**{**fields, "addresses": tuple(body.addresses), "scope": scope, "name": name})
 
 
-def change_out(diff: fleet.Difference, *, dry_run: bool) -> bodies.FleetChange:
+def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
     return bodies.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
 
 

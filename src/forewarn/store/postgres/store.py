@@ -17,8 +17,9 @@ from typing import Any
 from psycopg import Pipeline
 from psycopg.rows import tuple_row
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
-from forewarn.core.model import AuditEntry, Change, Snapshot
+from forewarn.core.model import AuditEntry
 from forewarn.store import Connections, Focus
 from forewarn.store.postgres.dsn import READ, STATEMENT_WITHIN_S, WRITE, Dsn
 from forewarn.store.postgres.feed import PostgresFeed
@@ -26,7 +27,7 @@ from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connec
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
 from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql.scripts import queries
-from forewarn.store.sql.store import Session, SqlStore, ask_versions, check_versions
+from forewarn.store.sql.store import SqlSession, SqlStore, ask_versions, check_versions
 
 SQL = queries("postgres")
 BATCH = 1_000
@@ -229,7 +230,7 @@ class PostgresStore(SqlStore):
         if not self.recognise(next(iter(server))):
             raise _AnotherServer
 
-    def _prepare(self, writer: Session, change: Change) -> None:
+    def _prepare(self, writer: SqlSession, change: Change) -> None:
         """All of it is asked at once. Maintenances are locked before scopes."""
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
@@ -242,7 +243,7 @@ class PostgresStore(SqlStore):
             if known.get(row["id"], row["version"]) != row["version"]:
                 raise Conflict(f"maintenance {row['id']} was changed by somebody else")
 
-    def _announce(self, writer: Session, change: Change) -> None:
+    def _announce(self, writer: SqlSession, change: Change) -> None:
         versions = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)
         machines = [*change.removed_machines, *(machine.key for machine in change.machines)]
         everything = len(versions) + len(machines) > MAX_NAMED

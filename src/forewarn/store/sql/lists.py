@@ -27,7 +27,7 @@ from forewarn.store import (
 from forewarn.store.sql.rows import Row, Values
 
 if TYPE_CHECKING:
-    from forewarn.store.sql.store import Session
+    from forewarn.store.sql.store import SqlSession
 
 # So many events that ended since a moment are gathered and sorted; when there are more, they lie close together among the
 # newest numbers, and a walk from there meets a page of them soon.
@@ -37,7 +37,7 @@ _NEWEST_NUMBER = 2**62
 Scopes = tuple[str, ...] | None
 
 
-def counts(reader: "Session", within: Scopes) -> Counts:
+def counts(reader: "SqlSession", within: Scopes) -> Counts:
     names = ("count_open", "count_scopes", "count_machines")
     if within is not None:
         names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
@@ -48,7 +48,7 @@ def counts(reader: "Session", within: Scopes) -> Counts:
     return Counts(**found)
 
 
-def backlog(reader: "Session") -> Backlog:
+def backlog(reader: "SqlSession") -> Backlog:
     (events,), (rest,) = reader.ask("count_open"), reader.ask("backlog")
     start, wake = rest["earliest_start"], rest["earliest_wake"]
     return Backlog(
@@ -60,7 +60,7 @@ def backlog(reader: "Session") -> Backlog:
     )
 
 
-def scopes(reader: "Session", query: ScopeQuery) -> Iterable[Row]:
+def scopes(reader: "SqlSession", query: ScopeQuery) -> Iterable[Row]:
     wanted = scopes_asked_for("", query.within)
     if wanted is None:
         return reader.ask("scopes_page", after=query.after, limit=query.limit)
@@ -68,7 +68,7 @@ def scopes(reader: "Session", query: ScopeQuery) -> Iterable[Row]:
     return list(found)[: query.limit]
 
 
-def machines(reader: "Session", query: MachineQuery) -> list[Row]:
+def machines(reader: "SqlSession", query: MachineQuery) -> list[Row]:
     wanted = scopes_asked_for(query.scope, query.within)
     scope, name = query.after or ("", "")
     if query.host:
@@ -84,21 +84,21 @@ def machines(reader: "Session", query: MachineQuery) -> list[Row]:
     return found
 
 
-def maintenances(reader: "Session", query: MaintenanceQuery) -> list[Row]:
+def maintenances(reader: "SqlSession", query: MaintenanceQuery) -> list[Row]:
     wanted = scopes_asked_for("", query.within)
     ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
     found = {row["id"]: row for row in reader.ask("maintenances_by_id", ids=reader.listed(ids))}
     return [found[i] for i in ids]
 
 
-def orders(reader: "Session", query: OrderQuery) -> list[Row]:
+def orders(reader: "SqlSession", query: OrderQuery) -> list[Row]:
     wanted = scopes_asked_for("", query.within)
     ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
     found = {row["id"]: row for row in reader.ask("orders_of_events", ids=reader.listed(ids))}
     return [found[i] for i in ids]
 
 
-def ids_starting(reader: "Session", kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
+def ids_starting(reader: "SqlSession", kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
     """One seek in the index of the ids."""
     # Ids are ASCII and are compared byte by byte: DEL comes after every id that starts with the prefix.
     values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _some(reader, scopes_asked_for("", within))}
@@ -106,7 +106,7 @@ def ids_starting(reader: "Session", kind: IdKind, prefix: str, within: Scopes, l
 
 
 def _newest(
-    reader: "Session",
+    reader: "SqlSession",
     name: str,
     scopes: Scopes,
     kinds: Collection[str],
@@ -128,7 +128,7 @@ def _newest(
 # -- events
 
 
-def event_numbers(reader: "Session", query: EventQuery) -> list[int]:
+def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
     """The numbers of a page, the newest first, and one more when there is one."""
     scopes = scopes_asked_for(query.scope, query.within)
     if scopes == ():
@@ -161,7 +161,7 @@ def event_numbers(reader: "Session", query: EventQuery) -> list[int]:
     return heapq.nlargest(query.limit + 1, found)
 
 
-def _ended_of_kinds(reader: "Session", query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
+def _ended_of_kinds(reader: "SqlSession", query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
     """One seek for each scope, ended status and type asked for."""
     found: list[int] = []
     for where, status, type_ in product(wheres, ENDED.intersection(query.statuses), set(query.types)):
@@ -170,18 +170,18 @@ def _ended_of_kinds(reader: "Session", query: EventQuery, wheres: Iterable[Value
     return found
 
 
-def _few_ended_since(reader: "Session", since: object) -> bool:
+def _few_ended_since(reader: "SqlSession", since: object) -> bool:
     return not list(reader.ask("more_ended_since", since=since, most=MAX_GATHERED))
 
 
-def _numbers(reader: "Session", name: str, values: Values) -> list[int]:
+def _numbers(reader: "SqlSession", name: str, values: Values) -> list[int]:
     return [row["number"] for row in reader.ask(name, **values)]
 
 
 # -- audit
 
 
-def audit(reader: "Session", query: AuditQuery) -> Iterable[Row]:
+def audit(reader: "SqlSession", query: AuditQuery) -> Iterable[Row]:
     scopes = scopes_asked_for(query.scope, query.within)
     name = "audit" if query.after is None else "audit_stream"
     values: Values = {
@@ -204,5 +204,5 @@ def audit(reader: "Session", query: AuditQuery) -> Iterable[Row]:
     return [found[i] for i in ids[: query.limit]]
 
 
-def _some(reader: "Session", scopes: Scopes) -> object:
+def _some(reader: "SqlSession", scopes: Scopes) -> object:
     return None if scopes is None else reader.listed(scopes)

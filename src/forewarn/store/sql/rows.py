@@ -113,6 +113,10 @@ _NATIVE: Coders = {
 }
 
 
+# The columns that are not named as their field; the database keeps the older name.
+_COLUMN_OF_FIELD = {"observed_published_at": "told"}
+
+
 class Codec(Generic[T]):
     """Values for a statement, and the thing back from a row; `apart` are fields kept in tables of their own."""
 
@@ -120,18 +124,20 @@ class Codec(Generic[T]):
         hints = get_type_hints(cls)
         self._cls = cls
         self._names = tuple(f.name for f in fields(cls) if f.name not in apart)  # type: ignore[arg-type]
+        self._columns = tuple(_COLUMN_OF_FIELD.get(name, name) for name in self._names)
         self._get = attrgetter(*self._names)
         found = {name: _coders(coders, hints[name]) for name in self._names}
-        self._encode = [(name, to_sql) for name, (to_sql, _) in found.items() if to_sql is not None]
+        coded = zip(self._columns, found.values(), strict=True)
+        self._encode = [(column, to_sql) for column, (to_sql, _) in coded if to_sql is not None]
         self._decode = [(name, from_sql) for name, (_, from_sql) in found.items() if from_sql is not None]
         self._by_name = by_name
         self._width = 0
         self._pick: Callable[[Row], tuple[Any, ...]] = itemgetter(0)
 
     def values(self, thing: T) -> Values:
-        values = dict(zip(self._names, self._get(thing), strict=True))
-        for name, to_sql in self._encode:
-            values[name] = to_sql(values[name])
+        values = dict(zip(self._columns, self._get(thing), strict=True))
+        for column, to_sql in self._encode:
+            values[column] = to_sql(values[column])
         return values
 
     def thing(self, row: Row, **apart: object) -> T:
@@ -139,7 +145,7 @@ class Codec(Generic[T]):
             # Every query that makes this thing selects its whole table: where a column stands is found out once.
             columns = list(row.keys())
             # The width last: another thread that sees it must find the way to pick.
-            places = self._names if self._by_name else [columns.index(name) for name in self._names]
+            places = self._columns if self._by_name else [columns.index(name) for name in self._columns]
             self._pick = itemgetter(*places)
             self._width = len(row)
         values = dict(zip(self._names, self._pick(row), strict=True))

@@ -1,6 +1,6 @@
 """What every SQL store does alike: the protocol in named queries. Where and how they run is each store's own business.
 
-A store gives it two doors, `_reading` and `_writing`; behind each is a `Session`, a transaction under way.
+A store gives it two doors, `_reading` and `_writing`; behind each is a `SqlSession`, a transaction under way.
 """
 
 from collections import defaultdict
@@ -11,11 +11,11 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
     Approval,
     AuditEntry,
-    Change,
     Event,
     Machine,
     Maintenance,
@@ -23,7 +23,6 @@ from forewarn.core.model import (
     OrderState,
     Receipt,
     Scope,
-    Snapshot,
     Token,
 )
 from forewarn.store import (
@@ -47,7 +46,7 @@ from forewarn.store.sql import lists
 from forewarn.store.sql.rows import Row, Rows, Values
 
 
-class Session(Protocol):
+class SqlSession(Protocol):
     """A transaction under way: named queries on one connection."""
 
     rows: Rows
@@ -79,23 +78,23 @@ class SqlStore:
 
     _servers_change = False
 
-    def _reading(self) -> AbstractContextManager[Session]:
+    def _reading(self) -> AbstractContextManager[SqlSession]:
         """One consistent moment: everything read inside comes from it."""
         raise NotImplementedError
 
-    def _reading_fleet(self) -> AbstractContextManager[Session]:
+    def _reading_fleet(self) -> AbstractContextManager[SqlSession]:
         """As `_reading`, for as much as there is of it."""
         return self._reading()
 
-    def _writing(self) -> AbstractContextManager[Session]:
+    def _writing(self) -> AbstractContextManager[SqlSession]:
         """One transaction: all of it is durable at the end, or nothing happened."""
         raise NotImplementedError
 
-    def _prepare(self, writer: Session, change: Change) -> None:
+    def _prepare(self, writer: SqlSession, change: Change) -> None:
         """Before anything is written: what the change relied on is still so. Where others may write, it is locked, in order."""
         check_versions(change, ask_versions(writer, change))
 
-    def _announce(self, writer: Session, change: Change) -> None:
+    def _announce(self, writer: SqlSession, change: Change) -> None:
         """Before its audit is written, which comes last: where others read, they are told."""
 
     def _recognise(self, server: Iterable[Row]) -> None:
@@ -293,11 +292,11 @@ class SqlStore:
 # -- reading
 
 
-def _scopes(reader: Session, found: Iterable[Row]) -> dict[str, Scope]:
+def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:
     return {row["name"]: reader.rows.scope.thing(row) for row in found}
 
 
-def _machines(reader: Session, focus: Focus) -> dict[tuple[str, str], Machine]:
+def _machines(reader: SqlSession, focus: Focus) -> dict[tuple[str, str], Machine]:
     found: list[Row] = []
     if focus.inventory:
         found += reader.ask("machines_of_scopes", names=reader.listed(focus.scopes))
@@ -312,7 +311,7 @@ def _machines(reader: Session, focus: Focus) -> dict[tuple[str, str], Machine]:
     return _machines_of(reader, list({(row["scope"], row["name"]): row for row in found}.values()))
 
 
-def _machines_of(reader: Session, found: list[Row]) -> dict[tuple[str, str], Machine]:
+def _machines_of(reader: SqlSession, found: list[Row]) -> dict[tuple[str, str], Machine]:
     if not found:
         return {}
     keys = reader.paired((row["scope"], row["name"]) for row in found)
@@ -320,7 +319,7 @@ def _machines_of(reader: Session, found: list[Row]) -> dict[tuple[str, str], Mac
 
 
 def _with_addresses(
-    reader: Session, machines: Iterable[Any], addresses: Iterable[Any]
+    reader: SqlSession, machines: Iterable[Any], addresses: Iterable[Any]
 ) -> dict[tuple[str, str], Machine]:
     known: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in addresses:
@@ -333,7 +332,7 @@ def _with_addresses(
     }
 
 
-def _events(reader: Session, focus: Focus, names: set[str]) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
+def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
     """The events by id, the maintenances they belong to, and every scope concerned."""
     named = list(reader.ask("events_by_id", ids=reader.listed(focus.events))) if focus.events else []
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
@@ -348,7 +347,7 @@ def _events(reader: Session, focus: Focus, names: set[str]) -> tuple[dict[str, R
     return {row["id"]: row for row in found}, maintenance_ids, scopes
 
 
-def _with_approvals(reader: Session, found: Mapping[str, Row], approved: Iterable[Row]) -> dict[str, Event]:
+def _with_approvals(reader: SqlSession, found: Mapping[str, Row], approved: Iterable[Row]) -> dict[str, Event]:
     approvals: dict[str, list[Approval]] = defaultdict(list)
     for row in approved:
         approvals[row["event_id"]].append(reader.rows.approval.thing(row))
@@ -361,7 +360,7 @@ def _with_approvals(reader: Session, found: Mapping[str, Row], approved: Iterabl
 # -- writing
 
 
-def ask_versions(writer: Session, change: Change) -> Iterable[Row]:
+def ask_versions(writer: SqlSession, change: Change) -> Iterable[Row]:
     return writer.ask("versions", names=writer.listed(name for name, _ in change.expect)) if change.expect else ()
 
 
@@ -372,7 +371,7 @@ def check_versions(change: Change, found: Iterable[Row]) -> None:
             raise Conflict(f"scope {name} was changed by somebody else")
 
 
-def _write_inventory(writer: Session, change: Change) -> None:
+def _write_inventory(writer: SqlSession, change: Change) -> None:
     writer.many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
     new = {name for name, version in change.expect if version == 0}
     added = [writer.rows.scope.values(s) for s in change.scopes if s.name in new]
@@ -393,7 +392,7 @@ def _write_inventory(writer: Session, change: Change) -> None:
     writer.many("remove_scope", ({"name": name} for name in change.removed_scopes))
 
 
-def _write_maintenances(writer: Session, change: Change) -> None:
+def _write_maintenances(writer: SqlSession, change: Change) -> None:
     inorder = sorted(change.maintenances, key=attrgetter("id"))
     added = [writer.rows.maintenance.values(m) for m in inorder if not m.version]
     writer.many("add_maintenance", added, otherwise=Conflict("a maintenance that was to be made is there already"))
@@ -401,7 +400,7 @@ def _write_maintenances(writer: Session, change: Change) -> None:
     writer.many("update_maintenance", updated, otherwise=Conflict("a maintenance was changed by somebody else"))
 
 
-def _write_tokens(writer: Session, change: Change) -> None:
+def _write_tokens(writer: SqlSession, change: Change) -> None:
     writer.many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
     tokens = [writer.rows.token.values(t) for t in change.tokens]
     writer.many("add_token", tokens, otherwise=Conflict("a token with this id or secret exists already"))
@@ -413,7 +412,7 @@ def _used_event_id() -> InvariantBroken:
     return InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
 
 
-def _write_hold(writer: Session, change: Change) -> None:
+def _write_hold(writer: SqlSession, change: Change) -> None:
     if change.hold is not None:
         writer.one("hold_clock", **writer.rows.hold.values(change.hold))
     if change.releases_hold is not None:

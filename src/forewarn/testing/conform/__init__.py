@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forewarn.core.errors import ForewarnError, Invalid
 from forewarn.testing.conform.behaviours import BEHAVIOURS, Behaviour
-from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, Report, Row
+from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, BehaviourRow, Report
 from forewarn.testing.conform.stage import CLAIMS, PATIENCE_S, AgentFailed, Interrupted, Pace, Stage
 
 PARALLEL = 4
@@ -33,10 +33,15 @@ def conform(
     only: Collection[str] = (),
     parallel: int = PARALLEL,
     patience_s: float = PATIENCE_S,
+    silence_s: float | None = None,
     pace: Pace = SHORTENED,
-    said: Callable[[Row], None] = lambda _: None,
+    said: Callable[[BehaviourRow], None] = lambda _: None,
 ) -> Report:
-    """Try the agent that `command` starts; `said` hears of each behaviour as it is known."""
+    """Try the agent that `command` starts; `said` hears of each behaviour as it is known.
+
+    What is expected of the agent has not come when `patience_s` and several of its requests have passed without it, or when it
+    has not asked for the document for `silence_s` (`patience_s` unless it is given).
+    """
     chosen = _chosen(only)
     _check(without, CLAIMS, "--without")
     if not 1 <= parallel <= MAX_PARALLEL:
@@ -50,9 +55,9 @@ def conform(
     stopping = threading.Event()
 
     def stage(folder: Path) -> Stage:
-        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, pace, patience_s)
+        return Stage(command, folder, set(CLAIMS) - set(without), os.environ, stopping, pace, patience_s, silence_s)
 
-    def tried(behaviour: Behaviour) -> Row:
+    def tried(behaviour: Behaviour) -> BehaviourRow:
         row = _skipped(behaviour, without) or _tried(behaviour, stage)
         said(row)
         return row
@@ -80,12 +85,12 @@ def _check(words: Collection[str], known: Collection[str], option: str) -> None:
             raise Invalid(f"{option}: {word!r} is unknown: use {', '.join(known)}")
 
 
-def _skipped(behaviour: Behaviour, without: Collection[str]) -> Row | None:
+def _skipped(behaviour: Behaviour, without: Collection[str]) -> BehaviourRow | None:
     missing = [claim for claim in behaviour.claims if claim in without]
-    return Row(behaviour, SKIPPED, f"the agent does not claim {', '.join(missing)}") if missing else None
+    return BehaviourRow(behaviour, SKIPPED, f"the agent does not claim {', '.join(missing)}") if missing else None
 
 
-def _tried(behaviour: Behaviour, new_stage: Callable[[Path], Stage]) -> Row:
+def _tried(behaviour: Behaviour, new_stage: Callable[[Path], Stage]) -> BehaviourRow:
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="conform-", ignore_cleanup_errors=True) as folder:
         stage = new_stage(Path(folder))
@@ -101,4 +106,6 @@ def _tried(behaviour: Behaviour, new_stage: Callable[[Path], Stage]) -> Row:
             outcome, reason = FAILED, "interrupted"
         finally:
             stage.kill()
-        return Row(behaviour, outcome, reason, time.monotonic() - begun_s, "" if outcome == PASSED else stage.output())
+        return BehaviourRow(
+            behaviour, outcome, reason, time.monotonic() - begun_s, "" if outcome == PASSED else stage.output()
+        )

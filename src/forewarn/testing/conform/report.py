@@ -17,7 +17,7 @@ _UNSAYABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BehaviourRow:
     behaviour: Behaviour
     outcome: str
     reason: str = ""
@@ -28,7 +28,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Report:
     command: tuple[str, ...]
-    rows: Sequence[Row]
+    rows: Sequence[BehaviourRow]
     seconds: float
 
     def names(self, outcome: str) -> list[str]:

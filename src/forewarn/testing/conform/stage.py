@@ -1,5 +1,8 @@
 """One behaviour's stage: an emulator of its own, the agent as a process group of its own, and what both show.
 
+On a busy machine an agent gets to do little in a second. It has failed to do something when it had the time *and* asked for the
+document several times since without doing it, or when it no longer asks for it: seconds alone decide nothing.
+
 What an agent does inside is seen by two files its hooks write: a line appended to `{prepared}` each time it has prepared, one to
 `{recovered}` each time it has undone that. How many there were when an approval came is noted before it is answered.
 """
@@ -7,6 +10,7 @@ What an agent does inside is seen by two files its hooks write: a line appended 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -39,8 +43,9 @@ SEED = 1
 RATE_LIMIT = 5
 # An event is to be seen within this: of a Preempt's 30 s enough must be left.
 SEEN_WITHIN_S = 5.0
-# For whatever else is expected of it, pauses after failures included.
+# For whatever else is expected of it, pauses after failures included; and in that time it must have asked so often.
 PATIENCE_S = 10.0
+TURNS = 5
 # How long something must not happen after the agent has gone on to its next request.
 QUIET_S = 0.4
 LOOK_EVERY_S = 0.05
@@ -51,6 +56,9 @@ MAX_READ_BYTES = 65_536
 MAX_READS = 64
 MAX_OUTPUT_LINES = 15
 MAX_HOOK_BYTES = 65_536
+MAX_PROXIED = 16
+PROXIED_HEAD_BYTES = 4_096
+HEAR_WITHIN_S = 1.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 T = TypeVar("T")
@@ -70,6 +78,33 @@ class AgentFailed(Exception):
 
 class Interrupted(Exception):
     """Whoever asked for the run wants it ended."""
+
+
+class DeadProxy:
+    """A proxy that answers nobody, and counts how often it was asked for the endpoint."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint.removeprefix("http://").encode()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._asked = 0
+
+    @property
+    def asked(self) -> int:
+        """How often so far; whoever asked since the last look is heard and hung up on."""
+        for _ in range(MAX_PROXIED):
+            try:
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                break
+            with connection, suppress(OSError):
+                connection.settimeout(HEAR_WITHIN_S)
+                self._asked += self._endpoint in connection.recv(PROXIED_HEAD_BYTES)
+        return self._asked
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Watched(Emulator):
@@ -96,9 +131,12 @@ class Stage:
         stopping: threading.Event,
         pace: Pace,
         patience_s: float = PATIENCE_S,
+        silence_s: float | None = None,
     ) -> None:
+        """`silence_s` is how long the agent may not ask for the document while something is expected of it."""
         self._command, self._folder, self._stopping = command, folder, stopping
         self._environment, self._patience_s = environment, patience_s
+        self._silence_s = patience_s if silence_s is None else silence_s
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
         self._hooks = folder / "hooks"
@@ -266,19 +304,34 @@ class Stage:
 
     # -- waiting for it
 
-    def until(self, true: Callable[[], T | None], what: str, within_s: float | None = None) -> T:
-        """What it returns once it is something; AgentFailed when the time is up or the agent is no longer there."""
-        within_s = self._patience_s if within_s is None else within_s
-        deadline_s = time.monotonic() + within_s
+    def until(self, true: Callable[[], T | None], what: str) -> T:
+        """What it returns once it is something; AgentFailed when the agent had its chance or is no longer there."""
+        begun_s = turned_s = time.monotonic()
+        before, turns = self.emulated.log.last_number, 0
         while not (result := true()):
-            if self._stopping.is_set():
-                raise Interrupted
-            self.check_alive()
+            self._check_going()
             self._check_served()
-            if time.monotonic() > deadline_s:
-                raise AgentFailed(f"{what}: not within {within_s:g} s")
+            now_s, turns_before, turns = time.monotonic(), turns, self._turns_since(before)
+            if turns != turns_before:
+                turned_s = now_s
+            if now_s - begun_s > self._patience_s and turns >= TURNS:
+                raise AgentFailed(f"{what}: not within {self._patience_s:g} s and {turns} requests for the document")
+            if now_s - turned_s > self._silence_s:
+                raise AgentFailed(f"{what}: it has not got to ask for the document for {self._silence_s:g} s")
             self._pause()
         return result
+
+    def _turns_since(self, number: int) -> int:
+        """How often it asked for the document after request `number`; whoever is turned away for its rate gets no further."""
+        return sum(
+            each.number > number and each.answered_s is not None and (each.status != 429 or bool(each.fault))
+            for each in self.polls
+        )
+
+    def _check_going(self) -> None:
+        if self._stopping.is_set():
+            raise Interrupted
+        self.check_alive()
 
     def check_alive(self) -> None:
         if self._process is not None and (code := self._exit_code()) is not None:
@@ -295,11 +348,9 @@ class Stage:
             lambda: next((each for each in self.polls if each.incarnation is not None), None), "it got a document"
         )
 
-    def wait_seen(
-        self, event: Scheduled, status: str = "", *, but: Container[int] = (), within_s: float | None = None
-    ) -> Asked:
+    def wait_seen(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> Asked:
         told = f" as {status}" if status else ""
-        return self.until(lambda: self.seen(event, status, but), f"it saw the event{told}", within_s)
+        return self.until(lambda: self.seen(event, status, but), f"it saw the event{told}")
 
     def has_gone_on(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> None:
         """It has seen the event and then asked for the next document: what it wanted to do about it, it did or began."""
@@ -310,7 +361,9 @@ class Stage:
     def quiet(self, for_s: float = QUIET_S) -> None:
         """Nothing is to happen now; it must stay alive."""
         end_s = time.monotonic() + for_s
-        self.until(lambda: time.monotonic() >= end_s or None, "", for_s + 1)
+        while time.monotonic() < end_s:
+            self._check_going()
+            self._pause()
 
     def wait_approved(self, event: Scheduled) -> Asked:
         return self.until(lambda: next(iter(self.approvals(event)), None), "it approved the event")

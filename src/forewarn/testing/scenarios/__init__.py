@@ -13,6 +13,7 @@ from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, NotFound
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine
+from forewarn.executors.registry import find
 from forewarn.testing.stories import UNTIL, Player
 from forewarn.testing.story_text import MAX_BYTES, Step, fleet_of, parse_story, setting
 
@@ -30,7 +31,6 @@ SETTINGS = frozenset(
         "rate_limit",
     }
 )
-EXECUTORS = ("external", "simulated")
 NOT_HERE = ("ticker",)
 
 
@@ -116,7 +116,7 @@ def _settings(command: str) -> dict[str, object]:
     for pair in command.split()[1:]:
         key, _, value = pair.partition("=")
         name, read = setting(key, value)
-        if name not in SETTINGS or (name == "executor" and read not in EXECUTORS):
+        if name not in SETTINGS or (name == "executor" and find(str(read)).needs_token):
             raise ValueError(f"a scenario does not set {pair!r}: it may set {', '.join(sorted(SETTINGS))}")
         stated[name] = read
     return stated

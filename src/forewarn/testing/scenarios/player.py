@@ -12,12 +12,12 @@ from itertools import count
 from textwrap import indent
 from typing import Any
 
-from forewarn.app.server import Service
+from forewarn.app.service import Service
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Refused
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock, clock_for
-from forewarn.service.settings import Settings
+from forewarn.service.settings import from_values
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
@@ -45,7 +45,7 @@ def play_alone(scenario: Scenario, *, clock: str = "manual", new_id: Callable[[]
     """Play it to the end on a service of its own, in memory and with no listener; nobody approves."""
     if clock == "system":
         raise Refused("a scenario that is played alone would take as long as it says: use --clock manual or a rate")
-    settings = Settings(store="memory:", **{"executor": "external", **scenario.settings})  # type: ignore[arg-type]
+    settings = from_values({"store": "memory:", "executor": "external", **scenario.settings})
     service = Service(
         settings,
         clock=ManualClock(START) if clock == "manual" else clock_for(clock),
@@ -83,7 +83,8 @@ def _tick_until_over(service: Service, playing: "Play") -> None:
     try:
         idle = 0
         while not playing.over.wait(LOOK_EVERY_S):
-            # Twice in a row: between two steps there may be nothing due for a moment.
+            # All that can be done now is done, however late the ticker's thread is; twice in a row, for time goes on meanwhile.
+            service.ticker.cycle_until_idle()
             idle = idle + 1 if service.ticker.next_wakeup() is None else 0
             if idle > 1:
                 raise Refused(f"the story waits for {playing.waits_for}, and nothing is due that could bring it")

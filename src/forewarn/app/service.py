@@ -1,0 +1,167 @@
+"""Builds one node from its settings: store, clock, executor, state folder and the node itself. No threads, no listeners.
+
+New ids and randomness enter the system here and in `operator_token`.
+"""
+
+import logging
+import os
+import random
+import re
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+
+from forewarn.app.health import Health
+from forewarn.app.node import REAL, Node, Times, follow
+from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
+from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
+from forewarn.core.fleet_difference import Difference
+from forewarn.core.model import Actor
+from forewarn.executors import registry
+from forewarn.executors.base import Executor
+from forewarn.operator.api.receipts import render_receipt
+from forewarn.service.clock import Clock, clock_for
+from forewarn.service.follower import Follower
+from forewarn.service.private_files import make_folder
+from forewarn.service.settings import Settings
+from forewarn.service.state_dir import StateDir
+from forewarn.store import SharedStore, Store
+from forewarn.store.opening import open_store
+
+# The first pause after a conflict; each further conflict doubles it.
+PAUSE_S = 0.005
+MAX_PAUSE_S = 0.25
+
+log = logging.getLogger("forewarn.app.service")
+
+
+def new_id() -> str:
+    """Return a new upper-case GUID."""
+    return str(uuid.uuid4()).upper()
+
+
+def executor_for(settings: Settings) -> Executor:
+    """Make the executor in use. A node for guests takes no orders: other nodes do."""
+    if settings.role == "guest":
+        return registry.find(registry.DEFAULT)()
+    try:
+        return registry.find(settings.executor).from_settings(settings.of_executor(), settings.state_dir)
+    except OSError as error:
+        raise InvalidSettings(
+            f"state_dir: the {settings.executor} executor cannot use it: {error}; name another with --state-dir"
+        ) from None
+
+
+class Service:
+    """One node as its settings describe it. `server.running` adds the threads and listeners."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        new_id: Callable[[], str] = new_id,
+        node: str = "",
+        times: Times = REAL,
+    ) -> None:
+        self.settings = settings
+        executor = executor_for(settings)
+        store = store or _store_of(settings)
+        shared = store if isinstance(store, SharedStore) and clock is None else None
+        self.state_dir: StateDir | None = None
+        follower: Follower | None = None
+        try:
+            store.hold()
+            if shared is not None:
+                follower, clock = follow(shared, times)
+            elif clock is None:
+                changes = [scope.changed for scope in store.scopes().values() if scope.changed is not None]
+                clock = _clock_of(settings, floor=max(changes, default=None))
+            if shared is not None and settings.role != "guest":
+                self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
+        except BaseException:
+            if follower is not None:
+                follower.close()
+            store.close()
+            raise
+        self.node = Node(
+            store,
+            clock,
+            executor,
+            name=node or node_name(self.state_dir),
+            new_id=new_id,
+            order_timeout_s=settings.order_timeout_s,
+            retain_history_s=settings.retain_history_s,
+            shared=shared,
+            follower=follower,
+            may_tick=settings.role != "guest",
+            alone=self.state_dir.alone if self.state_dir is not None else lambda: nullcontext(False),
+            pause=_pause,
+            times=times,
+            render_receipt=render_receipt,
+        )
+        self.store, self.clock, self.executor, self.follower = store, clock, executor, follower
+        self.control, self.ticker, self.times = self.node.control, self.node.ticker, times
+        self.health = Health(settings, store, self.control, clock, self.ticker, follower)
+
+    def apply_fleet_file(self, path: Path) -> Difference:
+        fleet = parse_fleet(_read_fleet(path), str(path))
+        try:
+            return self.control.apply_fleet(fleet, Actor("fleet file", str(path)), prune=self.settings.prune)
+        except (InvalidFleet, Refused) as error:
+            raise InvalidFleet(
+                f"{path}: it does not fit the present fleet: {error}; what is not in the file stays unless you use --prune"
+            ) from None
+
+    def close(self) -> None:
+        self.executor.close()
+        self.store.close()
+        if self.state_dir is not None:
+            self.state_dir.close()
+
+
+def new_state_dir_name() -> str:
+    """Return a name for a state folder: the host's name and something random."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:60] or "host"
+    return f"{host}-{secrets.token_hex(4)}"
+
+
+def node_name(state_dir: StateDir | None) -> str:
+    """Return a name that no other node has: containers may share a host's name and have equal process ids."""
+    where = state_dir.name if state_dir is not None else socket.gethostname()
+    return f"{where}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _store_of(settings: Settings) -> Store:
+    if not settings.store:
+        make_folder(settings.state_dir)
+    return open_store(settings.store_url, direct=settings.store_direct, connections=settings.store_connections)
+
+
+def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
+    try:
+        return clock_for(settings.clock, floor=floor)
+    except Invalid as error:
+        raise InvalidSettings(f"clock: {error}") from None
+
+
+def _pause(tried: int) -> None:
+    """Sleep for a random time after a conflict, so that two writers do not meet again at once."""
+    time.sleep(random.uniform(0.0, min(PAUSE_S * 2**tried, MAX_PAUSE_S)))  # noqa: S311 - no secret
+
+
+def _read_fleet(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidFleet(f"{path}: larger than {MAX_FILE_BYTES} bytes: split the fleet over several services")
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InvalidFleet(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidFleet(f"{path}: this is not UTF-8 text: {error}") from None

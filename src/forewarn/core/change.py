@@ -1,0 +1,88 @@
+"""What a decision reads (Snapshot) and what it writes (Change)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from forewarn.core.model import (
+    Approval,
+    AuditEntry,
+    Event,
+    Hold,
+    Machine,
+    Maintenance,
+    Order,
+    Receipt,
+    Scope,
+    Token,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
+
+    A maintenance is present with all its events. Events in scopes that are not in `scopes` may be read but not changed.
+    Machines are present only if the caller requested them. `hold` is the unconfirmed hold of the clock; `confirmed` is
+    the last hold that an operator confirmed, while there is no later one.
+    """
+
+    scopes: Mapping[str, Scope] = field(default_factory=dict)
+    machines: Mapping[tuple[str, str], Machine] = field(default_factory=dict)
+    maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
+    events: Mapping[str, Event] = field(default_factory=dict)
+    orders: Mapping[str, Order] = field(default_factory=dict)
+    hold: Hold | None = None
+    confirmed: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One decision. The store saves all of it in one transaction, or nothing.
+
+    `expect` lists the scopes the decision relied on, each with the version it must still have; version 0 means that the
+    scope must not exist. Scopes and maintenances carry the version at which they were read; the store adds one. `wakes`
+    lists the maintenances that a tick must examine because of this change. Approvals rely on no version, so any number
+    of them can be saved concurrently. Tokens are added and removed, never updated. A receipt that already exists makes
+    the whole change a conflict. If there are two holds, the store keeps the earlier. `releases_hold` must be the stored
+    hold; releasing it wakes every open maintenance.
+    """
+
+    at: datetime
+    expect: tuple[tuple[str, int], ...] = ()
+    scopes: tuple[Scope, ...] = ()
+    removed_scopes: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    removed_machines: tuple[tuple[str, str], ...] = ()
+    maintenances: tuple[Maintenance, ...] = ()
+    events: tuple[Event, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    orders: tuple[Order, ...] = ()
+    wakes: tuple[str, ...] = ()
+    audit: tuple[AuditEntry, ...] = ()
+    tokens: tuple[Token, ...] = ()
+    removed_tokens: tuple[str, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
+    hold: Hold | None = None
+    releases_hold: Hold | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to save, because the request repeats an earlier one."""
+        return not (
+            self.scopes
+            or self.removed_scopes
+            or self.machines
+            or self.removed_machines
+            or self.maintenances
+            or self.events
+            or self.approvals
+            or self.orders
+            or self.wakes
+            or self.audit
+            or self.tokens
+            or self.removed_tokens
+            or self.receipts
+            or self.hold
+            or self.releases_hold
+        )

@@ -1,0 +1,82 @@
+"""What each event type means: one row per type, read by every rule that depends on the type.
+
+To add a type, add a member to `EventType`, a row to `EVENT_TYPES`, a migration per database that extends the CHECK
+constraint of `events.type`, and tests. No other module of the service names a type; `tests/core/test_event_types.py`
+checks this and lists the exceptions with their reasons.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class EventType(StrEnum):
+    """What the event does to a machine."""
+
+    FREEZE = "Freeze"
+    REBOOT = "Reboot"
+    REDEPLOY = "Redeploy"
+    PREEMPT = "Preempt"
+    TERMINATE = "Terminate"
+
+
+class Source(StrEnum):
+    PLATFORM = "Platform"
+    USER = "User"
+
+
+class ScopeKind(StrEnum):
+    CLOUD_SERVICE = "cloud-service"
+    AVAILABILITY_SET = "availability-set"
+    PLACEMENT_GROUP = "placement-group"
+    STANDALONE = "standalone"
+
+
+# The range of a scope's setting `terminate_notice`; its lower end is the default.
+TERMINATE_NOTICE_RANGE_S = (300, 900)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRules:
+    """One row: the rules for all events of a type. The defaults are those of rolling platform maintenance."""
+
+    # "Each event is scheduled a minimum amount of time in the future based on the event type."
+    minimum_notice_s: int
+    # The scope's setting that holds the notice of this type alone; without one, `minimum_notice` can raise the notice.
+    own_notice_setting: str = ""
+    # The oldest api-version whose documents show the type.
+    first_api_version: str = "2017-03-01"
+    sources: frozenset[Source] = frozenset({Source.PLATFORM})
+    # The kinds of scope whose machines the type may target.
+    scope_kinds: frozenset[ScopeKind] = frozenset(ScopeKind)
+    may_be_emergency: bool = True
+    # Platform events without emergency start in one update domain of a scope at a time.
+    one_domain_at_a_time: bool = True
+    # Each machine gets an event of its own, all in one wave. User events are split in this way whatever their type.
+    one_event_per_machine: bool = False
+    # Completing the event removes its machines from the inventory.
+    removes_machines: bool = False
+
+
+EVENT_TYPES: Mapping[EventType, TypeRules] = {
+    EventType.FREEZE: TypeRules(minimum_notice_s=900),
+    EventType.REBOOT: TypeRules(minimum_notice_s=900, sources=frozenset(Source)),
+    EventType.REDEPLOY: TypeRules(minimum_notice_s=600, sources=frozenset(Source)),
+    EventType.PREEMPT: TypeRules(
+        minimum_notice_s=30,
+        first_api_version="2017-11-01",
+        may_be_emergency=False,
+        one_domain_at_a_time=False,
+        one_event_per_machine=True,
+    ),
+    EventType.TERMINATE: TypeRules(
+        minimum_notice_s=TERMINATE_NOTICE_RANGE_S[0],
+        own_notice_setting="terminate_notice",
+        first_api_version="2019-01-01",
+        scope_kinds=frozenset({ScopeKind.PLACEMENT_GROUP}),
+        may_be_emergency=False,
+        one_domain_at_a_time=False,
+        one_event_per_machine=True,
+        removes_machines=True,
+    ),
+}

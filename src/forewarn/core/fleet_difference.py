@@ -1,0 +1,169 @@
+"""How a wanted fleet differs from the current one, and what may not change while events are open.
+
+Owns the difference as data and as lines to print, and the refusals that depend on open events.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.durations import duration_text
+from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
+from forewarn.core.fleet import MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
+from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Machine, Scope, ScopeKind
+
+MAX_AUDIT_LINES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The scopes and machines to write and to remove, as data and as lines to print."""
+
+    scopes: tuple[Scope, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    removed_scopes: tuple[str, ...] = ()
+    removed_machines: tuple[tuple[str, str], ...] = ()
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """The names of the scopes that the difference changes."""
+        names = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
+        return tuple(sorted(names | {scope for scope, _ in self.removed_machines}))
+
+
+def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Difference:
+    """Return what must change to get the wanted fleet; with `prune`, the rest of the current fleet is removed."""
+    lines: list[str] = []
+    scopes = []
+    for name, scope in wanted.scopes.items():
+        known = current.scopes.get(name)
+        merged = scope if known is None else replace(known, **{key: getattr(scope, key) for key in SCOPE_SETTINGS})
+        if merged != known:
+            scopes.append(merged)
+            lines.append(_line(f"scope {name}", f" ({scope.kind})", known, scope, SCOPE_SETTINGS))
+    machines = []
+    for key, machine in wanted.machines.items():
+        if machine != current.machines.get(key):
+            machines.append(machine)
+            lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, MACHINE_SETTINGS))
+    removed = [key for key in current.machines if prune and key not in wanted.machines]
+    removed_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
+    lines += [
+        *(f"- machine {scope}/{name}" for scope, name in removed),
+        *(f"- scope {name}" for name in removed_scopes),
+    ]
+    after = {key: m for key, m in current.machines.items() if key not in set(removed)} | dict(wanted.machines)
+    check_identities(after.values(), lambda machine: f"machine {machine}")
+    _check_members(after.values(), {**current.scopes, **wanted.scopes})
+    warnings = _spanning_hosts(after.values()) if machines else ()
+    return Difference(tuple(scopes), tuple(machines), tuple(removed_scopes), tuple(removed), tuple(lines), warnings)
+
+
+def _line(what: str, detail: str, known: object | None, wanted: object, keys: Iterable[str]) -> str:
+    if known is None:
+        return f"+ {what}{detail}"
+    changes = [
+        f"{key.removesuffix('_s')} {_value_text(key, getattr(known, key))} -> {_value_text(key, getattr(wanted, key))}"
+        for key in keys
+        if getattr(known, key) != getattr(wanted, key)
+    ]
+    return f"~ {what}: {', '.join(changes)}"
+
+
+def _value_text(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} {duration_text(v)}" for k, v in sorted(value.items())) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(value) + "]"
+    if key.endswith("_s") and isinstance(value, int):
+        return duration_text(value)
+    return str(value).lower() if isinstance(value, bool) else (str(value) or '""')
+
+
+def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
+    members = Counter(machine.scope for machine in machines)
+    for name, count in members.items():
+        if scopes[name].kind is ScopeKind.STANDALONE and count > 1:
+            raise InvalidFleet(
+                f"scope {name}: kind: a standalone scope has one machine, and this one would have {count}"
+            )
+        if count > MAX_MACHINES_PER_SCOPE:
+            raise InvalidFleet(f"scope {name}: {count} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}")
+
+
+def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
+    """Warn of hosts that span update domains of a scope: this is allowed, but maintenance of them takes several waves."""
+    domains: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for machine in machines:
+        if machine.host:
+            domains[machine.host, machine.scope].add(machine.update_domain)
+    return tuple(
+        f"host {host} carries update domains {', '.join(map(str, sorted(numbers)))} of scope {scope}:"
+        f" maintenance of the host takes {len(numbers)} waves"
+        for (host, scope), numbers in sorted(domains.items())
+        if len(numbers) > 1
+    )
+
+
+def apply_difference(
+    snapshot: Snapshot, diff: Difference, *, versions: Mapping[str, int], now: datetime, actor: Actor
+) -> Change:
+    """Return the Change that applies the difference. `versions` are those of the scopes it was computed from."""
+    _refuse_open_events(snapshot, diff)
+    written = {scope.name: scope for scope in diff.scopes}
+    for name in diff.touched:
+        if name not in written and name not in diff.removed_scopes:
+            written[name] = snapshot.scopes[name]
+    lines = diff.lines[:MAX_AUDIT_LINES]
+    if len(diff.lines) > MAX_AUDIT_LINES:
+        lines = (*lines, f"and {len(diff.lines) - MAX_AUDIT_LINES} more")
+    audit = [AuditEntry(at=now, who=actor.name, origin=actor.origin, action="fleet changed", detail=d) for d in lines]
+    return Change(
+        at=now,
+        expect=tuple((name, versions.get(name, 0)) for name in diff.touched),
+        scopes=tuple(_with_time(snapshot, scope, now) for scope in written.values()),
+        removed_scopes=diff.removed_scopes,
+        machines=diff.machines,
+        removed_machines=diff.removed_machines,
+        audit=tuple(audit),
+    )
+
+
+def _with_time(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:
+    known = snapshot.scopes.get(scope.name)
+    return replace(scope, changed=now if known is None or known.changed is None else max(now, known.changed))
+
+
+def _refuse_open_events(snapshot: Snapshot, diff: Difference) -> None:
+    """Refuse to remove a machine or scope with open events, to move the machine, and to change the scope's kind."""
+    open_events = {event.scope: event for event in snapshot.events.values() if event.status in OPEN}
+    for name in diff.removed_scopes:
+        if name in open_events:
+            raise Refused(f"scope {name} has open event {open_events[name].id}: cancel it or wait until it ends")
+    for scope in diff.scopes:
+        # The oldest api-version shows the kind in the document.
+        if scope.name in open_events and snapshot.scopes[scope.name].kind is not scope.kind:
+            raise Refused(
+                f"scope {scope.name} has open event {open_events[scope.name].id}: its kind cannot change until that ends"
+            )
+    busy = {
+        (event.scope, name): event
+        for event in snapshot.events.values()
+        if event.status in OPEN
+        for name in event.resources
+    }
+    for key in diff.removed_machines:
+        if key in busy:
+            raise MachineBusy(
+                f"machine {'/'.join(key)} is in open event {busy[key].id}: cancel it or wait until it ends"
+            )
+    for machine in diff.machines:
+        event = busy.get(machine.key)
+        if event is not None and machine.update_domain != event.update_domain:
+            raise MachineBusy(
+                f"machine {machine} is in open event {event.id}: its update domain cannot change until that ends"
+            )

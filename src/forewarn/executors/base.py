@@ -1,0 +1,99 @@
+"""The base class of executors, with a default for everything that an executor need not care about."""
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from forewarn.core.change import Change
+from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.model import Event, Order
+from forewarn.executors.settings import NoSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An order with its event; `hosts` maps each machine of the event to its host."""
+
+    order: Order
+    event: Event
+    hosts: Mapping[str, str]
+
+
+class Progress(StrEnum):
+    UNKNOWN = "unknown"
+    RUNNING = "running"
+
+
+class Executor:
+    """Carries out orders. A subclass sets `name` and overrides at least `take` and `reports`.
+
+    The ticker's thread calls every method. An order is saved as running before the executor gets it. After a crash the
+    executor may get an order again, under the same id and attempt: the ticker first asks for its `status`, and calls `take`
+    only if the answer is UNKNOWN.
+    """
+
+    name = ""
+    # A frozen dataclass made of `setting` fields. Its values come from the TOML table called like the executor.
+    settings_class: type = NoSettings
+    # False if other programs take the orders through the API.
+    takes_orders = True
+    # True if the work is only pretended: the portal says so on every page.
+    touches_no_machine = False
+    # False if this executor does nothing outside forewarn, so that an emulator may accept operators without a token.
+    needs_token = True
+    # FOREWARN_* environment variables that this executor sets for programs it runs. They are no settings.
+    variables: frozenset[str] = frozenset()
+
+    @classmethod
+    def check(cls, settings: Any, *, order_timeout_s: int) -> None:
+        """Raise InvalidSettings if values that are valid one by one do not fit together."""
+
+    @classmethod
+    def from_settings(cls, settings: Any, state_dir: Path) -> "Executor":
+        """Make the executor. It may keep files in a folder of its own in `state_dir`."""
+        del settings, state_dir
+        return cls()
+
+    def connect(self, nudge: Callable[[], None], listen: Callable[[Callable[[Change], None]], None]) -> None:
+        """Called once before any order. `nudge()`, from any thread, makes the ticker ask for `reports` now.
+
+        `listen(listener)` subscribes a listener to every saved change.
+        """
+
+    def status(self, work: Work) -> Progress | Outcome:
+        """Return what became of an order that may have been taken before a restart."""
+        del work
+        return Progress.UNKNOWN
+
+    def free_slots(self) -> int:
+        """Return how many more orders this executor can take now."""
+        return sys.maxsize
+
+    def take(self, work: Work) -> None:
+        """Start the work and return; `reports` returns its end. An OSError fails the order."""
+        raise NotImplementedError
+
+    def watch(self, work: Work) -> None:
+        """Wait for work for which `status` returned RUNNING; `reports` returns its end."""
+
+    def reports(self, now: datetime) -> list[OrderReport]:
+        """Return the orders that have ended since the last call; called at least once a second."""
+        del now
+        return []
+
+    def next_report(self) -> datetime | None:
+        """Return when, on the service clock, the next report is due; None if that is not known."""
+        return None
+
+    def report_saved(self, report: OrderReport) -> None:
+        """Forget the order: its report is saved, and the ticker will not ask for its `status` again."""
+
+    def tidy(self, running: Collection[Work]) -> None:
+        """Called once at start: remove what an earlier process left of orders that are not in `running`."""
+
+    def close(self) -> None:
+        """Called when the service stops. Leave running work alone: after the next start `status` finds it."""

@@ -1,0 +1,181 @@
+"""Check what guests see: no document older than before, one content per tag, every change in time, and their notice."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from forewarn.core.change import Change
+from tests.sim.account import Account, Stage
+from tests.sim.history import Answered, Approved, Committed, Shown, Submitted, Unanswered
+from tests.sim.node import DISABLE_AFTER_S, MAX_STALE_MS, READ_EVERY_MS
+from tests.sim.people import WRONG_ID
+
+# After this time, every node that still answers shows a change.
+EVERYWHERE_MS = MAX_STALE_MS + READ_EVERY_MS
+# Last-seen times are written in batches, and the last batch of a killed node is lost.
+UNWRITTEN_MS = 300_000
+IDLE_SLACK_MS = 60_000
+# A guest that polled for this long without an answer counts as not notified.
+IN_VAIN_MS = 300_000
+
+
+class Notice(NamedTuple):
+    """How many guests were promised notice and polled while it ran, and how many of them got it."""
+
+    promised: int
+    held: int
+
+
+def stage(etag: str) -> Stage:
+    """Return (epoch, incarnation) of a tag; (0, 0) for an unknown one."""
+    incarnation, _, epoch = etag.strip('"').partition("-")
+    return (int(epoch or 1), int(incarnation)) if incarnation.isdigit() and (not epoch or epoch.isdigit()) else (0, 0)
+
+
+class GuestChecks:
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._bodies: dict[tuple[str, str], bytes] = {}
+        self._shows: dict[str, dict[str, Stage]] = defaultdict(dict)
+        self._showed: dict[str, dict[str, Stage]] = defaultdict(dict)
+        self._first_seen_ms: dict[tuple[str, str, str], int] = {}
+        self._polls: dict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
+        self._requests: set[tuple[str, str, str]] = set()
+        self._answered_ms: dict[tuple[str, str], list[int]] = defaultdict(list)
+
+    # -- documents
+
+    def committed(self, entry: Committed) -> None:
+        if any(noted.who == "idle watch" for noted in entry.change.audit):
+            self._check_idle(entry.at_ms, entry.change)
+        for key in entry.change.removed_machines:
+            self._answered_ms.pop(key, None)  # its last-seen time is removed with it
+
+    def answered(self, entry: Answered) -> None:
+        """ "A node that answered a write has applied it first.\""""
+        self._shows[entry.life].update({scope: (epoch, incarnation) for scope, epoch, incarnation in entry.stages})
+
+    def shown(self, entry: Shown) -> None:
+        account, key = self._account, (entry.scope, entry.machine)
+        self._polls[key].append((entry.at_ms, True))
+        self._answered_ms[key].append(entry.at_ms)
+        who, seen = f"{entry.scope}/{entry.machine}", stage(entry.etag)
+        # Until the nodes have agreed on the new server, guests may have seen what was lost.
+        agreed = not account.failover_open
+        if agreed and entry.if_none_match and seen < stage(entry.if_none_match):
+            account.complain(f"{who} held {entry.if_none_match} and {entry.life} showed it the older {entry.etag}")
+        if not entry.body and entry.etag != entry.if_none_match:
+            account.complain(f"{who} was answered that {entry.if_none_match} is unchanged by {entry.etag}")
+        if agreed and seen < self._shows[entry.life].get(entry.scope, seen):
+            account.complain(f"{entry.life} answered a change and showed {who} the document before it, {entry.etag}")
+        before = self._showed[entry.life].get(entry.scope, seen)
+        if seen < before:
+            account.complain(f"{entry.life} showed {who} the document before one which it had shown, {entry.etag}")
+        self._showed[entry.life][entry.scope] = max(seen, before)
+        due = [st for at_ms, st in account.stages[entry.scope] if at_ms <= entry.at_ms - EVERYWHERE_MS]
+        if due and seen < due[-1]:
+            account.complain(f"{who} was shown {entry.etag} long after it was replaced")
+        self._check_content(entry, seen)
+
+    def _check_content(self, entry: Shown, seen: Stage) -> None:
+        account = self._account
+        content = account.contents.get((entry.scope, seen))
+        if content is None:
+            account.complain(f"{entry.scope}/{entry.machine} was shown {entry.etag}, which was never saved")
+            return
+        for event_id, status in content:
+            if status == "Scheduled":
+                self._first_seen_ms.setdefault((event_id, entry.scope, entry.machine), entry.at_ms)
+        if not entry.body or self._bodies.setdefault((entry.scope, entry.etag), entry.body) is entry.body:
+            if entry.body:
+                document = json.loads(entry.body)
+                events = frozenset((event["EventId"], event["EventStatus"]) for event in document["Events"])
+                if (document["DocumentIncarnation"], events) != (seen[1], content):
+                    account.complain(f"{entry.scope} was shown {entry.etag} with another content than was saved")
+        elif self._bodies[entry.scope, entry.etag] != entry.body:
+            account.complain(f"{entry.scope} was shown {entry.etag} with two contents")
+
+    def unanswered(self, entry: Unanswered) -> None:
+        self._polls[entry.scope, entry.machine].append((entry.at_ms, False))
+
+    def _check_idle(self, at_ms: int, change: Change) -> None:
+        """Check that no scope is disabled whose guests polled, except for polls too recent for every node to know."""
+        for scope in change.scopes:
+            polls = [ms for (name, _), times in self._answered_ms.items() if name == scope.name for ms in times]
+            for polled_ms in polls if not scope.enabled else ():
+                silent_ms = at_ms - polled_ms + self._account.jumped_ms(polled_ms)
+                if UNWRITTEN_MS <= silent_ms < DISABLE_AFTER_S * 1_000 - IDLE_SLACK_MS:
+                    sentence = f"{scope.name} was disabled though a guest had polled {silent_ms / 1000:g} s before"
+                    self._account.complain(sentence)
+                    break
+
+    # -- acknowledged requests
+
+    def approved(self, entry: Approved) -> None:
+        account = self._account
+        wrong = WRONG_ID in entry.event_ids
+        if not wrong:
+            self._requests |= {(event_id, entry.scope, entry.machine) for event_id in entry.event_ids}
+        # An event whose publication was lost in a failover is unknown, or not published again yet.
+        republished = [account.events.get(i) for i in entry.event_ids if i in account.lost_events]
+        unknown = wrong or any(event is None or event.published is None for event in republished)
+        if entry.status == (200 if wrong else 400) and wrong == unknown:
+            account.complain(f"{entry.scope}/{entry.machine} approved {entry.event_ids} and got status {entry.status}")
+        if entry.status != 200:
+            return
+        for event_id in entry.event_ids:
+            event = account.events.get(event_id)
+            approved_by = account.approvals.get(event_id, set())
+            counted = entry.machine in approved_by or (
+                event is not None and event.approval != "all" and bool(approved_by)
+            )
+            concerned = event is not None and (event.approval != "all" or entry.machine in event.resources)
+            if (event_id, entry.machine) in account.lost_approvals:
+                continue  # acknowledged, and lost in a failover
+            if event is None or (
+                event.status == "Scheduled" and concerned and not counted and event.approval != "operator"
+            ):
+                account.complain(f"the approval of event {event_id} by {entry.machine} was acknowledged and is lost")
+
+    def submitted(self, entry: Submitted) -> None:
+        became = self._account.by_key[entry.key]
+        gone = not became and entry.maintenance_id in self._account.lost_maintenances
+        if became != [entry.maintenance_id] and not gone:
+            self._account.complain(f"request {entry.key} was answered with {entry.maintenance_id} and became {became}")
+
+    # -- the end of the run
+
+    def end(self) -> None:
+        for event_id, machines in self._account.approvals.items():
+            scope = self._account.events[event_id].scope
+            for machine in sorted(machines - {""}):
+                if (event_id, scope, machine) not in self._requests:
+                    self._account.complain(f"event {event_id} was approved for {machine}, which never approved it")
+
+    def notice(self) -> Notice:
+        promised = held = 0
+        for event_id, scope, machine in self._promises():
+            promised += 1
+            if (event_id, scope, machine) in self._first_seen_ms and event_id not in self._account.early:
+                held += 1
+            else:
+                self._account.complain(f"{scope}/{machine} polled and did not get its notice of event {event_id}")
+        return Notice(promised, held)
+
+    def _promises(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each machine of an event with notice that polled after every node showed the event and before it started.
+
+        A machine that polled without an answer counts only if it did so for long and the whole notice ran.
+        """
+        account = self._account
+        for event_id, promised_s in account.promised_s.items():
+            event = account.events[event_id]
+            begin_ms = account.published_ms[event_id] + EVERYWHERE_MS
+            end_ms = account.left_ms.get(event_id, 0)
+            whole = end_ms - begin_ms >= promised_s * 1_000 - 2 * EVERYWHERE_MS
+            for machine in event.resources if promised_s else ():
+                polls = [(at_ms, ok) for at_ms, ok in self._polls[event.scope, machine] if begin_ms <= at_ms < end_ms]
+                in_vain = whole and polls and polls[-1][0] - polls[0][0] >= IN_VAIN_MS
+                if in_vain or any(ok for _, ok in polls):
+                    yield event_id, event.scope, machine
