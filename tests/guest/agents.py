@@ -45,7 +45,7 @@ class Lived:
         config = parse(tomllib.loads(self.toml), dict(os.environ))
         self.client = Client("10.0.0.1", transport=self.endpoint.transport, time=self.clock)
         self.journal = Journal(self.folder / "state", self.clock)
-        self.agent = Agent(config.plan, self.client, self.journal, boot=boot, time=self.clock, dry=dry)
+        self.agent = Agent(config.plan, self.client, self.journal, boot=boot, time=self.clock, dry_run=dry)
         self.wait_s: float | None = None
 
     def again(self, boot: str = "boot-1") -> None:
@@ -58,7 +58,7 @@ class Lived:
         end_s = self.clock.now_s + for_s
         while not until() and self.clock.now_s < end_s:
             left_s = end_s - self.clock.now_s
-            self.agent.look(left_s if self.wait_s is None else min(self.wait_s, left_s))
+            self.agent.poll(left_s if self.wait_s is None else min(self.wait_s, left_s))
             self.wait_s = self.agent.turn()
 
     @property

@@ -22,7 +22,7 @@ from forewarn.guest.client import Client
 from forewarn.guest.clock import Time
 from forewarn.guest.config import parse
 from forewarn.guest.journal import Journal
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 from tests.guest.talking import document, event
 
 STARTED_FOR = 2
@@ -78,14 +78,14 @@ class Filed(Transport):
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         if path.startswith("/metadata/instance"):
-            return Answer(200, {}, b'{"name":"web-0"}')
+            return Response(200, {}, b'{"name":"web-0"}')
         if method == "POST":
             with Path("approvals").open("a") as file:
                 file.write(f"{'ready' if Path('flag').exists() else 'TOO EARLY'}\n")
-            return Answer(200, {}, b"")
-        return Answer(200, {"date": formatdate(usegmt=True)}, self._document())
+            return Response(200, {}, b"")
+        return Response(200, {"date": formatdate(usegmt=True)}, self._document())
 
     def _document(self) -> bytes:
         if not Path("approvals").exists():
@@ -130,7 +130,7 @@ def live(folder: str, die_at: int, *, reboots: bool) -> int:
         if agent.state.boot != boot(reboots=reboots):
             journal.close()
             agent, journal = born(die_at, journal.passed, reboots=reboots)
-        agent.look(1.0)
+        agent.poll(1.0)
         agent.turn()
     return journal.passed
 

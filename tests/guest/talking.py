@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import EndpointError
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 E1, E2 = "00000001-0000-4000-8000-000000000000", "00000002-0000-4000-8000-000000000000"
@@ -39,7 +39,7 @@ class MovedTime(Time):
         return START + timedelta(days=400, seconds=self.now_s)
 
 
-Reply = Answer | EndpointError
+Reply = Response | EndpointError
 Asked = tuple[str, str, Mapping[str, str], bytes, float]
 
 
@@ -78,7 +78,7 @@ class Scripted(Transport):
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         self.asked.append((method, path, headers, body, timeout_s))
         reply = self.reply(method, path, headers, body)
         if isinstance(reply, EndpointError):
@@ -110,11 +110,11 @@ def document(*events: dict[str, object], incarnation: object = 1) -> bytes:
     return json.dumps({"DocumentIncarnation": incarnation, "Events": list(events)}).encode()
 
 
-def answer(body: bytes, status: int = 200, date: datetime | None = None, **headers: str) -> Answer:
+def answer(body: bytes, status: int = 200, date: datetime | None = None, **headers: str) -> Response:
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     if date is not None:
         named["date"] = format_datetime(date, usegmt=True)
-    return Answer(status, named, body)
+    return Response(status, named, body)
 
 
 class Endpoint:

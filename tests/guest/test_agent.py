@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.decide import Prepare, why_not_approved
+from forewarn.guest.actions import Prepare
+from forewarn.guest.decide import why_not_approved
 from forewarn.guest.errors import NotReady
 from forewarn.guest.steps import Run
 from tests.guest.agents import Lived, step
@@ -196,7 +197,7 @@ def test_a_step_that_ends_well_but_does_not_verify_has_failed(tmp_path: Path) ->
     lived = Lived(tmp_path, toml)
     lived.endpoint.announce()
     lived.live(for_s=5)
-    assert "verifying says that it is not prepared" in why(lived)
+    assert "its verify says that it is not prepared" in why(lived)
 
 
 FLAGGED = """
@@ -240,7 +241,7 @@ def test_what_was_undone_meanwhile_is_not_approved(tmp_path: Path, repeatable: b
     assert ready == [True] * repeatable
     assert lived.kinds.count("lapsed") == 1
     if not repeatable:
-        assert why(lived).endswith("is not prepared: it was interrupted, or no longer holds, and must not be repeated")
+        assert why(lived).endswith("is not prepared: it was interrupted, or is no longer prepared, and must not be repeated")
 
 
 def test_what_was_undone_while_the_agent_was_away_is_not_approved(tmp_path: Path) -> None:
@@ -480,7 +481,7 @@ def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
         prepare(action)
         change(lived, Resources=["web-1"])
         lived.clock.now_s += 2
-        lived.agent.look(0.0)
+        lived.agent.poll(0.0)
 
     lived.agent._prepare = prepared  # type: ignore[method-assign]
     lived.endpoint.announce()

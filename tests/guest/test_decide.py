@@ -6,19 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.guest.decide import (
-    Approve,
-    CheckHealth,
-    Note,
-    Prepare,
-    Recover,
-    View,
-    Wait,
-    decide,
-    lapsed,
-    limit_s,
-    why_not_approved,
-)
+from forewarn.guest.actions import Approve, CheckHealth, Note, Prepare, Recover, View, Wait
+from forewarn.guest.budget import limit_s
+from forewarn.guest.decide import decide, lapsed_record, why_not_approved
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
@@ -167,7 +157,7 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
             assert all(step.name in holds for step in required)
             assert list(action.required) == required
             if data.draw(st.booleans()) and required:  # somebody has undone it meanwhile
-                state.apply(lapsed(state, required[0], action.event))
+                state.apply(lapsed_record(state, required[0], action.event))
                 holds.discard(required[0].name)
                 assert why_not_approved(plan, ME, state, state.events[action.event.id])
             else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time
-from forewarn.guest.config import TOP, parse
+from forewarn.guest.config import TOP_LEVEL_KEYS, parse
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.state import State
 from forewarn.guest.status import metrics
@@ -26,7 +26,7 @@ def test_the_whole_agent_toml_is_read() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     table = tomllib.loads(block)
     config = parse(table, {})
-    assert set(table) == set(TOP)
+    assert set(table) == set(TOP_LEVEL_KEYS)
     assert {step.handler for step in config.plan.steps} == set(HANDLERS)
     (process,) = [step for step in config.plan.steps if step.handler == "process"]
     (printed,) = [step["process"] for step in table["steps"] if "process" in step]

@@ -18,8 +18,9 @@ from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import HANDLERS, command, log, notify, process, systemd
 from forewarn.guest.journal import read
-from forewarn.guest.plan import TELLERS
-from forewarn.guest.steps import Run, alive
+from forewarn.guest.plan import NOTIFIERS
+from forewarn.guest.processes import alive
+from forewarn.guest.steps import Run
 from tests.guest.agents import Lived
 from tests.guest.talking import E1, event, http_endpoint, say
 from tests.support.waiting import PATIENCE_S, until
@@ -37,7 +38,7 @@ def test_a_handler_is_these_functions(name: str) -> None:
     module: ModuleType = HANDLERS[name]
     for function in ("parse", "check", "prepare", "verify", "recover"):
         assert callable(getattr(module, function)), function
-    assert hasattr(module, "tell") == (name in TELLERS)
+    assert hasattr(module, "notify") == (name in NOTIFIERS)
     source = Path(str(module.__file__)).read_text("utf-8")
     assert len(source.splitlines()) < 200
 
@@ -48,7 +49,7 @@ def test_a_handler_is_these_functions(name: str) -> None:
 def test_command_checks_and_verifies() -> None:
     """A program that is not there is told by check; without verify nobody can tell."""
     spec = command.parse({"prepare": ["/nowhere/x"], "verify": ["false"]}, "here")
-    assert command.check(spec) == ["/nowhere/x is no program here"]
+    assert command.check(spec) == ["/nowhere/x is not a program on this machine"]
     assert command.verify(spec, run_of()) is False
     only = command.parse({"recover": ["true"]}, "here")
     assert command.verify(only, run_of()) is None
@@ -132,7 +133,7 @@ def test_a_process_that_does_not_go(tmp_path: Path) -> None:
     patient = process.parse({"pid_file": str(tmp_path / "pid")}, "here")
     strict = process.parse({"pid_file": str(tmp_path / "pid"), "kill_after": "1s"}, "here")
     with running(tmp_path, deaf) as child:
-        with pytest.raises(OutOfTime, match=f"process {child.pid} did not end of SIGTERM in time"):
+        with pytest.raises(OutOfTime, match=f"process {child.pid} did not end in time after SIGTERM"):
             process.prepare(patient, run_of(share_s=0.3))
         process.prepare(strict, run_of())
         assert child.wait(PATIENCE_S) == -9
@@ -217,16 +218,16 @@ def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
     """One structured line; a folder that is not there is told by check."""
     spec = log.parse({"file": str(tmp_path / "events.jsonl")}, "here")
     assert log.check(spec) == []
-    log.tell(spec, run_of())
+    log.notify(spec, run_of())
     told = json.loads((tmp_path / "events.jsonl").read_text())
     assert told == {"change": "scheduled", "event": event(NotBefore="soon")}
     wrong = log.parse({"file": "/nowhere/at/all"}, "here")
     assert log.check(wrong) == ["/nowhere/at cannot be written to"]
     with pytest.raises(StepFailed, match="cannot be written"):
-        log.tell(wrong, run_of())
+        log.notify(wrong, run_of())
     assert log.check(log.parse({"syslog": "daemon"}, "here")) == []
     assert log.check(log.parse({"syslog": "nowhere"}, "here"))
-    log.tell(log.parse({"syslog": "daemon"}, "here"), run_of())
+    log.notify(log.parse({"syslog": "daemon"}, "here"), run_of())
 
 
 def test_half_a_character_in_an_event_stops_nothing(tmp_path: Path) -> None:
@@ -276,8 +277,8 @@ def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
     with http_endpoint(hook) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         assert notify.check(spec) == []
-        notify.tell(spec, run_of())
-        notify.tell(spec._replace(shape="event"), run_of(change="started"))
+        notify.notify(spec, run_of())
+        notify.notify(spec._replace(shape="event"), run_of(change="started"))
     (path, slack, key), (_, whole, _) = hook.got
     assert path == "/hook/hunter2?x=1"
     assert slack == {"text": f"Reboot of web-0 scheduled, not before soon ({E1})"}
@@ -286,26 +287,26 @@ def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
 
 
 def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Path) -> None:
-    """A file that others may read, no file, no address, nobody there, a refusal."""
+    """A file that other users may read, no file, no address, nobody there, a refusal."""
     path = Path(secret(tmp_path, "http://127.0.0.1:9"))
     spec = notify.parse({"url_file": str(path)}, "here")
     path.chmod(0o640)
-    assert notify.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+    assert notify.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
     path.chmod(0o600)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         secret(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}")
         with pytest.raises(StepFailed) as caught:
-            notify.tell(spec, run_of())
+            notify.notify(spec, run_of())
     assert "hunter2" not in str(caught.value)
     hook = Webhook()
     hook.status = 500
     with http_endpoint(hook) as url:
         secret(tmp_path, url)
         with pytest.raises(StepFailed, match="the webhook answered 500"):
-            notify.tell(spec, run_of())
+            notify.notify(spec, run_of())
     path.write_text("not an address")
-    assert notify.check(spec) == [f"{path} holds no http:// or https:// address"]
+    assert notify.check(spec) == [f"{path} does not hold an http:// or https:// address"]
     path.unlink()
     assert "cannot be read" in notify.check(spec)[0]
 
@@ -325,7 +326,7 @@ def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         began_s = time.monotonic()
         with pytest.raises(StepFailed, match="NoAnswer"):
-            notify.tell(spec, run_of(share_s=1.0))
+            notify.notify(spec, run_of(share_s=1.0))
         assert time.monotonic() - began_s < PATIENCE_S
         over.set()
 
@@ -370,4 +371,4 @@ def test_a_webhook_that_fails_delays_nothing_and_is_given_up(tmp_path: Path) -> 
     assert len(hook.got) == 6
     records = read(lived.journal.path)[0]
     assert [record["ok"] for record in records if record["kind"] == "told"] == [False, False]
-    assert not lived.agent.state.news
+    assert not lived.agent.state.messages

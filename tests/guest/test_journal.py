@@ -12,7 +12,7 @@ import pytest
 from forewarn.guest import journal as journals
 from forewarn.guest.errors import JournalError, JournalInUse
 from forewarn.guest.journal import Journal, in_use, read
-from forewarn.guest.state import KINDS, State, folded
+from forewarn.guest.state import KINDS, State, fold_records
 from tests.guest.agents import Lived, step
 from tests.guest.talking import E1
 
@@ -105,7 +105,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest
     again.append({"kind": "next"})
     assert [record["kind"] for record in read(again.path)[0]] == ["seen", "next"]
     again.close()
-    assert "torn" in caplog.text
+    assert "incomplete" in caplog.text
 
 
 def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +118,7 @@ def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog
 
 
 def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
-    """Once folded nobody needs them: a journal of a megabyte is many megabytes of records."""
+    """Once fold_records nobody needs them: a journal of a megabyte is many megabytes of records."""
     journal = Journal(tmp_path)
     journal.append({"kind": "note", "text": "x" * 1_000})
     journal.close()
@@ -133,7 +133,7 @@ def test_one_agent_at_a_time(tmp_path: Path) -> None:
     assert not in_use(tmp_path)
     first = Journal(tmp_path)
     assert in_use(tmp_path)
-    with pytest.raises(JournalInUse, match="another agent has"):
+    with pytest.raises(JournalInUse, match="another agent uses"):
         Journal(tmp_path)
     first.close()
     Journal(tmp_path).close()
@@ -154,9 +154,9 @@ def test_a_large_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_record_of_a_later_version_is_left_alone() -> None:
     """It neither fails nor changes anything but the version."""
-    state = folded([{"kind": "something new", "x": 1}, {"no": "kind"}])
+    state = fold_records([{"kind": "something new", "x": 1}, {"no": "kind"}])
     assert state.quiet
     assert state.version == 2
-    assert folded([{"kind": "still", "id": "never seen"}, {"kind": "begin"}]).damaged == 2
+    assert fold_records([{"kind": "still", "id": "never seen"}, {"kind": "begin"}]).damaged == 2
     assert "start" in KINDS
     assert State().quiet

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from forewarn.guest.steps import start_ticks
+from forewarn.guest.processes import start_ticks
 from tests.endpoint.serving import WEB_0, serving
 from tests.guest.talking import E1, document, event, http_endpoint, say
 from tests.support.waiting import PATIENCE_S, until
@@ -67,7 +67,7 @@ def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
     before = path.read_text()
     again = run(tmp_path, "init")
     assert again.returncode == 1
-    assert "stays as it is" in again.stderr
+    assert "was not changed" in again.stderr
     assert path.read_text() == before
     assert run(tmp_path, "init", "/nowhere/agent.toml").returncode == 1
 
@@ -97,7 +97,7 @@ def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: 
     assert "aprove: unknown key" in ended.stderr
     assert "Traceback" not in ended.stderr
     (tmp_path / "agent.toml").chmod(0o666)
-    assert "others may write" in run(tmp_path, verb, *AT).stderr
+    assert "other users may write" in run(tmp_path, verb, *AT).stderr
 
 
 def test_check_has_no_effect(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_check_has_no_effect(tmp_path: Path) -> None:
         )
         bad = run(tmp_path, "check", *AT)
     assert bad.returncode == 1
-    assert "WRONG step 'touch': /nowhere/touch is no program here" in bad.stdout
+    assert "WRONG step 'touch': /nowhere/touch is not a program on this machine" in bad.stdout
     assert "WRONG metrics_file: /nowhere/x.prom cannot be written to" in bad.stdout
 
 
@@ -125,7 +125,7 @@ def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
     configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS)
     ended = run(tmp_path, "check", *AT)
     assert ended.returncode == 3
-    assert "WRONG http://127.0.0.1:9 does not say who this machine is" in ended.stdout
+    assert "WRONG http://127.0.0.1:9 does not say which machine this is" in ended.stdout
 
 
 def test_simulate_rehearses_and_undoes(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
         until(lambda: (tmp_path / "flag").exists())
         second = run(tmp_path, "run", *AT)
         assert second.returncode == 1
-        assert "another agent has state" in second.stderr
+        assert "another agent uses state" in second.stderr
         until(lambda: "prepared" in run(tmp_path, "status", *AT).stdout)
         shown = run(tmp_path, "status", *AT)
         assert shown.returncode == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest import rehearsal
+from forewarn.guest import simulate
 from forewarn.guest.config import Config
 from forewarn.guest.journal import Journal, in_use
 from forewarn.guest.main import main
@@ -35,7 +35,7 @@ def test_no_agent_begins_beside_a_rehearsal(tmp_path: Path, monkeypatch: pytest.
         found.append(in_use(config.state_dir))
         return True
 
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(simulate, "simulate", rehearse)
     assert simulated(tmp_path) == 0
     assert found == [True]
     assert not in_use(tmp_path / "state")

@@ -13,9 +13,9 @@ import pytest
 from forewarn.guest.clock import Time
 from forewarn.guest.journal import read
 from forewarn.guest.sockets import Deadline
-from forewarn.guest.state import folded
+from forewarn.guest.state import fold_records
 from forewarn.guest.steps import Run
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 from tests.guest.talking import StepTime, event
 from tests.support.waiting import until
 
@@ -39,7 +39,7 @@ def allowed_s() -> Iterator[list[float]]:
         given.append(seconds)
         connecting(self, seconds)
 
-    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Answer:
+    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Response:
         given.append(timeout_s)
         return requesting(self, *words, timeout_s=timeout_s, **more)
 
@@ -107,4 +107,4 @@ class Agent:
 
     def _is_back(self) -> bool:
         records = self.records
-        return any(record["kind"] == "in-service" for record in records) and not folded(records).out_of_service
+        return any(record["kind"] == "in-service" for record in records) and not fold_records(records).out_of_service

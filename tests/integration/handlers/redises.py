@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.guest.handlers.redis_protocol import Complaint, Reply, ask, facts
-from forewarn.guest.handlers.redis_replication import joined, split
+from forewarn.guest.handlers.redis_protocol import ErrorReply, Reply, parse_info, query
+from forewarn.guest.handlers.redis_replication import join_address, split_address
 from tests.integration.handlers.loopback import clean
 from tests.support.waiting import until
 
@@ -21,7 +21,7 @@ class Server:
     def __init__(self, folder: Path, address: str, lines: str, *, sentinel: bool = False) -> None:
         self.address = address
         self.password = ""
-        host, port = split(address)
+        host, port = split_address(address)
         self._program = "redis-sentinel" if sentinel else "redis-server"
         self._folder = folder / f"{host}-{port}"
         self._folder.mkdir()
@@ -41,24 +41,24 @@ class Server:
             self.say("PING")
         except OSError:
             return False
-        except Complaint:
+        except ErrorReply:
             return True
         return True
 
     def say(self, *words: str) -> Reply:
-        return ask(self.address, words, login=[self.password] if self.password else [], seconds=5)
+        return query(self.address, words, login=[self.password] if self.password else [], seconds=5)
 
     @property
     def role(self) -> str:
         """ "" while it cannot be asked: at a change of roles it closes the connections it has."""
         try:
-            return facts(self.say("INFO"))["role"]
+            return parse_info(self.say("INFO"))["role"]
         except OSError:
             return ""
 
     @property
     def linked(self) -> bool:
-        return facts(self.say("INFO")).get("master_link_status") == "up"
+        return parse_info(self.say("INFO")).get("master_link_status") == "up"
 
     def down(self) -> None:
         """At once, as when the power goes."""
@@ -97,7 +97,7 @@ def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
     with pair(folder) as (first, second):
         try:
             for number in range(SENTINELS):
-                address = joined(f"127.0.0.{30 + number}", str(SENTINEL_PORT))
+                address = join_address(f"127.0.0.{30 + number}", str(SENTINEL_PORT))
                 sentinels.append(Server(folder, address, lines, sentinel=True))
             until(lambda: all(_knows(each) for each in sentinels))
             yield first, second, sentinels

@@ -14,7 +14,7 @@ from forewarn.core.model import Status
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
-from forewarn.guest.handlers.process import running
+from forewarn.guest.handlers.process import running_pid
 from forewarn.guest.steps import Run
 from tests.guest.talking import StepTime
 from tests.integration.handlers.agents import Agent, hurried, run_of
@@ -46,7 +46,7 @@ def counting(folder: Path, *options: str) -> Iterator["subprocess.Popen[bytes]"]
     finally:
         process.kill()
         process.wait()
-        if pid := running(str(folder / "pid"), "counter.py"):
+        if pid := running_pid(str(folder / "pid"), "counter.py"):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -118,7 +118,7 @@ def test_a_truncated_checkpoint_is_refused_loudly(tmp_path: Path) -> None:
     with machine(tmp_path, damage) as (folder, agent):
         until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         assert "is damaged: it is not what was saved, and is not restored" in agent.log
-        assert not running(str(folder / "pid"), "counter.py")
+        assert not running_pid(str(folder / "pid"), "counter.py")
         assert "in-service" not in agent.kinds
         (folder / "right").replace(folder / "checkpoint")
         until(lambda: "in-service" in agent.kinds)
@@ -150,7 +150,7 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         with pytest.raises(OutOfTime, match=r"there is no checkpoint: .*/checkpoint was not written"):
             checkpoint.prepare(spec, hurried())
         (tmp_path / "checkpoint").unlink()
-    with pytest.raises(StepFailed, match="pid names no process that lives"):
+    with pytest.raises(StepFailed, match="pid names no live process"):
         checkpoint.prepare(spec_of(tmp_path), hurried())
     by_command = {"file": str(tmp_path / "checkpoint"), "stable_for": "1s"}
     with pytest.raises(OutOfTime, match="was not written"):
@@ -160,7 +160,7 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         with (tmp_path / "checkpoint").open("a") as out:
             out.write("x")
 
-    growing = Run(step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(rate=10), glance=grow)
+    growing = Run(step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(rate=10), poll=grow)
     with pytest.raises(OutOfTime, match="does not stop changing"):
         checkpoint.prepare(checkpoint.parse({**by_command, "command": ["true"]}, "here"), growing)
 
@@ -192,7 +192,7 @@ def test_it_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.
     kept: list[Mapping[str, object]] = []
     run = Run(
         step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
-        note_kept=lambda facts: kept.append({**facts, "synced": len(synced)}),
+        record_kept=lambda facts: kept.append({**facts, "synced": len(synced)}),
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
     spec = checkpoint.parse({"file": str(tmp_path / "state"), "stable_for": "0", "command": words}, "here")
@@ -242,11 +242,11 @@ def test_a_program_that_was_started_afresh_is_told(tmp_path: Path) -> None:
     checkpoint.recover(spec, run)
     try:
         until(lambda: count(tmp_path) > at)
-        first = running(str(tmp_path / "pid"), "counter.py")
+        first = running_pid(str(tmp_path / "pid"), "counter.py")
         checkpoint.recover(spec, run)
         # Killed while it restored, an agent leaves this behind: what runs is what was restored.
         checkpoint.recover(spec, run_of(**{**run.kept, "restored": "begun"}))
-        assert running(str(tmp_path / "pid"), "counter.py") == first
+        assert running_pid(str(tmp_path / "pid"), "counter.py") == first
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
@@ -287,7 +287,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
 
     run = Run(
         step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
-        glance=write,
+        poll=write,
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
     spec = checkpoint.parse({"file": str(file), "stable_for": "0", "command": words}, "here")
@@ -314,7 +314,7 @@ def test_a_program_that_does_not_come_up_is_told(tmp_path: Path) -> None:
         ({"file": "x"}, "here: write either `command`, or `signal` and `pid_file`"),
         ({"file": "x", "command": ["a"], "signal": "USR1"}, "here: write either `command`, or `signal` and `pid_file`"),
         ({"file": "x", "signal": "USR1"}, "here.signal: pid_file is missing"),
-        ({"file": "x", "signal": "USR9", "pid_file": "p"}, "here.signal: 'USR9' is no signal"),
+        ({"file": "x", "signal": "USR9", "pid_file": "p"}, "here.signal: 'USR9' is not a signal"),
         ({"file": "x", "command": ["a"], "checksum": True}, "here.checksum: unknown key"),
     ],
 )
@@ -331,7 +331,7 @@ def test_what_check_tells(tmp_path: Path) -> None:
         {"file": "/nowhere/at/all", "command": ["/nowhere/save"], "restore": ["/nowhere/x"]}, "here"
     )
     assert checkpoint.check(spec) == [
-        "/nowhere/save is no program here",
-        "/nowhere/x is no program here",
-        "/nowhere/at, where the checkpoint should be, is no folder",
+        "/nowhere/save is not a program on this machine",
+        "/nowhere/x is not a program on this machine",
+        "/nowhere/at, where the checkpoint should be, is not a folder",
     ]

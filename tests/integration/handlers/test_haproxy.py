@@ -16,7 +16,7 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import haproxy
 from forewarn.guest.handlers.haproxy import Spec
 from forewarn.guest.sockets import Deadline, ask
-from forewarn.guest.steps import LOOK_NEEDS_S, Run
+from forewarn.guest.steps import CHECK_NEEDS_S, Run
 from tests.guest.talking import StepTime
 from tests.integration.handlers.agents import allowed_s, hurried, run_of
 from tests.integration.handlers.living import living
@@ -181,7 +181,7 @@ def test_a_proxy_that_hangs_does_not_keep_the_others(web: Pool) -> None:
         run = run_of(share_s=9.0, time=Time())
         with pytest.raises(OutOfTime, match=f"^the proxy {between.address} does not answer: timed out$"):
             haproxy.prepare(spec, run)
-        assert run.left_s() < LOOK_NEEDS_S, "it was given all of the time"
+        assert run.left_s() < CHECK_NEEDS_S, "it was given all of the time"
     assert {web.seen(one, name).admin for name in ("web-0", "web-1")} == {"maint"}
 
 
@@ -226,7 +226,7 @@ def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
     with relay(proxy) as between:
         spec, run = spec_of(between.address), run_of()
         between.mode = "lie"
-        with pytest.raises(StepFailed, match=f"^web/web-0 at {between.address} was told drain and is not$"):
+        with pytest.raises(StepFailed, match=f"^web/web-0 at {between.address} did not become drain$"):
             haproxy.prepare(spec, run)
         assert haproxy.verify(spec, run) is False
         between.mode = "pass"
@@ -240,9 +240,9 @@ def test_not_allowed_and_not_there(web: Pool) -> None:
     """What HAProxy says to that is told."""
     proxy = web.haproxy(level="operator")
     assert haproxy.check(spec_of(proxy)) == [
-        f"the proxy {proxy} does not let us change it: its socket needs `level admin`"
+        f"the proxy {proxy} does not allow changes: its socket needs `level admin`"
     ]
-    with pytest.raises(StepFailed, match="was told drain and is not: Permission denied"):
+    with pytest.raises(StepFailed, match="did not become drain: Permission denied"):
         haproxy.prepare(spec_of(proxy), run_of())
     no_server = haproxy.parse({"proxies": [proxy], "servers": ["web/web-9"]}, "here")
     assert haproxy.check(no_server)[1:] == [
@@ -285,7 +285,7 @@ def test_out_and_nobody_knows_why(web: Pool) -> None:
     proxy = web.haproxy()
     haproxy.recover(spec_of(proxy), run_of())
     web.tell(proxy, "maint")
-    with pytest.raises(StepFailed, match="is not ready, and not by this agent: set it to ready if it should be"):
+    with pytest.raises(StepFailed, match="is not ready, and this agent did not change it: set it to ready if it should be"):
         haproxy.recover(spec_of(proxy), run_of())
     assert web.seen(proxy).admin == "maint"
 
@@ -293,12 +293,12 @@ def test_out_and_nobody_knows_why(web: Pool) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({}, "here.proxies: write a list of words"),
+        ({}, "here.proxies: write a list of texts"),
         ({"proxies": ["/a"], "servers": ["web"]}, "here.servers: 'web': write it like backend/server"),
         ({"proxies": ["/a"], "servers": ["web/a; shutdown"]}, "write it like backend/server"),
-        ({"proxies": ["nowhere"], "servers": ["a/b"]}, "here.proxies: 'nowhere' is no address: write it like"),
+        ({"proxies": ["nowhere"], "servers": ["a/b"]}, "here.proxies: 'nowhere' is not an address: write it like"),
         ({"proxies": ["a:99999"], "servers": ["a/b"]}, "here.proxies: 'a:99999' is no address"),
-        ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is no number from 0 to 10000"),
+        ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is not a number from 0 to 10000"),
         ({"proxies": ["/a"], "servers": ["a/b"], "drain_for": 5}, "here.drain_for: 5 is not a duration"),
         ({"proxies": ["/a"] * 65, "servers": ["a/b"]}, "more than 64 servers at all proxies together"),
         ({"proxies": ["/a"], "server": ["a/b"]}, "here.server: unknown key; the keys here are proxies, servers"),

@@ -18,7 +18,7 @@ from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import http
 from forewarn.guest.handlers.http import Spec
-from forewarn.guest.handlers.http_registrar import Look
+from forewarn.guest.handlers.http_registrar import Expectation
 from tests.guest.talking import http_endpoint, say
 from tests.integration.handlers.agents import allowed_s, hurried, run_of
 from tests.integration.handlers.living import living
@@ -154,7 +154,7 @@ def test_in_again_as_the_registrar_shows_it(registrar: Registrar) -> None:
     assert registrar.drains_for == 0
     http.prepare(spec, run)
     registrar.mode = "lie"
-    with pytest.raises(OutOfTime, match=r'^the request was answered well, but .* does not contain \'"state": "up"\'$'):
+    with pytest.raises(OutOfTime, match=r'^the request succeeded, but .* does not contain \'"state": "up"\'$'):
         http.recover(spec, hurried(**run.kept))
 
 
@@ -165,7 +165,7 @@ def test_what_was_out_before_stays_out(registrar: Registrar) -> None:
     http.prepare(spec, run)
     http.recover(spec, run_of(**run.kept))
     assert registrar.changes == []
-    with pytest.raises(StepFailed, match="says that it is out, and not by this agent: put it in if it should be"):
+    with pytest.raises(StepFailed, match="says that it is out, and this agent did not do it: put it in if it should be"):
         http.recover(spec, run_of())
 
 
@@ -174,7 +174,7 @@ def test_a_registrar_that_lies_is_not_believed(registrar: Registrar) -> None:
     registrar.mode = "lie"
     spec = spec_of(registrar.url)
     with pytest.raises(
-        OutOfTime, match=r"^the request was answered well, but .*/web-0 has something else than 'drained' at"
+        OutOfTime, match=r"^the request succeeded, but .*/web-0 has something else than 'drained' at"
     ):
         http.prepare(spec, hurried())
     assert http.verify(spec, run_of()) is False
@@ -223,7 +223,7 @@ def test_a_member_that_is_not_there_is_not_in(registrar: Registrar) -> None:
     registrar.mode = "404"
     with pytest.raises(OutOfTime, match=f"^{registrar.url}{MEMBER} answers 404, not 200$"):
         http.prepare(spec, hurried())
-    assert http.check(spec) == [f"{registrar.url}{MEMBER} answers 404, not 200: that tells neither in nor out"]
+    assert http.check(spec) == [f"{registrar.url}{MEMBER} answers 404, not 200: this says neither in nor out"]
     assert registrar.changes == []
     registrar.mode = "pass"
     http.prepare(spec, run)
@@ -288,20 +288,20 @@ def test_what_a_look_sees(look: dict[str, object], holds: bool | None) -> None:
 
     with http_endpoint(reply) as url:
         asked = http.parse(table_of(url, verify={"url": url, **look}), "here").verify
-        assert isinstance(asked, Look)
-        good, seen = asked.see({}, 5)
+        assert isinstance(asked, Expectation)
+        good, seen = asked.check({}, 5)
         assert good is holds
         assert bool(seen) is (not holds)
 
 
 @pytest.mark.parametrize("text", ["no colon hunter2", "X-Key:", "X Key: hunter2", "X-Key: hunter2\x00", "a: b\n" * 51])
 def test_a_file_of_headers_that_is_none(tmp_path: Path, text: str) -> None:
-    """Told without a word of what is in it; as is one that others may read."""
+    """Told without a word of what is in it; as is one that other users may read."""
     path = secret(tmp_path, text)
     spec = spec_of("http://127.0.0.1:9", headers_file=path)
     assert http.check(spec) == [f"{path} must have lines like `Authorization: Bearer …`, at most 50"]
     Path(path).chmod(0o644)
-    assert http.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+    assert http.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
 
 
 U = "http://a/b"
@@ -313,11 +313,11 @@ U = "http://a/b"
         ({"prepare": None}, "here.prepare: write a table with method, url, body"),
         ({"prepare": {"url": U}}, "here.prepare.method: None is unknown: use one of PUT, POST, DELETE, PATCH"),
         ({"verify": {"url": U, "pointer": "/a"}}, "here.verify: `pointer` and `equals` go together"),
-        ({"verify": {"url": U, "pointer": "a", "equals": 1}}, "here.verify.pointer: 'a' is no JSON pointer"),
+        ({"verify": {"url": U, "pointer": "a", "equals": 1}}, "here.verify.pointer: 'a' is not a JSON pointer"),
         ({"verify": {"url": U, "pointer": "/a", "equals": [1]}}, "here.verify.equals: write a text, a number"),
-        ({"verify": {"url": "ftp://a"}}, "here.verify.url: this is no http:// or https:// address"),
-        ({"verify": {"url": "http://a:b/"}}, "here.verify.url: this is no http:// or https:// address"),
-        ({"verify": {"url": "http://a/ b"}}, "here.verify.url: this is no http:// or https:// address"),
+        ({"verify": {"url": "ftp://a"}}, "here.verify.url: this is not an http:// or https:// address"),
+        ({"verify": {"url": "http://a:b/"}}, "here.verify.url: this is not an http:// or https:// address"),
+        ({"verify": {"url": "http://a/ b"}}, "here.verify.url: this is not an http:// or https:// address"),
         ({"verify": {"url": "http://me:hunter2@a/"}}, "here.verify.url: a password is a secret"),
         ({"headers": "x"}, "here.headers: unknown key"),
     ],

@@ -137,7 +137,7 @@ def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCapture
 def test_a_reload_that_lies_is_not_believed(web: Pool) -> None:
     """The command says done and nothing was reloaded: the workers are the old ones, so it is not in force."""
     run = hurried()
-    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
+    with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
         nginx.prepare(spec_of(web, reload=["true"]), run)
     assert nginx.verify(spec_of(web), run_of(**run.kept)) is False
     nginx.recover(spec_of(web), run_of(**run.kept))
@@ -160,7 +160,7 @@ def test_commands_that_hang_are_ended_in_time(web: Pool, tmp_path: Path, key: st
     hangs = ["/bin/sh", "-c", f"touch {begun}; exec sleep 600"]
     run = Run(
         step="one", phase="prepare", event=event(), share_s=10, time=clock,
-        glance=lambda: clock.move(10) if begun.exists() else None,
+        poll=lambda: clock.move(10) if begun.exists() else None,
     )  # fmt: skip
     with pytest.raises(StepFailed, match="sh did not end in time and was ended"):
         nginx.prepare(spec_of(web, **{key: hangs}), run)
@@ -174,7 +174,7 @@ def test_nginx_is_down(web: Pool) -> None:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not web.nginx_pids())
     (web.folder / "nginx.front").unlink()
-    with pytest.raises(StepFailed, match=r"^nginx is not running: .*/nginx.pid leads to no worker of it$"):
+    with pytest.raises(StepFailed, match=r"^nginx is not running: .*/nginx.pid names no process with workers$"):
         nginx.prepare(spec, run)
     assert any("nginx is not running" in each for each in nginx.check(spec))
     with pytest.raises(StepFailed, match="nginx is not running"):
@@ -190,7 +190,7 @@ def test_somebody_else_changed_the_file(web: Pool) -> None:
     spec, run = spec_of(web), run_of()
     nginx.prepare(spec, run)
     web.include.write_text(web.include.read_text() + "# theirs\n")
-    with pytest.raises(StepFailed, match="was changed by somebody since: take `down` out of it"):
+    with pytest.raises(StepFailed, match="was changed since by somebody else: take `down` out of it"):
         nginx.recover(spec, run)
     theirs = web.include.read_text().replace(" down;", ";")
     web.include.write_text(theirs)
@@ -227,10 +227,10 @@ def test_back_only_when_healthy(web: Pool) -> None:
 )
 def test_which_lines_are_marked(before: str, after: str) -> None:
     """Those of the server, once each, and nothing else in the file."""
-    assert Upstream(before).marked(("a",)).text == after
+    assert Upstream(before).with_down(("a",)).text == after
     assert not Upstream(before).is_down(("a",))
     assert Upstream(after).is_down(("a",))
-    assert Upstream(after).marked(("a",)).text == after
+    assert Upstream(after).with_down(("a",)).text == after
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_is_not_fit(web: Pool) -> None:
     """Not there, too large, without such a line: told by check, and nothing is done."""
     other = spec_of(web, servers=["10.0.0.9:80"])
-    assert nginx.check(other) == ["no line `server 10.0.0.9:80 …;` is in the include file"]
+    assert nginx.check(other) == ["the include file has no line `server 10.0.0.9:80 …;`"]
     gone = spec_of(web, file="/nowhere/web.conf")
     assert nginx.check(gone) == ["/nowhere/web.conf cannot be read: No such file or directory"]
     web.include.write_bytes(b"#" * (MAX_BYTES + 1))
@@ -264,7 +264,7 @@ def test_a_file_that_is_not_fit(web: Pool) -> None:
         ({}, "here: file is missing: write the include file"),
         ({"file": "/a"}, "here: servers is missing"),
         ({"file": "/a", "servers": ["b"], "keep": True}, "here.keep: True is no number"),
-        ({"file": "/a", "servers": ["b"], "reload": "nginx"}, "here.reload: write a list of words"),
+        ({"file": "/a", "servers": ["b"], "reload": "nginx"}, "here.reload: write a list of texts"),
         ({"file": "/a", "servers": ["b"], "pid": "/c"}, "here.pid: unknown key"),
     ],
 )
@@ -379,7 +379,7 @@ def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
         made_up.entitle(second)
         made_up.end(first)
 
-    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
+    with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
         nginx.prepare(made_up.spec, scripted(named_late))
 
 
@@ -387,7 +387,7 @@ def test_what_is_no_worker(made_up: MadeUp) -> None:
     """The new master of an upgrade, which has children of its own, and those who look after the cache."""
     made_up.fork("sleep 600 & read -r title")
     made_up.entitle(made_up.fork(), "nginx: cache manager process")
-    upgraded = r"^nginx is not running: .*/pid leads to no worker of it$"
+    upgraded = r"^nginx is not running: .*/pid names no process with workers$"
     until(lambda: bool(nginx.check(made_up.spec)))
     with pytest.raises(StepFailed, match=upgraded):
         nginx.prepare(made_up.spec, scripted())

@@ -186,7 +186,7 @@ def test_a_switchover_that_is_said_and_not_done(lie: dict[str, str], told: str) 
 @pytest.mark.parametrize(
     ("believes", "told"),
     [
-        ({"pg0": "pg1"}, "pg1 is said to lead, and says that it is replica"),
+        ({"pg0": "pg1"}, "pg1 is listed as leader, and says that it is replica"),
         ({"pg2": "pg0"}, "pg2 does not see pg1 lead"),
         ({"pg0": "nobody"}, "the cluster has no leader"),
     ],
@@ -235,7 +235,7 @@ def test_a_member_is_back_when_somebody_streams_to_it() -> None:
         made.leader = "pg1"
         patroni.recover(spec_of(made), run_of())
         made.streams_to = ["pg2"]
-        with pytest.raises(OutOfTime, match="pg0 is not back: nobody streams to it"):
+        with pytest.raises(OutOfTime, match="pg0 is not back: no member streams to it"):
             patroni.recover(spec_of(made), hurried())
         made.leader = "pg0"
         patroni.recover(spec_of(made), run_of())

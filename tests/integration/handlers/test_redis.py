@@ -11,7 +11,7 @@ import pytest
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.redis_protocol import Reply
-from forewarn.guest.handlers.redis_replication import Spec, split
+from forewarn.guest.handlers.redis_replication import Spec, split_address
 from tests.integration.handlers.agents import hurried, run_of
 from tests.integration.handlers.announced import page_steps
 from tests.integration.handlers.loopback import alone
@@ -113,7 +113,7 @@ def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
         assert (first.role, second.role) == ("master", "slave")
         first.down()
         assert redis.verify(spec, run_of()) is None
-        with pytest.raises(OutOfTime, match=f"{first.address}, said to be master, does not answer"):
+        with pytest.raises(OutOfTime, match=f"{first.address}, which should be master, does not answer"):
             redis.prepare(spec, hurried())
         with pytest.raises(OutOfTime, match=f"it has no link to {first.address}"):
             redis.recover(spec, hurried(**run.kept))
@@ -157,7 +157,7 @@ def test_a_password_is_used_and_never_told(tmp_path: Path) -> None:
             redis.prepare(spec, run_of())
         assert "hunter" not in str(caught.value)
         path.chmod(0o644)
-        assert redis.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+        assert redis.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
         with pytest.raises(StepFailed, match="NOAUTH"):
             redis.prepare(spec_of(first), run_of())
 
@@ -169,7 +169,7 @@ def test_through_sentinel(tmp_path: Path) -> None:
         def named() -> Keys:
             said = sentinels[1].say("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop")
             assert isinstance(said, list)
-            return Keys([each for each in (first, second) if split(each.address)[0] == said[0]])
+            return Keys([each for each in (first, second) if split_address(each.address)[0] == said[0]])
 
         spec = page_step(1, first, sentinels)
         assert redis.check(spec) == []
@@ -204,11 +204,11 @@ def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> No
     ("table", "told"),
     [
         ({}, "here: address is missing"),
-        ({"address": "nowhere"}, "here.address: 'nowhere' is no address: write it like 10.0.0.4:6379"),
+        ({"address": "nowhere"}, "here.address: 'nowhere' is not an address: write it like 10.0.0.4:6379"),
         ({"address": "a:70000"}, "'a:70000' is no address"),
         (
             {"address": "a:1", "sentinels": ["b:2"]},
-            "`sentinels` and `master`, the name they know it by, belong together",
+            "`sentinels` and `master`, the name they know it by, or neither",
         ),
         ({"address": "a:1", "sentinels": ["b"], "master": "m"}, "here.sentinels[0]: 'b' is no address"),
         (

@@ -14,8 +14,8 @@ from forewarn.core.model import Status
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, Complaint, ask
-from forewarn.guest.handlers.redis_replication import Spec, split
+from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, ErrorReply, query
+from forewarn.guest.handlers.redis_replication import Spec, split_address
 from tests.integration.handlers.agents import allowed_s, hurried, run_of
 from tests.integration.handlers.announced import announced
 from tests.support.waiting import PATIENCE_S, until
@@ -79,13 +79,13 @@ def bulk(text: str) -> bytes:
 
 
 def master(run_id: str, replica: str = "") -> bytes:
-    host, port = split(replica)
+    host, port = split_address(replica)
     slaves = f"connected_slaves:1\r\nslave0:ip={host},port={port},state=online,offset=9,lag=0\r\n" if replica else ""
     return bulk(f"role:master\r\nrun_id:{run_id}\r\nmaster_repl_offset:9\r\n{slaves}")
 
 
 def replica(run_id: str, of: str, link: str = "up") -> bytes:
-    host, port = split(of)
+    host, port = split_address(of)
     return bulk(
         f"role:slave\r\nrun_id:{run_id}\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{link}\r\n"
     )
@@ -107,7 +107,7 @@ def test_a_server_that_says_ok_and_does_nothing() -> None:
 def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
     """Both sides must say so; and a server cannot follow itself."""
     with made_up(lambda _: replica("b", "127.0.0.1:9")) as other, made_up(lambda _: replica("a", other.address)) as me:
-        with pytest.raises(OutOfTime, match=f"{other.address}, said to be master, is none"):
+        with pytest.raises(OutOfTime, match=f"{other.address}, which should be master, is not"):
             redis.prepare(spec_of(me.address), hurried())
         other.answer = lambda _: master("a")
         assert redis.verify(spec_of(me.address), run_of()) is False
@@ -160,7 +160,7 @@ def test_a_server_that_is_down_hangs_or_trickles() -> None:
     with trickling() as address:
         began_s = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
-            ask(address, ("INFO",), seconds=0.5)
+            query(address, ("INFO",), seconds=0.5)
         assert time.monotonic() - began_s < PATIENCE_S
 
 
@@ -192,16 +192,16 @@ def trickling() -> Iterator[str]:
 def test_an_answer_that_makes_no_sense_is_read_within_limits(said: bytes, told: str) -> None:
     """Whatever it is, it is no answer."""
     with made_up(lambda _: said) as odd, pytest.raises(OSError, match=told):
-        ask(odd.address, ("INFO",), seconds=5)
+        query(odd.address, ("INFO",), seconds=5)
 
 
 def test_every_kind_of_answer_is_read() -> None:
     """Text, number, nothing, list, error."""
     with made_up(lambda _: b"*5\r\n$2\r\nab\r\n:-7\r\n$-1\r\n*-1\r\n+OK\r\n") as made:
-        assert ask(made.address, ("X",), seconds=5) == ["ab", -7, None, None, "OK"]
+        assert query(made.address, ("X",), seconds=5) == ["ab", -7, None, None, "OK"]
         made.answer = lambda _: b"-ERR no\r\n"
-        with pytest.raises(Complaint, match="ERR no"):
-            ask(made.address, ("X",), seconds=5)
+        with pytest.raises(ErrorReply, match="ERR no"):
+            query(made.address, ("X",), seconds=5)
 
 
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:

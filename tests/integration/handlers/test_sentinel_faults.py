@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from forewarn.guest.handlers.redis_replication import Spec, split
+from forewarn.guest.handlers.redis_replication import Spec, split_address
 from tests.integration.handlers.agents import hurried, run_of
 from tests.integration.handlers.living import living
 from tests.integration.handlers.test_redis_faults import MadeUp, bulk, made_up, master, replica
@@ -76,7 +76,7 @@ class House:
             return self.refuses.get(number, OK)
         if self.promoted and number == 0:
             self.looks_needed -= 1
-        host, port = split(self.other.address if self.promoted and self.looks_needed < 0 else self.me.address)
+        host, port = split_address(self.other.address if self.promoted and self.looks_needed < 0 else self.me.address)
         return b"*2\r\n" + bulk(host) + bulk(port)
 
     @property
@@ -120,7 +120,7 @@ def test_writes_stay_paused_until_it_follows(house: House) -> None:
 def test_a_replica_that_does_not_catch_up_is_not_waited_for_without_end(house: House) -> None:
     """Nobody is told to fail over, writes go on, and the step fails."""
     house.received = 5
-    with pytest.raises(StepFailed, match=f"no replica took over: {house.other.address} lack something"):
+    with pytest.raises(StepFailed, match=f"no replica took over: {house.other.address} have not received everything"):
         redis.prepare(house.spec, hurried())
     assert house.told() == []
     assert house.heard[-1] == "CLIENT UNPAUSE"

@@ -1,7 +1,7 @@
-"""`notify`: a webhook told of each event and change, once, also across restarts; in Slack's shape unless told otherwise.
+"""`notify`: sends each event and change to a webhook, once, also across restarts; in Slack's format by default.
 
-The address is a secret and stands in a file of its own (`url_file`). It is in no message, log, journal or status. A message that
-was under way when the agent was killed is sent again with the same Idempotency-Key.
+The address is a secret in a file of its own (`url_file`). It appears in no message, log, journal or status. A message that was
+under way when the agent was killed is sent again with the same Idempotency-Key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 from urllib.parse import urlsplit
 
-from forewarn.guest.config_values import keys_of, readable_secret, text
+from forewarn.guest.config_values import check_keys, secret_file_problem, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Transport
@@ -26,9 +26,9 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
+    check_keys(table, Spec._fields, where)
     if "url_file" not in table:
-        raise ConfigError(f"{where}: url_file is missing: the address is a secret and stands in a file of its own")
+        raise ConfigError(f"{where}: url_file is missing: the address is a secret and belongs in a file of its own")
     spec = Spec(**{key: text(value, f"{where}.{key}") for key, value in table.items()})
     if spec.shape not in SHAPES:
         raise ConfigError(f"{where}.shape: {spec.shape!r} is unknown: use one of {', '.join(SHAPES)}")
@@ -36,17 +36,17 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    complaint = readable_secret(spec.url_file)
-    if complaint:
-        return [complaint]
-    return [] if _url(spec) else [f"{spec.url_file} holds no http:// or https:// address"]
+    problem = secret_file_problem(spec.url_file)
+    if problem:
+        return [problem]
+    return [] if _url(spec) else [f"{spec.url_file} does not hold an http:// or https:// address"]
 
 
-def tell(spec: Spec, run: Run) -> None:
-    complaint = readable_secret(spec.url_file)
-    url = "" if complaint else _url(spec)
+def notify(spec: Spec, run: Run) -> None:
+    problem = secret_file_problem(spec.url_file)
+    url = "" if problem else _url(spec)
     if not url:
-        raise StepFailed(complaint or f"{spec.url_file} holds no address")
+        raise StepFailed(problem or f"{spec.url_file} does not hold an address")
     parts = urlsplit(url)
     key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
@@ -57,7 +57,7 @@ def tell(spec: Spec, run: Run) -> None:
     try:
         endpoint = f"{parts.scheme}://{parts.netloc}"
         status = transport.request("POST", endpoint, path, headers=headers, body=body, timeout_s=timeout_s).status
-    except (EndpointError, ValueError) as error:  # by its name alone: its text has the address
+    except (EndpointError, ValueError) as error:  # only the class: the text holds the address
         raise StepFailed(f"the webhook cannot be reached: {type(error).__name__}") from None
     finally:
         transport.close()

@@ -1,17 +1,15 @@
-"""Looking for a while: for less than all of a step's time, so that there is some left for what to do then."""
+"""Waiting for a condition during a part of a step's time, so that some is left for what follows."""
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Tuple
-
-from forewarn.guest.steps import Run
+from forewarn.guest.steps import Condition, Run
 
 
-def for_a_while(run: Run, most_s: float, every_s: float, look: Callable[[], Tuple[Optional[bool], str]]) -> str:
-    """Look until it is so: "". After so long, or half of what is left where that is less: what was seen instead."""
+def wait_at_most(run: Run, most_s: float, every_s: float, condition: Condition) -> str:
+    """Check until the condition holds and return "". After `most_s`, or half of the time left if less, return what was seen."""
     ends_s = run.left_s() - min(most_s, run.left_s() / 2)
     while True:
-        good, seen = look()
+        good, seen = condition()
         if good:
             return ""
         if run.left_s() <= ends_s:
