@@ -4,7 +4,7 @@
     python scripts/surface.py compare OLD NEW
 
 The surface is what others depend on: API, error and waiting codes, commands, metrics, settings, schemas and rows, the bytes
-guests see, files, Python names. A dump is made from outside: programs are run, services are asked, files are read. Human text
+guests see, files, Python names. A dump is made from outside: programs are run, services are called, files are read. Human text
 is left out except where guests see it or a store keeps it. `compare` ends with 1 when something was removed or changed;
 what was added is listed and allowed.
 
@@ -40,12 +40,20 @@ def compare(old: Any, new: Any, where: tuple[str, ...] = ()) -> Iterator[Differe
                 yield Difference("removed", " / ".join((*where, key)), _shown(old[key]))
         for key in new.keys() - old.keys():
             yield Difference("added", " / ".join((*where, key)), _shown(new[key]))
+    elif isinstance(old, list) and isinstance(new, list) and _by_id(old) and _by_id(new):
+        yield from compare(_by_id(old), _by_id(new), where)
     elif isinstance(old, list) and isinstance(new, list):
         before, after = ({json.dumps(each, sort_keys=True) for each in side} for side in (old, new))
         for how, some in (("removed", before - after), ("added", after - before)):
             yield from (Difference(how, " / ".join(where), _shown(json.loads(each))) for each in some)
     elif old != new or isinstance(old, bool) != isinstance(new, bool):
         yield Difference("changed", " / ".join(where), _change(old, new))
+
+
+def _by_id(things: list[Any]) -> dict[str, Any]:
+    """Things by their ids; nothing unless each has one of its own."""
+    found = {str(each["id"]): each for each in things if isinstance(each, dict) and "id" in each}
+    return found if len(found) == len(things) else {}
 
 
 def _change(old: Any, new: Any) -> str:
@@ -96,10 +104,10 @@ def main() -> int:
     compared = commands.add_parser("compare", help="print what differs; 1 if anything was removed or changed")
     compared.add_argument("old", type=Path)
     compared.add_argument("new", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "compare":
-        return report(*(json.loads(path.read_text("utf-8")) for path in (asked.old, asked.new)))
-    json.dump(dump(asked.checkout, asked.only), sys.stdout, indent=1, sort_keys=True, ensure_ascii=False)
+    given = parser.parse_args()
+    if given.command == "compare":
+        return report(*(json.loads(path.read_text("utf-8")) for path in (given.old, given.new)))
+    json.dump(dump(given.checkout, given.only), sys.stdout, indent=1, sort_keys=True, ensure_ascii=False)
     print()
     return 0
 

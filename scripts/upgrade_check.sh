@@ -41,7 +41,7 @@ orders() {  # STATE: how many orders are in it
 }
 has_orders() { [ "$(orders "$1" "$2")" = "$3" ]; }
 begun() { [ "$(wc -l <"$folder/begun")" = "$1" ]; }
-prepared() { grep -q '"kind":"end".*"phase":"prepare".*"ok":true' "$folder/agent/state/journal.jsonl"; }
+prepared() { [ "$(grep -c '"kind":"end"' "$folder/agent/state/journal.jsonl")" = 2 ]; }
 in_service() { grep -q '"kind":"in-service"' "$folder/agent/state/journal.jsonl"; }
 no_orders_left() { [ -z "$(ls "$folder/state/orders")" ]; }
 enabled() { [ "$("$old/forewarn" scope show shop --json | field 'd["enabled"]')" = True ]; }
@@ -108,12 +108,16 @@ endpoint = "http://127.0.0.1:$guest"
 approve = "never"
 state_dir = "state"
 [[steps]]
-name = "stop"
+name = "known by the journal alone"
+required = true
+command = { prepare = ["/bin/sh", "-c", "echo prepare-1 >>did"], recover = ["/bin/sh", "-c", "echo recover-1 >>did"] }
+[[steps]]
+name = "verified"
 required = true
 [steps.command]
-prepare = ["/bin/sh", "-c", "echo prepare >>did; touch stopped"]
+prepare = ["/bin/sh", "-c", "echo prepare-2 >>did; touch stopped"]
 verify = ["test", "-e", "stopped"]
-recover = ["/bin/sh", "-c", "echo recover >>did; rm -f stopped"]
+recover = ["/bin/sh", "-c", "echo recover-2 >>did; rm -f stopped"]
 SETTINGS
     chmod 600 "$folder/agent/agent.toml"
 }
@@ -148,7 +152,8 @@ check() {  # SIGNAL EXIT-CODE
     is "the second order is adopted" 1 "$(orders "$new" running)"
     touch "$folder/go-b"
     until_true "the second order is done" has_orders "$new" done 2
-    is "what the agent did so far" "prepare" "$(xargs <"$folder/agent/did")"
+    is "no command ran again" 2 "$(wc -l <"$folder/begun")"
+    is "what the agent did so far" "prepare-1 prepare-2" "$(xargs <"$folder/agent/did")"
     "$new/forewarn" event approve "$shop" >/dev/null
     until_true "the third command runs" begun 3
     touch "$folder/go-shop"
@@ -158,7 +163,7 @@ check() {  # SIGNAL EXIT-CODE
     is "no order failed" 0 "$(orders "$new" failed)"
     is "each command ran once, at the first attempt" "$(printf '%s 1\n' "$a" "$b" "$shop" | sort)" "$(sort "$folder/begun")"
     is "all events are completed" 3 "$("$new/forewarn" event list --status completed --json | field 'len(d["items"])')"
-    is "the agent prepared once and recovered once" "prepare recover" "$(xargs <"$folder/agent/did")"
+    is "the agent prepared once and recovered once" "prepare-1 prepare-2 recover-2 recover-1" "$(xargs <"$folder/agent/did")"
     is "it came back into service once" 1 "$(grep -c '"kind":"in-service"' "$folder/agent/state/journal.jsonl")"
     until_true "no order's folder is left" no_orders_left
     stop_both TERM 0

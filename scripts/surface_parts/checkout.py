@@ -80,7 +80,7 @@ def run(request):
         out.seek(0), err.seek(0)
         return {"code": code, "out": out.read().decode(), "err": err.read().decode()}
 answers = os.fdopen(os.dup(1), "w")
-said = os.dup(2)
+errors = os.dup(2)
 for number in (1, 2):
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 for words in json.loads(sys.argv[2]):
@@ -90,7 +90,7 @@ for words in json.loads(sys.argv[2]):
     except SystemExit:
         pass
 sys.stdout.flush()
-os.dup2(said, 2)
+os.dup2(errors, 2)
 for line in sys.stdin:
     print(json.dumps(run(json.loads(line))), file=answers, flush=True)
 """
@@ -201,8 +201,8 @@ class Served:
         assert process.stdout is not None
         line = next((line for line in process.stdout if line.startswith("ready ")), "")
         assert line, f"it ended before it was ready: {process.stderr.read() if process.stderr else ''}"
-        said = dict(word.split("=", 1) for word in line.split()[1:])
-        self.guest, self.operator = said["guest"], said["operator"]
+        addresses = dict(word.split("=", 1) for word in line.split()[1:])
+        self.guest, self.operator = addresses["guest"], addresses["operator"]
 
     def call(self, method: str, path: str, body: object = None, *, token: str = TOKEN, **headers: str) -> Answer:
         """One call of the API; a body that is no text is sent as JSON."""

@@ -13,7 +13,8 @@ from scripts.surface_parts.wire import PATH, VERSION, exchange, request
 # Tells what it was given, then works until it is let go.
 COMMAND = """
 cat > given.json
-env | cut -d= -f1 | grep FOREWARN_ | sort > given.env
+env | cut -d= -f1 | grep FOREWARN_ | sort > given.new
+mv given.new given.env
 while [ ! -e go ]; do sleep 0.1; done
 echo done
 """
@@ -71,15 +72,14 @@ def shared_store(checkout: Checkout) -> dict[str, Any]:
         command = f"/bin/sh {checkout.home / 'command.sh'}"
         with checkout.serving(*words, *more, FOREWARN_COMMAND=command, FOREWARN_TOKEN=TOKEN) as service:
             service.wait_ready()
-            said = {"type": "Freeze", "targets": {"scope": "solo"}}
-            assert service.call("POST", "/v1/maintenances", said).status == 201
+            freeze = {"type": "Freeze", "targets": {"scope": "solo"}}
+            assert service.call("POST", "/v1/maintenances", freeze).status == 201
             until(lambda: (checkout.home / "given.env").exists(), "the command runs")
             found["command"] = _given(checkout.home)
             until(lambda: any(folder.glob("orders/*/begun")), "the runner has begun")
             found["while the command runs"] = listing(folder, normal)
-            (asked,) = folder.glob("orders/*/request.json")
-            wanted = json.loads(asked.read_text())
-            found["request.json"] = shape({**wanted, "environment": {}})
+            (path,) = folder.glob("orders/*/request.json")
+            found["request.json"] = shape({**json.loads(path.read_text()), "environment": {}})
             found["metrics"] = metrics(service.call("GET", "/metrics").body)
             found["schema"] = _statements(server.schema())
             server.stop()
@@ -143,8 +143,8 @@ def agent(checkout: Checkout) -> dict[str, Any]:
             running = subprocess.Popen(words, cwd=folder, stderr=log, env=checkout.environment())
         try:
             until(lambda: "start" in _kinds(folder), "the agent has begun")
-            said = {"type": "Reboot", "targets": {"machines": ["vm-0"]}}
-            assert service.call("POST", "/v1/maintenances", said).status == 201
+            reboot = {"type": "Reboot", "targets": {"machines": ["vm-0"]}}
+            assert service.call("POST", "/v1/maintenances", reboot).status == 201
             until(lambda: "started" in _kinds(folder), "the event has started")
             exits["status"] = ends("status", "--config", "agent.toml")
             exits["second agent"] = ends("run", "--config", "agent.toml")

@@ -87,8 +87,8 @@ def parameters(thing):
         return None
     return ", ".join(f"{p.kind.description} {p.name}{default(p)}" for p in found)
 def default(p):
-    said = "(text)" if isinstance(p.default, str) and " " in p.default else p.default
-    return "" if p.default is p.empty else f" = {said!r}"
+    shown = "(text)" if isinstance(p.default, str) and " " in p.default else p.default
+    return "" if p.default is p.empty else f" = {shown!r}"
 def members(thing):
     names = [name for name in dir(thing) if not name.startswith("_")]
     return {name: member(inspect.getattr_static(thing, name, None)) for name in names}

@@ -27,6 +27,10 @@ from scripts.surface_parts.wire import VERSION, exchange, request
 NOBODY = "00000000-0000-4000-8000-000000000000"
 # Headers of every answer, or that say how long it is.
 USUAL = {"date", "content-length", "connection"}
+# In rows: hashes of secrets, the command line's idempotency keys, sealed tokens, and sentences in answers that are kept.
+_LEFT_OUT = re.compile(
+    r"\(secret [0-9]+\)|(?<=\"key\": \")[0-9a-f]{32}|(?<=sealed\\\":\\\")[A-Za-z0-9+/=]+|(?<=message\\\":\\\")[^\\]+"
+)
 
 
 # -- the OpenAPI document
@@ -106,32 +110,35 @@ class Play:
         self.waiting: set[str] = set()
 
     def call(self, name: str, method: str, path: str, body: object = None, **more: str) -> Answer:
-        """Afterwards everything that is due has happened, so that the next call finds the same in every run."""
+        """Make a call and keep its answer. When this returns everything due has happened, as in every other run."""
         answer = self.service.call(method, path, body, **more)
         assert name not in self.calls, name
         kind = answer.headers.get("content-type", "")
-        told: Any = self.normal.text(answer.body)
+        content: Any = self.normal.text(answer.body)
         if kind.startswith("application/json"):
-            told = without_human_text(json.loads(told))
+            content = without_human_text(json.loads(content))
         elif kind.startswith("text/html"):
-            told = "(page)"
+            content = "(page)"
         if method != "GET" and answer.status < 300:
-            # The ticker may have been faster than the answer: what came of it is seen by the next GET.
-            told = sorted(told) if isinstance(told, dict) else told
+            # The ticker may act before the answer is made: only the names of its fields are the same in every run.
+            content = sorted(content) if isinstance(content, dict) else content
             self.service.advance()
         headers = {key: self.normal.text(value) for key, value in answer.headers.items() if key not in USUAL}
-        self.calls[name] = {"status": answer.status, "headers": headers, "body": told}
+        self.calls[name] = {"status": answer.status, "headers": headers, "body": content}
         return answer
 
-    def look(self, name: str) -> None:
-        """Every event and order."""
+    def record_state(self, name: str) -> None:
+        """Keep every event and order as they are now."""
         found = self.call(f"{name}: events", "GET", "/v1/events?limit=100").json
         self.waiting |= {each["code"] for event in found["items"] for each in event["waiting_for"]}
         self.call(f"{name}: orders", "GET", "/v1/orders?limit=100")
 
-    def schedule(self, name: str, **said: Any) -> list[str]:
-        """The ids of the events."""
-        answer = self.call(name, "POST", "/v1/maintenances", said).json
+    def schedule(self, name: str, **wanted: Any) -> list[str]:
+        """Schedule a maintenance a second after the last; return its id and those of its events."""
+        self.service.advance(
+            1
+        )  # of two with the same NotBefore the one with the lower id comes first, and ids are random
+        answer = self.call(name, "POST", "/v1/maintenances", wanted).json
         return [answer["id"], *(event["id"] for wave in answer["waves"] for event in wave["events"])]
 
     def guest(self, address: str, method: str = "GET", body: str = "") -> None:
@@ -140,7 +147,7 @@ class Play:
         assert answer.startswith(b"HTTP/1.1 200"), answer
 
     def command(self, words: str, **variables: str) -> None:
-        """A command of the command line: its exit code, and what it prints as JSON."""
+        """Run a command; keep its exit code and the JSON it prints, of long JSON only the shape."""
         given = {"FOREWARN_SERVER": self.service.operator, "FOREWARN_TOKEN": TOKEN, **variables}
         done = self.forewarn(*words.split(), variables=given)
         out: Any = "(text)" if done.out else ""
@@ -153,6 +160,7 @@ class Play:
         name = self.normal.text(words)
         assert name not in self.commands, name
         self.commands[name] = {"exit": done.code, "out": out}
+        self.service.advance()
 
 
 def play_errors(play: Play, viewer: str, owner: str) -> None:
@@ -225,31 +233,32 @@ def play_maintenance(play: Play) -> None:
     _, host_desk, host_shop = play.schedule(
         "by host", type="Freeze", targets={"hosts": ["rack1"]}, description="a host"
     )
+    advance(1)
     user = call("restart", "POST", "/v1/scopes/desk/machines/pc-1/restart").json["id"]
     call("too many user operations", "POST", "/v1/scopes/desk/machines/pc-0/restart")
-    play.look("scheduled")
+    play.record_state("scheduled")
     call("pause", "POST", f"/v1/maintenances/{rolling}/pause")
     play.guest("127.0.0.10", "POST", json.dumps({"StartRequests": [{"EventId": first}, {"EventId": host_shop}]}))
-    play.look("paused, approved")
+    play.record_state("paused, approved")
     call("resume", "POST", f"/v1/maintenances/{rolling}/resume")
-    play.look("first started")
+    play.record_state("first started")
     call("cancel what started", "POST", verb.format(first, "cancel"))
     call("operator approves", "POST", verb.format(host_desk, "approve"))
-    play.look("machine and queue")
+    play.record_state("machine and queue")
     call("take", "POST", f"/v1/orders/{first}/start")
     call("take again", "POST", f"/v1/orders/{first}/start")
     call("fail", "POST", f"/v1/orders/{first}/fail", {"reason": "a reason", "output": "an output"})
-    play.look("failed")
+    play.record_state("failed")
     call("retry", "POST", verb.format(first, "retry"))
     call("take the retry", "POST", f"/v1/orders/{first}/start")
     call("late report", "POST", f"/v1/orders/{first}/finish", {"attempt": 1})
     call("finish", "POST", f"/v1/orders/{first}/finish", {"attempt": 2, "new_hosts": {"shop/web-0": "rack7"}})
-    play.look("second wave")
+    play.record_state("second wave")
     call("fail host", "POST", f"/v1/orders/{host_shop}/fail", {"reason": "no"})
     call("finish after all", "POST", verb.format(host_shop, "finish"))
     call("cancel user's", "POST", verb.format(user, "cancel"))
     advance(900)
-    play.look("second due")
+    play.record_state("second due")
     call("start second", "POST", f"/v1/orders/{second}/start")
     call("fail second", "POST", f"/v1/orders/{second}/fail", {"reason": "no"})
     call("abandon", "POST", verb.format(second, "abandon"))
@@ -261,7 +270,7 @@ def play_maintenance(play: Play) -> None:
         "floor", type="Redeploy", targets={"machines": ["shop/web-0"]}, earliest=floor, on_failure="continue"
     )
     call("approve floor", "POST", verb.format(one, "approve"))
-    play.look("floor")
+    play.record_state("floor")
     call("cancel", "POST", f"/v1/maintenances/{late}/cancel")
     play.schedule("both domains", type="Freeze", targets={"machines": ["shop/web-1"]}, emergency=True)
     play.schedule("beside", type="Reboot", targets={"machines": ["shop/web-0"]})
@@ -269,15 +278,16 @@ def play_maintenance(play: Play) -> None:
     call("approve same", "POST", verb.format(busy, "approve"))
     _, gone = play.schedule("terminate", type="Terminate", targets={"machines": ["pool/vm-0"]})
     call("approve terminate", "POST", verb.format(gone, "approve"))
-    play.schedule("disabled", type="Reboot", targets={"scope": "solo"})
+    _, disabled = play.schedule("disabled", type="Reboot", targets={"scope": "solo"})
     advance(900)
-    play.look("update domain")
+    play.record_state("update domain")
     call("finish terminate", "POST", f"/v1/orders/{gone}/finish")
-    play.look("terminated")
+    call("finish disabled", "POST", f"/v1/orders/{disabled}/finish")
+    play.record_state("terminated")
     advance(3600)
-    play.look("timed out")
+    play.record_state("timed out")
     advance(86_400)
-    play.look("a day later")
+    play.record_state("a day later")
     for name, path in (
         ("maintenance", f"/v1/maintenances/{rolling}"), ("event", f"/v1/events/{first}"), ("order", f"/v1/orders/{first}"),
         ("maintenances", "/v1/maintenances"), ("history", "/v1/events?status=Completed&limit=2"), ("counts", "/v1/counts"),
@@ -379,13 +389,14 @@ def _columns(database: sqlite3.Connection, table: str) -> dict[str, str]:
 
 
 def sqlite_rows(path: Path, normal: Normal) -> dict[str, Any]:
-    """Every row of every table, in the order of all its columns once ids and times are comparable."""
+    """Every row of every table; texts as they are kept, also those for people."""
     found: dict[str, Any] = {}
     with closing(sqlite3.connect(path)) as database:
-        database.row_factory = sqlite3.Row
         for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            rows = [{key: column(row[key]) for key in row.keys()} for row in database.execute(f"SELECT * FROM {table}")]  # noqa: SIM118
-            found[table] = sorted(normal.text(json.dumps(row, ensure_ascii=False)) for row in rows)
+            cursor = database.execute(f"SELECT * FROM {table}")
+            names = [each[0] for each in cursor.description]
+            rows = [normal.text(json.dumps(dict(zip(names, map(column, row), strict=True)))) for row in cursor]
+            found[table] = [json.loads(row) for row in sorted(_LEFT_OUT.sub("(left out)", row) for row in rows)]
     return found
 
 
@@ -393,31 +404,17 @@ def described(checkout: Checkout) -> dict[str, Any]:
     folder = checkout.home / "state"
     (checkout.home / "fleet.toml").write_text(FLEET)
     store = checkout.home / "store.db"
-    words = (
-        "serve",
-        "--store",
-        f"sqlite:{store}",
-        "--fleet",
-        "fleet.toml",
-        "--clock",
-        "manual",
-        "--state-dir",
-        str(folder),
-    )
-    with (
-        checkout.serving(
-            *words, "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0", FOREWARN_TOKEN=TOKEN
-        ) as service,
-        checkout.program("forewarn") as forewarn,
-    ):
+    words = ["serve", "--store", f"sqlite:{store}", "--fleet", "fleet.toml", "--clock", "manual"]
+    words += ["--state-dir", str(folder), "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0"]
+    with checkout.serving(*words, FOREWARN_TOKEN=TOKEN) as service, checkout.program("forewarn") as forewarn:
         service.wait_ready()
         start = datetime.fromisoformat(service.call("GET", "/v1/clock").json["now"])
         play = Play(service, Normal(start, [(str(checkout.home), "(home)")]), forewarn)
         document = service.call("GET", "/v1/openapi.json").json
         tokens = {"nobody": "", "operator": TOKEN}
         for role in ("viewer", "owner"):
-            said = {"name": role, "role": role, "scopes": ["shop"] if role == "owner" else []}
-            tokens[role] = play.call(f"{role}'s token", "POST", "/v1/tokens", said).json["token"]
+            wanted = {"name": role, "role": role, "scopes": ["shop"] if role == "owner" else []}
+            tokens[role] = play.call(f"{role}'s token", "POST", "/v1/tokens", wanted).json["token"]
         play_errors(play, tokens["viewer"], tokens["owner"])
         play_inventory(play)
         play_maintenance(play)

@@ -126,8 +126,8 @@ class Talk:
         return etag
 
     def schedule(self, *, kind: str = "Reboot", **targets: object) -> list[str]:
-        said = {"type": kind, "targets": targets, "description": "a “text”", "duration_s": 9}
-        answer = self.service.call("POST", "/v1/maintenances", said)
+        wanted = {"type": kind, "targets": targets, "description": "a “text”", "duration_s": 9}
+        answer = self.service.call("POST", "/v1/maintenances", wanted)
         assert answer.status == 201, answer.body
         self.service.advance()
         return [event["id"] for wave in answer.json["waves"] for event in wave["events"]]

@@ -24,7 +24,7 @@ DUMP: dict[str, Any] = {
         "metrics": {"forewarn_scopes": {"type": "gauge"}},
         "commands": {"scope show none --json": {"exit": 1, "out": ""}},
         "schema": {"columns of scopes": {"name": "TEXT 1", "epoch": "INTEGER 1"}},
-        "rows": {"scopes": ['{"name": "shop"}', '{"name": "solo"}']},
+        "rows": {"scopes": [{"name": "shop"}, {"name": "solo"}], "events": [{"id": "(id 1)", "status": "Started"}]},
     },
     "guest wire": {"serve": {"GET": 'HTTP/1.1 200 OK\r\nETag: "1"\r\nDate: (rfc T+0s)\r\n\r\n{}'}},
     "settings": {"order_timeout": {"variable": "FOREWARN_ORDER_TIMEOUT", "default": "1h"}},
@@ -70,7 +70,8 @@ STATUS = "service/openapi/schemas/Event/properties/status"
         (drop("service/metrics/forewarn_scopes"), "removed: service / metrics / forewarn_scopes: "),
         (put("service/commands/scope show none --json/exit", 3), "/ scope show none --json / exit: 1 -> 3"),
         (drop("service/schema/columns of scopes/epoch"), "removed: service / schema / columns of scopes / epoch: "),
-        (put("service/rows/scopes", ['{"name": "shop"}']), "removed: service / rows / scopes: "),
+        (put("service/rows/scopes", [{"name": "shop"}]), 'removed: service / rows / scopes: {"name": "solo"}'),
+        (put("service/rows/events", [{"id": "(id 1)", "status": "Done"}]), "rows / events / (id 1) / status: "),
         (put("settings/order_timeout/default", "2h"), 'changed: settings / order_timeout / default: "1h" -> "2h"'),
         (
             put("guest wire/serve/GET", DUMP["guest wire"]["serve"]["GET"].replace("ETag", "Etag")),

@@ -241,7 +241,9 @@ def test_what_was_undone_meanwhile_is_not_approved(tmp_path: Path, repeatable: b
     assert ready == [True] * repeatable
     assert lived.kinds.count("lapsed") == 1
     if not repeatable:
-        assert why(lived).endswith("is not prepared: it was interrupted, or is no longer prepared, and must not be repeated")
+        assert why(lived).endswith(
+            "is not prepared: it was interrupted, or is no longer prepared, and must not be repeated"
+        )
 
 
 def test_what_was_undone_while_the_agent_was_away_is_not_approved(tmp_path: Path) -> None:

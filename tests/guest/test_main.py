@@ -258,12 +258,12 @@ def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
         )
         assert agent.stderr is not None
         said = ""
-        while "not really" not in said:
+        while "not sent" not in said:
             said += agent.stderr.readline()
         agent.terminate()
         agent.communicate(timeout=PATIENCE_S)
     assert "a dry run" in said
-    assert "dry run: not really" in said
+    assert "dry run: not sent" in said
     assert posts == []
     assert not (tmp_path / "flag").exists()
     assert not (tmp_path / "state").exists()

@@ -1,7 +1,7 @@
-"""A Hypothesis machine over the use cases: anything anybody may ask, in any order, under a clock that moves.
+"""A Hypothesis state machine over the use cases: requests, reports and passing time, in any order.
 
-After every step the ticker runs to the end, every single transaction has been judged by `check_invariants` on the whole
-fleet, and what guests saw is compared with what they saw before.
+After every step the ticker runs to the end. `check_invariants` checks every transaction on the whole fleet, and what guests
+see is compared with what they saw before.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ LATER_S = st.sampled_from([0, 1, 30, 299, 300, 600, 899, 900, 901, 1_800, 5_000]
 
 
 def fleet() -> Fleet:
-    """Three scopes of three update domains; each host carries one machine of each scope, one host two domains."""
+    """Return three scopes of three update domains; each host carries a machine of each scope, one host two domains."""
     scopes = {
         "any": Scope(name="any", kind=ScopeKind.AVAILABILITY_SET, max_user_operations=3),
         "all": Scope(name="all", kind=ScopeKind.CLOUD_SERVICE, approval=ApprovalMode.ALL),
@@ -62,8 +62,8 @@ def fleet() -> Fleet:
     return Fleet(scopes, machines)
 
 
-class JudgedStore:
-    """A store that judges every transaction on the whole fleet, not only on what the decision looked at."""
+class CheckedStore:
+    """A store that checks every transaction on the whole fleet, not only on the scopes that the decision read."""
 
     def __init__(self, store: Store) -> None:
         self.inner = store
@@ -81,13 +81,13 @@ class JudgedStore:
 
 
 class ServiceMachine(RuleBasedStateMachine):
-    """Subclasses say which store."""
+    """The state machine. A subclass supplies the store."""
 
     make_store: Callable[[], Store]
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = JudgedStore(type(self).make_store())
+        self.store = CheckedStore(type(self).make_store())
         self.clock = ManualClock(START)
         self.count = 0
         settings = Settings(store="memory:", order_timeout_s=3_000)
@@ -106,7 +106,7 @@ class ServiceMachine(RuleBasedStateMachine):
         return f"{self.count:08X}-0000-4000-8000-000000000000"
 
     def do(self, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Ask for it. "A failed request changes nothing." Then let the ticker run to the end."""
+        """Make a request; check that a refused one changes nothing; then let the ticker run to the end."""
         before = self.store.everything()
         try:
             result = action(*arguments, **options)
@@ -167,9 +167,9 @@ class ServiceMachine(RuleBasedStateMachine):
             )
         except RequestError:
             return
-        made = self.do(self.control.submit, request, OPERATOR)
-        if made is not None:
-            self.maintenances.append(made)
+        maintenance_id = self.do(self.control.submit, request, OPERATOR)
+        if maintenance_id is not None:
+            self.maintenances.append(maintenance_id)
 
     @precondition(lambda self: self.maintenances)
     @rule(data=st.data(), verb=st.sampled_from(["pause", "resume", "resume", "cancel"]))
@@ -184,8 +184,8 @@ class ServiceMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.some(Status.STARTED))
     @rule(data=st.data(), verb=st.sampled_from([Verb.RETRY, Verb.FINISH, Verb.ABANDON]))
-    def settle_an_event(self, data: st.DataObject, verb: Verb) -> None:
-        self.do(self.control.settle_event, self.pick(data, Status.STARTED).id, verb, OPERATOR)
+    def resolve_a_failure(self, data: st.DataObject, verb: Verb) -> None:
+        self.do(self.control.resolve_failure, self.pick(data, Status.STARTED).id, verb, OPERATOR)
 
     @precondition(lambda self: self.some(Status.SCHEDULED))
     @rule(data=st.data())
@@ -237,15 +237,15 @@ class ServiceMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_for_the_ticker(self) -> None:
-        """A wake-up that got lost would leave an event that could move and does not."""
+        """No event could move and does not, which a lost wake-up would cause."""
         for event in self.events(*OPEN):
             codes = [reason.code for reason in self.control.why(event.id)]
             assert codes, f"{event.id} is open and waits for nothing"
-            assert "ticker" not in codes, f"{event.id} could move, and nobody moves it"
+            assert "ticker" not in codes, f"{event.id} could move, and the ticker does not move it"
 
     @invariant()
     def one_incarnation_one_content(self) -> None:
-        """Within an epoch the same incarnation means the same content."""
+        """Within an epoch, one incarnation has one content."""
         for name, scope in self.store.everything().scopes.items():
             document = b"".join(self.control.document(name, version) for version in VERSIONS.values())
             known = self.seen.setdefault((name, scope.epoch, scope.incarnation), document)
@@ -253,13 +253,13 @@ class ServiceMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_late(self) -> None:
-        """After the ticker ran, no moment that has passed is still waited for."""
+        """After the ticker ran, it waits only for moments in the future."""
         wakeup = self.service.ticker.next_wakeup()
         assert wakeup is None or wakeup > self.clock.now()
 
 
 class FleetMachine(ServiceMachine):
-    """The same, with a fleet that changes under it as well."""
+    """The same, with a fleet that changes as well."""
 
     @rule(scope=st.sampled_from(SCOPES), kind=st.sampled_from(ScopeKind))
     def change_kind(self, scope: str, kind: ScopeKind) -> None:
@@ -275,7 +275,7 @@ class FleetMachine(ServiceMachine):
 
 @st.composite
 def targets(draw: st.DrawFn) -> Targets:
-    """Mostly machines and hosts, so that maintenances overlap."""
+    """Draw targets, mostly machines and hosts, so that maintenances overlap."""
     kind = draw(st.sampled_from(["machine", "machine", "host", "scope", "domain"]))
     scope = draw(st.sampled_from(SCOPES))
     if kind == "machine":

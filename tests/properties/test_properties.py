@@ -1,4 +1,4 @@
-"""Whatever anybody asks for in whatever order, the invariants hold: on every store."""
+"""The invariants hold for any requests in any order, on every store."""
 
 import os
 import tempfile
@@ -18,8 +18,8 @@ EXAMPLES = {"memory": 120, "postgres": 8, "sqlite": 25}
 
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("name", sorted(STORES))
-def test_invariants_hold_whatever_is_asked(name: str) -> None:
-    """No sequence of requests, reports and time breaks a rule, leaves a refused request's trace, or loses a wake-up."""
+def test_invariants_hold_for_any_requests(name: str) -> None:
+    """No sequence of requests, reports and time breaks an invariant, saves part of a refused request, or loses a wake-up."""
 
     class Machine(FleetMachine):
         @staticmethod

@@ -1,17 +1,29 @@
-"""Clocks of real time: held against the boot clock, kept for somebody else, and what a jump does to a service."""
+"""Clocks: compared with the boot clock, kept by a database, manual or scaled; and what a jump does to a service."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from forewarn.app.service import Service
-from forewarn.core.errors import StoreUnavailable
+from forewarn.core.errors import Invalid, Refused, StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
 from forewarn.endpoint.documents import Documents
-from forewarn.service.clock import KEPT_FOR_S, MAX_READING_S, MAX_READINGS, KeptClock, SystemClock
+from forewarn.service.clock import (
+    KEPT_FOR_S,
+    MAX_READING_S,
+    MAX_READINGS,
+    KeptClock,
+    ManualClock,
+    ScaledClock,
+    SystemClock,
+    clock_for,
+)
 from forewarn.service.settings import Settings
 from forewarn.store import AuditQuery, Store
+from forewarn.testing.stories import START
 
 OPERATOR = Actor("operator")
 
@@ -36,7 +48,7 @@ class Times:
 
 @pytest.mark.parametrize("steps", [(29.0,), (20.0, 20.0), (-3_600.0,), (-20.0, 29.0)])
 def test_small_steps_and_steps_back_are_no_jump(steps: tuple[float, ...]) -> None:
-    """Whoever mends a clock a little at a time, or takes it back, starts nothing early by more than that little."""
+    """A clock that is corrected in small steps, or set back, starts nothing early by more than a small step."""
     times = Times()
     clock = times.clock()
     for step in steps:
@@ -47,7 +59,7 @@ def test_small_steps_and_steps_back_are_no_jump(steps: tuple[float, ...]) -> Non
 
 
 def test_a_clock_set_back_and_forth_has_jumped() -> None:
-    """What was promised while it was behind would begin an hour early when it is put right."""
+    """Events planned while it was behind would start an hour early when it is corrected."""
     times = Times()
     clock = times.clock()
     times.set_by(-3_600)
@@ -59,8 +71,8 @@ def test_a_clock_set_back_and_forth_has_jumped() -> None:
     assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60))
 
 
-def test_a_jump_says_what_was_last_trusted() -> None:
-    """The moment the clock would show had nobody set it; a second jump before anybody took note leaves that moment."""
+def test_a_jump_has_the_last_trusted_time() -> None:
+    """That is the time the clock would show had it not been set; a second jump before the first is noted keeps it."""
     times = Times()
     clock = times.clock()
     times.pass_by(600)
@@ -81,21 +93,21 @@ def test_a_jump_says_what_was_last_trusted() -> None:
     assert clock.jump() is None
 
 
-def test_a_kept_clock_is_carried_on_and_never_ahead_of_its_keeper() -> None:
-    """Between readings the boot clock moves it; a reading counts from when it came, however long it was on its way."""
+def test_a_kept_clock_continues_and_is_never_ahead_of_the_database() -> None:
+    """Between readings the boot clock moves it; a reading counts from its arrival."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot, monotonic=lambda: times.boot)
     clock.keep(times.wall, times.boot - 2.0)
     assert clock.now() - times.wall == timedelta(seconds=2)
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
-    begun = times.wall
+    start = times.wall
     times.boot += 1.5
-    assert clock.now() == clock.glance() == begun + timedelta(seconds=1.5)
+    assert clock.now() == clock.glance() == start + timedelta(seconds=1.5)
 
 
-def test_a_reading_that_came_late_does_not_turn_a_kept_clock_back() -> None:
-    """It stands still for the moment that the reading was on its way for longer."""
+def test_a_late_reading_does_not_set_a_kept_clock_back() -> None:
+    """The clock stands still for as long as the reading was late."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
@@ -108,8 +120,8 @@ def test_a_reading_that_came_late_does_not_turn_a_kept_clock_back() -> None:
     assert clock.glance() > before
 
 
-def test_a_kept_clock_is_set_back_with_its_keeper() -> None:
-    """Two nodes have one time, whichever was there before: what one promises by it, the other must not start by a later one."""
+def test_a_kept_clock_is_set_back_with_the_database() -> None:
+    """An old and a new node have the same time: one must not start early what the other published."""
     times = Times()
     old, young = (KeptClock(lambda: times.wall, lambda: times.boot) for _ in range(2))
     old.keep(times.wall)
@@ -120,14 +132,14 @@ def test_a_kept_clock_is_set_back_with_its_keeper() -> None:
     assert old.now() == young.now() == times.wall
 
 
-def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
-    """A decision never goes by an old reading, and fails where the keeper cannot be asked; showing the time never does."""
+def test_a_kept_clock_reads_again_when_its_reading_is_old() -> None:
+    """A decision never uses an old reading, and fails if the database is away; showing the time never fails."""
     times = Times()
-    asked = []
+    readings = []
 
     def read() -> datetime:
-        asked.append(times.wall)
-        if len(asked) > 2:
+        readings.append(times.wall)
+        if len(readings) > 2:
             raise StoreUnavailable("away")
         return times.wall
 
@@ -135,10 +147,10 @@ def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
     clock.now()
     times.pass_by(KEPT_FOR_S)
     clock.now()
-    assert len(asked) == 1
+    assert len(readings) == 1
     times.pass_by(1)
     assert clock.now() == times.wall
-    assert len(asked) == 2
+    assert len(readings) == 2
     times.pass_by(KEPT_FOR_S + 1)
     assert clock.glance() == times.wall
     with pytest.raises(StoreUnavailable):
@@ -146,7 +158,7 @@ def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
 
 
 def test_a_reading_that_took_long_is_read_again() -> None:
-    """A process that was stopped while it asked for the time would else go by the time before, and tell of an event too late."""
+    """A process that was stopped during a reading would otherwise use an old time and publish an event too late."""
     times = Times()
     waits = [MAX_READING_S + 60.0, 0.0]
 
@@ -163,8 +175,8 @@ def test_a_reading_that_took_long_is_read_again() -> None:
         clock.now()
 
 
-def test_a_keeper_that_jumps_is_noticed() -> None:
-    """A database whose clock is set ahead is held against this machine's boot clock."""
+def test_a_jump_of_the_databases_clock_is_noticed() -> None:
+    """The database's clock is compared with this machine's boot clock."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
@@ -176,7 +188,7 @@ def test_a_keeper_that_jumps_is_noticed() -> None:
 
 
 def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
-    """Set two hours ahead, the service starts nothing by time alone, also after a restart, until somebody confirms."""
+    """On a clock set two hours ahead nothing starts unapproved, also after a restart, until an operator confirms the clock."""
     times = Times()
     settings = Settings(store="memory:", executor="external")
     service = Service(settings, clock=times.clock(), store=store, node="here")
@@ -211,5 +223,56 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     assert not service.health.warnings()
     facts = service.health.facts(Documents(store, service.clock))
     assert (facts.clock_held, facts.overdue_s, facts.backlog.started if facts.backlog else 0) == (False, 0, 1)
-    told = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
-    assert told == ["clock confirmed", "clock jumped forward"]
+    actions = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
+    assert actions == ["clock confirmed", "clock jumped forward"]
+
+
+def test_a_scaled_clock_runs_fast_and_moves_forward_only() -> None:
+    """An hour at 3600x passes in a second; moving to the past changes nothing."""
+    now_s = 1_000.0
+    clock = ScaledClock(START, 3_600, monotonic=lambda: now_s)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 1.0
+    now_s += 0.25
+    assert clock.now() == START + timedelta(minutes=15)
+    assert clock.seconds_until(START + timedelta(hours=1)) == 0.75
+    clock.move_to(START + timedelta(days=1))
+    clock.move_to(START)
+    assert clock.now() == START + timedelta(days=1)
+    now_s += 1.0
+    assert clock.now() == START + timedelta(days=1, hours=1)
+
+
+def test_a_manual_clock_stands_still() -> None:
+    """Time does not pass by itself, and never backwards."""
+    clock = ManualClock(START)
+    assert clock.seconds_until(START) == 0
+    assert clock.seconds_until(START + timedelta(seconds=1)) is None
+    with pytest.raises(Refused, match="never goes backwards"):
+        clock.move_to(START - timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("text", ["", "sixty", "x", "-3x", "0x", "1e9x", "nanx", "60"])
+def test_an_unknown_clock_is_refused(text: str) -> None:
+    """The error says what a clock may be."""
+    with pytest.raises(Invalid, match=r"60x"):
+        clock_for(text)
+
+
+def test_a_manual_or_scaled_clock_continues_after_a_restart(tmp_path: Path) -> None:
+    """A restart does not set the clock back before a change that is already saved."""
+    settings = Settings(store=f"sqlite:{tmp_path}/f.db", clock="manual")
+    first = Service(settings)
+    first.control.apply_fleet(Fleet({"a": Scope(name="a", kind=ScopeKind.AVAILABILITY_SET)}, {}), OPERATOR)
+    first.ticker.advance(5 * 86_400)
+    first.control.enable("a", Actor("guest"))
+    lived = first.clock.now()
+    first.close()
+    for clock in ("manual", "60x"):
+        again = Service(replace(settings, clock=clock))
+        assert again.clock.now() >= lived
+        again.close()
+
+
+def test_clocks_are_found_by_name() -> None:
+    """`system`, `manual` and a rate."""
+    assert [clock_for(text).name for text in ("system", "manual", "60x")] == ["system", "manual", "60x"]

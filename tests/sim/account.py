@@ -1,7 +1,7 @@
-"""The judge's own account of what is saved, and what must be true of every single commit.
+"""The judge's own record of the saved state, and the rules that every commit must obey.
 
-It is made of commits alone and shares no rule with the core: notices, guards and the order of things are stated here once
-more. `complaints` are the sentences that should be true and are not.
+It is built from commits alone and shares no rule with the core: notice, guards and the queue are implemented here a second
+time. `complaints` lists the rules that were broken.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ NEXT = {
     Status.SCHEDULED: {Status.STARTED, Status.CANCELLED},
     Status.STARTED: {Status.COMPLETED, Status.ABANDONED},
 }
-SHOWN = (Status.SCHEDULED, Status.STARTED)
+VISIBLE = (Status.SCHEDULED, Status.STARTED)
 WAITING = (Status.PLANNED, Status.SCHEDULED)
 
 
@@ -56,27 +56,27 @@ class Account:
         self.left_ms: dict[str, int] = {}  # when an event was no longer Scheduled
         self.early: set[str] = set()
         self.by_key: dict[str, list[str]] = defaultdict(list)
-        self._born_ms: dict[str, int] = {}
+        self._node_started_ms: dict[str, int] = {}
         self._trusted: datetime | None = None
         self._held_ms: list[int] = []  # when a jump of the clock was saved, and when it was confirmed
         self._lost_holds_ms: list[int] = []
         self._confirmed_ms: list[int] = []
         self._commits: list[
             tuple[int, str, Change | int]
-        ] = []  # a number: all scopes began a new epoch, by so many steps
-        # What a server had and its successor has not. `unsettled` until the nodes have agreed on the successor.
+        ] = []  # a number: all scopes started a new epoch, this many timelines later
+        # What was lost in a failover. `failover_open` until the nodes have agreed on the new server.
         self.lost: set[int] = set()
         self.lost_orders: set[tuple[str, int]] = set()
         self.lost_events: set[str] = set()
         self.lost_approvals: set[tuple[str, str]] = set()
         self.lost_maintenances: set[str] = set()
-        self.unsettled = False
+        self.failover_open = False
 
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
         self._jumps.append((at_ms, by_ms))
 
-    def born(self, at_ms: int, life: str) -> None:
-        self._born_ms[life] = at_ms
+    def node_started(self, at_ms: int, life: str) -> None:
+        self._node_started_ms[life] = at_ms
 
     def commit(self, at_ms: int, change: Change, life: str = "") -> None:
         self._commits.append((at_ms, life, change))
@@ -116,10 +116,10 @@ class Account:
     # -- another server
 
     def failed_over(self, lost: tuple[Change, ...], agreements: int = 0) -> None:
-        """What it has is what was saved before. What was shown and done stays: nobody can take that back."""
+        """Rebuild the state without the lost commits. What guests saw and executors did is kept."""
         if not lost and not agreements:
             return
-        self.unsettled = True
+        self.failover_open = True
         self.lost |= {id(change) for change in lost}
         self.lost_orders |= {(order.id, order.attempt) for change in lost for order in change.orders}
         self.lost_events |= {event.id for change in lost for event in change.events}
@@ -142,7 +142,7 @@ class Account:
         self._held_ms, self._confirmed_ms = again._held_ms, again._confirmed_ms
 
     def adopted(self, at_ms: int, steps: int) -> None:
-        self.unsettled = False
+        self.failover_open = False
         self._commits.append((at_ms, "", steps))
         for name, known in self.scopes.items():
             epoch, version = known.epoch + 1_000 * steps, known.version + 1_000_000 * steps
@@ -154,16 +154,18 @@ class Account:
         self.complaints.append(sentence)
 
     def content(self, scope: str) -> Content:
-        return frozenset((e.id, str(e.status)) for e in self.events.values() if e.scope == scope and e.status in SHOWN)
+        return frozenset(
+            (e.id, str(e.status)) for e in self.events.values() if e.scope == scope and e.status in VISIBLE
+        )
 
     def jumped_ms(self, since_ms: int) -> int:
-        """How far the wall clock has jumped forward since: so much earlier whoever goes by it may be."""
+        """Return how far the wall clock has jumped forward since then."""
         return sum(by_ms for at_ms, by_ms in self._jumps if at_ms >= since_ms and by_ms > 0)
 
     def _wall(self, at_ms: int) -> datetime:
         return START + timedelta(milliseconds=at_ms + sum(by_ms for _, by_ms in self._jumps))
 
-    # -- what was read must be what was written last
+    # -- versions: a decision is based on the last commit
 
     def _check_versions(self, change: Change) -> None:
         for name, version in [*change.expect, *((scope.name, scope.version) for scope in change.scopes)]:
@@ -210,24 +212,24 @@ class Account:
         elif event.not_before - event.published < timedelta(seconds=promised):
             self.complain(f"event {event.id} gives {event.scope} less than its notice of {promised} s")
         elif self._wall(at_ms) - event.published > timedelta(milliseconds=self._late_ms(at_ms)):
-            self.complain(f"event {event.id} was shown to nobody for the first part of its notice")
+            self.complain(f"event {event.id} was visible to no guest for the first part of its notice")
 
     def _late_ms(self, at_ms: int) -> int:
-        """Between deciding and saving; the clock may be set meanwhile."""
+        """Return how late a commit may follow its decision; the clock may have been set in between."""
         return self._tolerance_ms + self.jumped_ms(at_ms - self._tolerance_ms)
 
     def jumped_since(self, at_ms: int) -> bool:
-        """Whether what was decided then may be by another time than now: orders go by the new one."""
+        """Whether the clock jumped since a decision, which makes its deadlines meaningless."""
         return self.jumped_ms(at_ms - self._tolerance_ms) > MAX_STEP_MS
 
-    def has_go(self, event: Event) -> bool:
-        """Whether its start was asked for, or needs nobody's word."""
-        given = self.approvals[event.id]
-        if event.born_approved or not event.needs_approval or "" in given:
+    def may_start_early(self, event: Event) -> bool:
+        """Whether the event may start before its NotBefore."""
+        approved_by = self.approvals[event.id]
+        if event.born_approved or not event.needs_approval or "" in approved_by:
             return True
         if event.approval is ApprovalMode.ALL:
-            return given >= set(event.resources)
-        return event.approval is ApprovalMode.ANY and bool(given)
+            return approved_by >= set(event.resources)
+        return event.approval is ApprovalMode.ANY and bool(approved_by)
 
     # -- starts
 
@@ -268,8 +270,8 @@ class Account:
         self._check_overtaken(event, maintenance, change.at)
 
     def _check_early(self, at_ms: int, event: Event, life: str) -> None:
-        """By the clock everybody goes by, and by a clock that nobody can move."""
-        if self.has_go(event):
+        """Check the start by the wall clock, and by a clock that cannot be set."""
+        if self.may_start_early(event):
             return
         if event.not_before is None or event.started is None or event.started < event.not_before:
             self.early.add(event.id)
@@ -282,21 +284,21 @@ class Account:
             self.complain(f"event {event.id} started {lived_ms / 1000:g} s after its publication, without approval")
 
     def _excused_ms(self, since_ms: int, life: str) -> int:
-        """Steps that nobody need notice; larger ones an operator has confirmed; and those of which a life that began later could
-        not know, for nobody had saved it, or that is lost."""
+        """Return the jumps that excuse an early start: small steps, jumps that an operator confirmed, and jumps that the node
+        could not know of, because it started later and the hold was not saved or was lost."""
         excused_ms = 0
-        since_ms -= self._tolerance_ms  # who promised it may not have known of one just before
+        since_ms -= self._tolerance_ms  # the publishing node may not have noticed a jump just before
         for at_ms, by_ms in self._jumps:
             lost = any(held_ms >= at_ms for held_ms in self._lost_holds_ms)
             held = any(held_ms >= at_ms for held_ms in self._held_ms)
-            unknown = not held and (lost or self._born_ms.get(life, 0) > at_ms)
+            unknown = not held and (lost or self._node_started_ms.get(life, 0) > at_ms)
             confirmed = any(confirmed_ms >= at_ms for confirmed_ms in self._confirmed_ms)
             if at_ms >= since_ms and by_ms > 0 and (by_ms <= MAX_STEP_MS or confirmed or unknown):
                 excused_ms += by_ms
         return excused_ms
 
     def _others_started(self, event: Event, before: dict[str, Event]) -> Iterator[Event]:
-        """Started before, or in this very commit as a rolling event beside a rolling one."""
+        """Yield events that had started before, and rolling events that start in the same commit as this rolling event."""
         for other in self.events.values():
             if other.id != event.id and other.scope == event.scope and other.status is Status.STARTED:
                 was = before.get(other.id)
@@ -309,39 +311,40 @@ class Account:
         return event.status is Status.STARTED and order is not None and order.state is OrderState.FAILED
 
     def _check_overtaken(self, event: Event, maintenance: Maintenance, now: datetime) -> None:
-        """Nobody else was due in this scope who had waited longer."""
+        """Check that no other maintenance with an earlier position in the queue was due in this scope."""
         own = [e for e in self.events.values() if (e.maintenance_id, e.wave) == (event.maintenance_id, event.wave)]
-        place = min(_place(e, maintenance) for e in own if e.status is Status.STARTED)
+        position = min(_queue_position(e, maintenance) for e in own if e.status is Status.STARTED)
         for other in self.events.values() if not event.emergency else ():
             if other.scope != event.scope or other.status is not Status.SCHEDULED:
                 continue
             rival = self.maintenances[other.maintenance_id]
-            if _place(other, rival) < place and self._surely_due(rival, now):
+            if _queue_position(other, rival) < position and self._surely_due(rival, now):
                 self.complain(f"event {event.id} overtook event {other.id} in {event.scope}")
 
     def _surely_due(self, maintenance: Maintenance, now: datetime) -> bool:
         now = now if self._trusted is None else min(now, self._trusted)
         if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
             return False
-        of_it = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
-        live = [e for e in of_it if e.status in SHOWN or (e.status is Status.PLANNED and e.born_approved)]
+        events = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
+        candidates = [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.born_approved)]
         return all(
-            e.status is Status.SCHEDULED and (self.has_go(e) or _notice_over(e, maintenance.observed_published_at, now))
-            for e in live
+            e.status is Status.SCHEDULED
+            and (self.may_start_early(e) or _notice_has_ended(e, maintenance.observed_published_at, now))
+            for e in candidates
         )
 
     def _check_waves(self, maintenance_id: str) -> None:
-        """One wave at a time, unless it was asked to go on past a failure."""
+        """Check that one wave is visible at a time, unless on_failure = continue."""
         if self.maintenances[maintenance_id].on_failure is OnFailure.CONTINUE:
             return
-        waves = {e.wave for e in self.events.values() if e.maintenance_id == maintenance_id and e.status in SHOWN}
+        waves = {e.wave for e in self.events.values() if e.maintenance_id == maintenance_id and e.status in VISIBLE}
         if len(waves) > 1:
             self.complain(f"waves {sorted(waves)} of maintenance {maintenance_id} are visible at once")
 
     # -- documents
 
     def _check_scopes(self, at_ms: int, change: Change) -> None:
-        """The incarnation counts the changes of the document; a new epoch begins with enabling."""
+        """Check that the incarnation counts the changes of the document and that only enabling starts an epoch."""
         written = {scope.name: scope for scope in change.scopes}
         for name in dict.fromkeys([*written, *(event.scope for event in change.events)]):
             known, scope = self.scopes.get(name), written.get(name, self.scopes.get(name))
@@ -373,23 +376,24 @@ class Account:
 
 
 def _notice_s(scope: Scope, event: Event) -> int:
-    """What the contract's table gives, or what the scope raised it to."""
+    """Return the minimum notice of the contract's table, or the higher one of the scope."""
     if event.type is EventType.TERMINATE:
         return scope.terminate_notice_s
     return max(NOTICE_S[event.type], scope.minimum_notice_s.get(event.type, 0))
 
 
-def _notice_over(event: Event, told: datetime | None, now: datetime) -> bool:
-    """Its NotBefore has passed, and so has its notice since somebody found it saved."""
+def _notice_has_ended(event: Event, observed: datetime | None, now: datetime) -> bool:
+    """Whether NotBefore has passed, and the minimum notice since a tick read the event as published."""
     if event.not_before is None or event.not_before > now:
         return False
-    return not event.minimum_notice_s or (told is not None and told + timedelta(seconds=event.minimum_notice_s) <= now)
+    notice = timedelta(seconds=event.minimum_notice_s)
+    return not notice or (observed is not None and observed + notice <= now)
 
 
 def _is_rolling(event: Event) -> bool:
     return event.source is Source.PLATFORM and event.type in ROLLING and not event.emergency
 
 
-def _place(event: Event, maintenance: Maintenance) -> tuple[datetime, str]:
+def _queue_position(event: Event, maintenance: Maintenance) -> tuple[datetime, str]:
     since = None if event.born_approved else event.not_before
     return since or maintenance.created, maintenance.id

@@ -1,7 +1,7 @@
-"""What all nodes share, as PostgreSQL would do it: state, what changed and in which transaction, leases, its own wall clock.
+"""The simulated PostgreSQL that all nodes share: state, the changes of each transaction, leases, and a wall clock.
 
-It can fail over: another server goes on, on another timeline, from what it had: everything, where a standby confirmed every
-commit, else without the last few seconds. What a node does about that is written down in `adopt`, as the real store has it.
+It can fail over to another server on a new timeline. The new server has every commit if a standby confirmed them, else it
+lacks the last few seconds. `adopt` does what the real store does after a failover.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from forewarn.store.memory import MemoryStore
 from tests.sim.history import Adopted, Committed, Entry, FailedOver
 from tests.sim.universe import Universe
 
-# Real nodes forget after an hour; here whoever was away for a minute has missed something for good.
+# The real store keeps changes for an hour. Here a node that was away for a minute must read everything.
 KEPT_MS = 60_000
 MAX_LOST_MS = 10_000
 
 
 class Row(NamedTuple):
-    """What one transaction changed."""
+    """The changes of one transaction."""
 
     number: int
     xid: int
@@ -36,7 +36,7 @@ class Database:
         self._universe = universe
         self._record = record
         self.memory = MemoryStore()
-        # The server's own timeline, and the one the nodes have agreed on.
+        # The server's timeline, and the timeline the nodes have agreed on.
         self.timeline = self.agreed = 1
         self._rows: list[Row] = []
         self._numbers = 0
@@ -44,14 +44,14 @@ class Database:
         self._open: set[int] = set()
         self._forgotten = 0
         self._leases: dict[str, tuple[str, datetime]] = {}
-        # All that was written, in order: a server that lost the end of it is made of the rest.
+        # All writes in order: after a failover the new server is built from the ones it kept.
         self._log: list[tuple[int, str, Any]] = []
-        self.heard: Callable[[Change], None] = lambda _: None
+        self.on_commit: Callable[[Change], None] = lambda _: None
 
     # -- changes
 
     def begin(self) -> int:
-        """A transaction, which is open until it is committed or rolled back."""
+        """Begin a transaction, which is open until it is committed or rolled back."""
         self._next_xid += 1
         self._open.add(self._next_xid - 1)
         return self._next_xid - 1
@@ -60,7 +60,7 @@ class Database:
         self._open.discard(xid)
 
     def commit(self, xid: int, life: str, change: Change) -> None:
-        """Checked and saved, or Conflict; in no time."""
+        """Check and save a change, or raise Conflict."""
         now_ms = self._universe.now_ms
         self.memory.apply(change)
         self._log.append((now_ms, "apply", change))
@@ -70,10 +70,10 @@ class Database:
         too_large = self._universe.chance(self._universe.faults.too_large)
         self._add_row(xid, everything=too_large, scopes={} if too_large else scopes, machines=machines)
         self.end(xid)
-        self.heard(change)
+        self.on_commit(change)
 
     def write(self, name: str, *arguments: Any) -> Any:
-        """What needs no version check and rings no bell."""
+        """Make a write that needs no version check and notifies nobody."""
         self._log.append((self._universe.now_ms, name, arguments))
         return getattr(self.memory, name)(*arguments)
 
@@ -110,7 +110,7 @@ class Database:
         return [row for row in self._rows if row.xid >= horizon and row.at_ms <= at_ms]
 
     def forget_changes(self) -> int:
-        """What is older than a minute; who has not read it must read everything."""
+        """Forget changes older than a minute; a node that has not read them must read everything."""
         old = [row for row in self._rows if row.at_ms < self._universe.now_ms - KEPT_MS]
         if old:
             self._forgotten = max(self._forgotten, *(row.xid for row in old))
@@ -130,7 +130,7 @@ class Database:
         return True
 
     def _shorten_leases(self, most: datetime) -> None:
-        """One that ends later than any could was given by a clock that has been set back since: it is as one just taken."""
+        """Shorten leases granted before the clock moved back."""
         for name, (node, until) in list(self._leases.items()):
             if until > most:
                 self._leases[name] = (node, most)
@@ -148,7 +148,7 @@ class Database:
     # -- failing over
 
     def fail_over(self) -> None:
-        """Another server goes on from here, or from a few seconds ago."""
+        """Continue with another server, with all commits or without the last few seconds."""
         universe, lost_ms = self._universe, 0
         if not universe.faults.standby:
             lost_ms = universe.choose.randrange(MAX_LOST_MS)
@@ -157,7 +157,7 @@ class Database:
         lost = tuple(change for _, name, change in gone if name == "apply")
         self.timeline += 1
         self._open.clear()
-        universe.say(f"the database fails over to timeline {self.timeline}: {len(lost)} change(s) are lost")
+        universe.log(f"the database fails over to timeline {self.timeline}: {len(lost)} change(s) are lost")
         if gone:
             self._rebuild(kept)
         self._record(FailedOver(universe.now_ms, lost, sum(name == "epochs" for _, name, _ in gone)))
@@ -180,7 +180,7 @@ class Database:
                 getattr(self.memory, name)(*what)
 
     def adopt(self) -> bool:
-        """Agree on the server there is, once for all nodes; whether there was anything to agree on."""
+        """Agree on the current server for all nodes; return whether that was necessary."""
         if self.agreed == self.timeline:
             return False
         steps = self._steps()
@@ -192,12 +192,12 @@ class Database:
         self._forgotten = xid
         self._add_row(xid, everything=True, scopes={}, machines=())
         self.end(xid)
-        self._universe.say(f"the nodes agree on timeline {self.agreed}, in new epochs")
+        self._universe.log(f"the nodes agree on timeline {self.agreed}, in new epochs")
         self._record(Adopted(self._universe.now_ms, steps))
         return True
 
     def _steps(self) -> int:
-        """As `adopt` in the store: what was agreed on a timeline in between may be lost, and was a step of its own."""
+        """Return the number of timelines since the last agreement, as `adopt` of the store does: a lost agreement counts too."""
         return self.timeline - self.agreed
 
     def _begin_epochs(self, steps: int) -> None:
@@ -206,6 +206,6 @@ class Database:
 
 
 def renewed(scope: Any, steps: int) -> Any:
-    """As `begin_epochs` in the store's queries."""
+    """Do what the store's query `begin_epochs` does."""
     version = scope.version + 1_000_000 * steps
     return replace(scope, epoch=scope.epoch + 1_000 * steps, incarnation=1, version=version)

@@ -1,4 +1,4 @@
-"""What happened in a run, in order, as far as somebody outside could have written it down: the judge's only evidence."""
+"""The entries of a run's history, in order: everything the judge knows about the run."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,22 @@ from forewarn.core.change import Change
 
 
 class Committed(NamedTuple):
-    """The store saved it, whether or not the node learned of that. `life` is one life of one node."""
+    """The store saved a change, whether or not the node learned of it. `life` names a node between start and crash."""
 
     at_ms: int
     life: str
     change: Change
 
 
-class Born(NamedTuple):
-    """A life begins: of what was before it knows what is saved."""
+class NodeStarted(NamedTuple):
+    """A node starts; it knows only what is saved."""
 
     at_ms: int
     life: str
 
 
 class FailedOver(NamedTuple):
-    """Another server goes on without these commits, the last there were, and so many agreements on a server."""
+    """The database failed over: the new server lacks these last commits and this many agreements."""
 
     at_ms: int
     lost: tuple[Change, ...]
@@ -29,14 +29,14 @@ class FailedOver(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """The nodes agree on that server, so many timelines further, and all scopes begin a new epoch."""
+    """The nodes agreed on the new server, `steps` timelines later, and all scopes started a new epoch."""
 
     at_ms: int
     steps: int = 1
 
 
 class Acknowledged(NamedTuple):
-    """The node was told that it is saved."""
+    """The node learned that the change is saved."""
 
     at_ms: int
     life: str
@@ -44,7 +44,7 @@ class Acknowledged(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Whoever asked a node for a change was told yes: from now on this node shows it. (scope, epoch, incarnation) each."""
+    """A node answered that a request succeeded: from now on it must show these (scope, epoch, incarnation)."""
 
     at_ms: int
     life: str
@@ -52,7 +52,7 @@ class Answered(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A guest was answered a poll: its document, or (304, no body) that nothing is new."""
+    """A node answered a guest's poll with a document, or with 304 and no body."""
 
     at_ms: int
     life: str
@@ -64,7 +64,7 @@ class Shown(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A guest asked and got no document."""
+    """A guest polled and got no document."""
 
     at_ms: int
     scope: str
@@ -72,7 +72,7 @@ class Unanswered(NamedTuple):
 
 
 class Approved(NamedTuple):
-    """A guest's StartRequests and the status of the answer."""
+    """A guest's approvals and the status of the answer."""
 
     at_ms: int
     life: str
@@ -83,15 +83,15 @@ class Approved(NamedTuple):
 
 
 class Submitted(NamedTuple):
-    """An operator was told that the request under this key became this maintenance."""
+    """A node answered an operator that the request with this key became this maintenance."""
 
     at_ms: int
     key: str
     maintenance_id: str
 
 
-class Asked(NamedTuple):
-    """A node asked its executor what became of an order."""
+class StatusRequested(NamedTuple):
+    """A node requested the status of an order from its executor."""
 
     at_ms: int
     life: str
@@ -100,8 +100,8 @@ class Asked(NamedTuple):
     unknown: bool
 
 
-class Begun(NamedTuple):
-    """A node told its executor to begin; `performed` unless the executor knew the order already."""
+class ExecutorCalled(NamedTuple):
+    """A node called its executor for an order; `performed` unless the executor already knew the order."""
 
     at_ms: int
     life: str
@@ -119,14 +119,14 @@ class Forgotten(NamedTuple):
 
 
 class ClockMoved(NamedTuple):
-    """The wall clock everybody goes by jumped."""
+    """The wall clock that all nodes use was set."""
 
     at_ms: int
     by_ms: int
 
 
 class Alarm(NamedTuple):
-    """A node met an error that no rule foresees."""
+    """A node raised an error that must not happen."""
 
     at_ms: int
     life: str
@@ -134,7 +134,7 @@ class Alarm(NamedTuple):
 
 
 Entry = (
-    Born
+    NodeStarted
     | FailedOver
     | Adopted
     | Committed
@@ -144,8 +144,8 @@ Entry = (
     | Unanswered
     | Approved
     | Submitted
-    | Asked
-    | Begun
+    | StatusRequested
+    | ExecutorCalled
     | Forgotten
     | ClockMoved
     | Alarm

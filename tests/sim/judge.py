@@ -1,7 +1,7 @@
-"""The judge: reads what happened in a run, entry by entry, and says every sentence that should be true and is not.
+"""The judge: reads the history of a run, entry by entry, and returns a complaint for every broken rule.
 
-What every commit must obey is in `account`, what was done to machines in `deeds`, what guests saw in `sights`; what was
-acknowledged and must still be there is compared by the checker of the crash tests.
+`account` checks commits, `order_checks` what executors did, `guest_checks` what guests saw. The checker of the crash tests
+compares what was acknowledged with what is in the store.
 """
 
 from collections.abc import Iterable
@@ -11,71 +11,71 @@ from forewarn.store import Store
 from tests.integration.crash import checker
 from tests.integration.crash.history import History, saved
 from tests.sim.account import Account
-from tests.sim.deeds import Deeds
+from tests.sim.guest_checks import GuestChecks, Notice
 from tests.sim.history import (
     Acknowledged,
     Adopted,
     Alarm,
     Answered,
     Approved,
-    Asked,
-    Begun,
-    Born,
     ClockMoved,
     Committed,
     Entry,
+    ExecutorCalled,
     FailedOver,
     Forgotten,
+    NodeStarted,
     Shown,
+    StatusRequested,
     Submitted,
     Unanswered,
 )
-from tests.sim.sights import Notice, Sights
+from tests.sim.order_checks import OrderChecks
 
 
 def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple[list[str], Notice]:
-    """The complaints, each once, and how many guests held their notice. The store is looked at as it is in the end."""
+    """Return the complaints, each once, and how many guests got their notice. `store` is the store after the run."""
     account = Account(tolerance_ms=tolerance_ms)
-    deeds, sights = Deeds(account), Sights(account)
+    orders, guests = OrderChecks(account), GuestChecks(account)
     acknowledged: list[Change] = []
     for entry in history:
         match entry:
             case Committed():
                 account.commit(entry.at_ms, entry.change, entry.life)
-                deeds.committed(entry)
-                sights.committed(entry)
+                orders.committed(entry)
+                guests.committed(entry)
             case Acknowledged():
                 acknowledged.append(entry.change)
-            case Born():
-                account.born(entry.at_ms, entry.life)
+            case NodeStarted():
+                account.node_started(entry.at_ms, entry.life)
             case FailedOver():
                 account.failed_over(entry.lost, entry.agreements)
-                deeds.failed_over(entry)
+                orders.failed_over(entry)
             case Adopted():
                 account.adopted(entry.at_ms, entry.steps)
             case Answered():
-                sights.answered(entry)
+                guests.answered(entry)
             case Shown():
-                sights.shown(entry)
+                guests.shown(entry)
             case Unanswered():
-                sights.unanswered(entry)
+                guests.unanswered(entry)
             case Approved():
-                sights.approved(entry)
+                guests.approved(entry)
             case Submitted():
-                sights.submitted(entry)
-            case Asked():
-                deeds.asked(entry)
-            case Begun():
-                deeds.begun(entry)
+                guests.submitted(entry)
+            case StatusRequested():
+                orders.status_requested(entry)
+            case ExecutorCalled():
+                orders.executor_called(entry)
             case Forgotten():
-                deeds.forgotten(entry)
+                orders.forgotten(entry)
             case ClockMoved():
                 account.clock_moved(entry.at_ms, entry.by_ms)
             case Alarm():
-                account.complain(f"{entry.life} met what no rule foresees: {entry.text}")
-    sights.end()
-    notice = sights.notice()
-    found = checker.read_store(store)
+                account.complain(f"{entry.life} raised an error that must not happen: {entry.text}")
+    guests.end()
+    notice = guests.notice()
+    final_state = checker.read_store(store)
     kept = History(saved=[saved(change) for change in acknowledged if id(change) not in account.lost])
-    complaints = [*account.complaints, *checker.complaints(kept, found), *checker.unfinished(found)]
+    complaints = [*account.complaints, *checker.complaints(kept, final_state), *checker.unfinished(final_state)]
     return list(dict.fromkeys(complaints)), notice

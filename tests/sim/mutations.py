@@ -1,7 +1,7 @@
-"""Rules bent on purpose: those kept from the core, and those of a node among nodes. Some seed must notice each.
+"""Mutations for the simulation: rules of the core and of the nodes, bent on purpose. Some seed must notice each.
 
-The core's own check of every change is switched off for them: what is caught here is caught by the judge. Each comes with the
-sentence the judge must say; a patch that merely crashes the code has proved nothing.
+The core's own check of every change is switched off, so that only the judge can notice. Each mutation comes with the
+complaint it must cause: a mutation that merely crashes the code proves nothing.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from forewarn.service.control import Control
 from forewarn.service.follower import Follower
 from forewarn.service.orders import Orders
 from forewarn.store.memory import MemoryStore
-from tests.properties import test_mutations as core
+from tests.properties import mutations as core
 from tests.sim.database import Database
 from tests.sim.node import MAX_STALE_MS, Node
 
@@ -56,7 +56,7 @@ def no_invariants(patch: pytest.MonkeyPatch) -> None:
 
 
 def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
-    """The executor begins, and then the order is saved as taken."""
+    """Call the executor before the order is saved as taken."""
     original = Control.take_order
 
     def hasty(control: Control, order_id: str, actor: Any, *, node: str) -> Any:
@@ -80,26 +80,26 @@ def no_version_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "_check", lambda store, change: None)
 
 
-def lost_bells_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
+def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
     def trusting(node: Node) -> None:
-        node._looked_ms = node._universe.now_ms
-        node.side.documents.fresh_until_s = (node._looked_ms + MAX_STALE_MS) / 1_000
+        node._read_ms = node._universe.now_ms
+        node.side.documents.fresh_until_s = (node._read_ms + MAX_STALE_MS) / 1_000
 
     patch.setattr(Node, "_catch_up", trusting)
 
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
-    """A guest that has seen more than this node is answered from its memory all the same."""
+    """Answer from memory a guest that has seen a newer document than this node."""
     patch.setattr(Endpoint, "behind", lambda guests, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
-    """A node does not hear its own bell."""
+    """Answer a write before the node's own documents show it."""
     listen = Control.listen
 
-    def deaf(control: Control, bell: Callable[[Change], None]) -> None:
-        if getattr(bell, "__func__", None) is not Documents.heard:
-            listen(control, bell)
+    def deaf(control: Control, listener: Callable[[Change], None]) -> None:
+        if getattr(listener, "__func__", None) is not Documents.heard:
+            listen(control, listener)
 
     patch.setattr(Control, "listen", deaf)
 
@@ -113,7 +113,7 @@ def forgets_what_it_may_have_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
-    """An approval is answered and never reaches the store."""
+    """Acknowledge approvals without saving them."""
     original = MemoryStore.apply
 
     def forgetful(store: MemoryStore, change: Change) -> None:
@@ -124,7 +124,7 @@ def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
-    """The follower counts as read what its hearers may fail to take in."""
+    """Advance the follower's mark before its listeners have processed the changes."""
 
     def hasty(one: Follower, wait_s: float) -> None:
         news = one._feed.look(one._mark, wait_s)
@@ -137,7 +137,7 @@ def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_forgotten_is_not_read(patch: pytest.MonkeyPatch) -> None:
-    """Changes too large to name, or that nobody keeps any longer, are passed over."""
+    """Ignore that everything must be read again, after a change too large to list or no longer kept."""
     original = Documents.follow
     patch.setattr(Documents, "follow", lambda documents, news: original(documents, replace(news, everything=False)))
 
@@ -181,18 +181,18 @@ def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_readings_count(patch: pytest.MonkeyPatch) -> None:
-    """The time is what was told, however long ago it was asked for."""
+    """Accept readings of the clock, however long they took."""
     patch.setattr(clock, "MAX_READING_S", 1e9)
     patch.setattr(follower, "MAX_READING_S", 1e9)
 
 
 def epochs_are_not_renewed(patch: pytest.MonkeyPatch) -> None:
-    """After a failover that lost commits, what guests saw of them counts as what they see next."""
+    """Keep the epochs after a failover that lost commits, so that tags are used a second time."""
     patch.setattr(Database, "_begin_epochs", lambda database, steps: None)
 
 
 def every_failover_is_one_step(patch: pytest.MonkeyPatch) -> None:
-    """What was agreed on a server that failed before it was copied is agreed on its successor under the same names."""
+    """Count every failover as one timeline, so that epochs of a lost agreement are used a second time."""
     patch.setattr(Database, "_steps", lambda database: 1)
 
 
@@ -208,20 +208,20 @@ def decisions_never_age(patch: pytest.MonkeyPatch) -> None:
 
 
 def others_changes_are_not_looked_after(patch: pytest.MonkeyPatch) -> None:
-    """Who finds that another node did what was asked shows what it remembers of before, such as a scope not enabled."""
-    patch.setattr(Control, "listen_to_answers", lambda control, hearer: None)
+    """Answer a request that another node already carried out without reading that node's change."""
+    patch.setattr(Control, "listen_to_unchanged", lambda control, hearer: None)
 
 
 OF_NODES: dict[Patch, str] = {
     acts_before_saving: "without having taken it|while it was saved as open",
     no_version_check: "was written over",
-    lost_bells_are_not_made_up_for: "long after it was replaced",
+    lost_notifications_are_not_made_up_for: "long after it was replaced",
     older_than_the_guest: "showed it the older",
     read_before_it_is_taken_in: "long after it was replaced",
     what_is_forgotten_is_not_read: "long after it was replaced",
     never_stale: "long after it was replaced",
-    takes_over_without_asking: "or asked for its status",
-    nobody_takes_over: "never begun: it timed out",
+    takes_over_without_asking: "or requested its status",
+    nobody_takes_over: "never executed: it timed out",
     a_jump_is_not_held: "after its publication, without approval",
     a_hold_holds_nothing: "after its publication, without approval",
     back_and_forth_is_no_jump: "after its publication, without approval",
@@ -229,10 +229,10 @@ OF_NODES: dict[Patch, str] = {
     epochs_are_not_renewed: "two contents|showed it the older|never saved|with another content",
     every_failover_is_one_step: "two contents|showed it the older|never saved|with another content",
     answers_before_it_shows: "showed .* the document before it",
-    runs_again_without_asking: "or asked for its status",
-    forgets_what_it_may_have_taken: "never begun: it timed out",
+    runs_again_without_asking: "or requested its status",
+    forgets_what_it_may_have_taken: "never executed: it timed out",
     answers_what_it_did_not_save: "acknowledged .* lost",
-    only_its_own_guests_count: "was disabled though a guest had asked",
+    only_its_own_guests_count: "was disabled though a guest had polled",
     decisions_never_age: "for the first part of its notice",
     others_changes_are_not_looked_after: "which was never saved|with another content|showed it the older",
 }

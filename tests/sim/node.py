@@ -1,11 +1,11 @@
-"""A node: the real parts of `forewarn.app.node` on simulated ones, one life after the other.
+"""A simulated node: the real parts of `forewarn.app.node` on a simulated store and executor.
 
-Several lives never overlap: a node that dies loses every object, and its next life is built anew. While a node is busy (one
-of its calls takes long) nobody else gets into its objects, but for its follower, which has a thread of its own, and polls that
-memory alone can answer; none of them where the whole process is frozen.
+A node that dies loses every object and is built anew when it starts again; each such life has its own name. While a node is
+busy (one of its calls takes long), only its follower, which has a thread of its own, and polls that memory can answer go
+on. While the whole process is frozen, nothing goes on.
 
-The follower looks once a second. To save turns it does so here when somebody is about to use what it knows: as of some
-moment within the last second, or later where a bell was heard.
+The real follower reads changes once a second. To save turns, this one reads just before its knowledge is used, as of some
+moment within the last second, or when a notification arrives.
 """
 
 from collections.abc import Callable
@@ -22,44 +22,48 @@ from forewarn.endpoint.endpoint import Endpoint, Limits
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.protocol import Request, Response, plain_tag
+from forewarn.service.control import Submission
+from forewarn.service.decisions import Once
 from forewarn.store import SharedStore
 from tests.sim.database import Database
-from tests.sim.history import Alarm, Answered, Born, Entry
+from tests.sim.history import Alarm, Answered, Entry, NodeStarted
 from tests.sim.parts import NodeExecutor, NodeFeed, NodeStore, Works, hang
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 ORDER_TIMEOUT_S = 3_000
 DISABLE_AFTER_S = 1_200
-LOOK_EVERY_MS = 1_000
+READ_EVERY_MS = 1_000
 MAX_STALE_MS = 20_000
 MAX_CYCLES = 50
-# A guest that got no answer by then has hung up.
+# A guest that got no answer within this time has disconnected.
 PATIENCE_MS = 10_000
 
 
 class Shared:
-    """What all nodes have in common: the database, the world of work, the bells between them, and the record."""
+    """What all nodes share: the database, the executed work, the notifications between them, and the history."""
 
     def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
         self.universe = universe
         self.record = record
         self.database = Database(universe, record)
-        self.database.heard = self.ring
+        self.database.on_commit = self.notify_nodes
         self.works = Works(universe, record)
         self.nodes: list[Node] = []
-        self.curious: Callable[[Change], None] = lambda _: None
+        self.on_commit: Callable[[Change], None] = lambda _: None
 
-    def ring(self, change: Change) -> None:
-        """The database tells every node that listens, sooner or later, or never."""
-        self.curious(change)
+    def notify_nodes(self, change: Change) -> None:
+        """Notify every node of a commit: soon, late or, with a fault, never."""
+        self.on_commit(change)
         for node in self.nodes if change.scopes else ():
-            if not self.universe.chance(self.universe.faults.bell_lost):
-                late_ms = self.universe.about_ms(self.universe.faults.bell_late_s) if self.universe.faults.on else 0
-                self.universe.later(late_ms, node.bell())
+            if not self.universe.chance(self.universe.faults.notification_lost):
+                late_ms = (
+                    self.universe.about_ms(self.universe.faults.notification_late_s) if self.universe.faults.on else 0
+                )
+                self.universe.later(late_ms, node.notification())
 
 
 class Node:
-    """Everything below `start` belongs to the present life."""
+    """A node. The attributes set in `start` and `_build` belong to its current life."""
 
     parts: Parts
     side: EndpointParts
@@ -71,14 +75,14 @@ class Node:
         self._number = number
         self._lives = self._pid = 0
         self.name = f"n{number}:0#0"
-        self.alive = self.busy = self.frozen = self.waiting = self._looking = self._up = False
+        self.alive = self.busy = self.frozen = self.waiting = self._reading = self._up = False
         self.away_until_ms = self._awake_ms = 0
-        self.told: list[Change] = []
+        self.saved_changes: list[Change] = []
 
-    # -- life and death
+    # -- start and crash
 
     def start(self) -> None:
-        """A new life, if it gets that far."""
+        """Start a new life; the node dies if it cannot be built."""
         if self.alive:
             return
         self._lives += 1
@@ -88,7 +92,7 @@ class Node:
         self._recovered = self._up = False
         self._awake_ms = self._universe.now_ms
         self.alive = True
-        self._shared.record(Born(self._universe.now_ms, self.name))
+        self._shared.record(NodeStarted(self._universe.now_ms, self.name))
         if self.enter(self._build) is not True:
             self.die()
 
@@ -99,7 +103,7 @@ class Node:
         times = Times(self._seconds, self._seconds)
         sharing = cast(SharedStore, store)
         follower, clock = follow(sharing, times)
-        self._looked_ms = universe.now_ms
+        self._read_ms = universe.now_ms
         self.parts = Parts(
             sharing,
             clock,
@@ -112,28 +116,29 @@ class Node:
             follower=follower,
             alone=lambda: nullcontext(
                 universe.chance(0.5)
-            ),  # one process at a time is at its place, and may not know it
+            ),  # whether this process holds the lock of its state directory
             times=times,
+            render_receipt=render_id,
         )
         self.control = self.parts.control
         self.side = EndpointParts(
             self.parts,
-            cast(Any, AtOnce()),
-            cast(Any, AtOnce()),
+            cast(Any, Inline()),
+            cast(Any, Inline()),
             limits=Limits(requests_per_s=0),
             trust=Trust(),
             max_stale_s=MAX_STALE_MS / 1_000,
             disable_after_s=DISABLE_AFTER_S,
         )
         self._up = True
-        universe.say(f"{self.name} is up")
+        universe.log(f"{self.name} is up")
         return True
 
     def _seconds(self) -> float:
         return self._universe.now_ms / 1_000
 
     def _new_id(self) -> str:
-        """In the middle of deciding: a place to be stopped at."""
+        """Return a new id; the node may hang here, in the middle of a decision."""
         if self._universe.chance(self._universe.faults.slow):
             hang(self._universe, self, "deciding")
         return self._universe.new_id()
@@ -141,16 +146,16 @@ class Node:
     def die(self) -> None:
         if self.alive:
             self.alive = False
-            self._universe.say(f"{self.name} is dead")
+            self._universe.log(f"{self.name} is dead")
             self._universe.later(self._universe.about_ms(30), self.start)
 
     def kill(self) -> None:
-        """From outside, between two things it does."""
+        """Kill the node from outside, unless it is busy."""
         if not self.busy:
             self.die()
 
     def enter(self, act: Callable[[], Any]) -> Any:
-        """Do something on this node; None where it is dead, busy, dies of it, or cannot reach its store."""
+        """Call `act` on this node; return None if the node is dead, busy, dies of it, or cannot reach its store."""
         if not self.alive or self.busy:
             return None
         self.busy = True
@@ -160,38 +165,40 @@ class Node:
         except Crash:
             self.die()
         except (Conflict, StoreUnavailable) as error:
-            self._universe.say(f"{life} cannot: {error}")
+            self._universe.log(f"{life} cannot: {error}")
         except InvariantBroken as error:
             self._shared.record(Alarm(self._universe.now_ms, life, str(error)))
         finally:
             self.busy = self.frozen = False
         return None
 
-    def ask(self, act: Callable[[], Any]) -> Any:
-        """What an operator asks for: a refusal is an answer."""
+    def request(self, act: Callable[[], Any]) -> Any:
+        """Make an operator's request; a refusal is an answer."""
 
-        def asked() -> Any:
-            self.told.clear()
+        def call() -> Any:
+            self.saved_changes.clear()
             self._catch_up()
             try:
                 answer = act()
             except RequestError as error:
-                self._universe.say(f"{self.name} refuses: {error}")
+                self._universe.log(f"{self.name} refuses: {error}")
                 return error
-            self._said_yes()
+            self._record_answer()
             return answer
 
-        return self.enter(asked)
+        return self.enter(call)
 
-    def _said_yes(self) -> None:
-        stages = tuple((scope.name, scope.epoch, scope.incarnation) for change in self.told for scope in change.scopes)
+    def _record_answer(self) -> None:
+        stages = tuple(
+            (scope.name, scope.epoch, scope.incarnation) for change in self.saved_changes for scope in change.scopes
+        )
         self._shared.record(Answered(self._universe.now_ms, self.name, stages))
 
     def wait(self, milliseconds: int) -> None:
-        """Stand still in the middle of something: a slow store, or the whole process stopped."""
+        """Hang in the middle of a call: the store is slow, or the whole process is stopped."""
         self.waiting, self.frozen = True, self._universe.choose.random() < 0.5
         frozen = self.frozen
-        # Whatever is due here is due for another as well.
+        # Another node may act on the same work meanwhile.
         other = self._universe.choose.choice(self._shared.nodes)
         self._universe.later(self._universe.choose.randrange(milliseconds + 1), other.cycle)
         self._universe.pass_time(milliseconds)
@@ -200,15 +207,15 @@ class Node:
             self._awake_ms = self._universe.now_ms
 
     def stop(self, milliseconds: int) -> None:
-        """As SIGSTOP between two things it does."""
+        """Stop the process for a while, as SIGSTOP does."""
         if self._universe.hanging < MAX_HANGING:
             self.enter(lambda: self.wait(milliseconds))
 
     def lose_store(self, milliseconds: int) -> None:
-        """Until just now it could be looked at."""
+        """Cut the node off from its store; it has read the changes until now."""
         self.enter(self._catch_up)
         self.away_until_ms = self._universe.now_ms + milliseconds
-        self._universe.say(f"{self.name} has lost its store")
+        self._universe.log(f"{self.name} has lost its store")
 
     # -- the ticker
 
@@ -234,74 +241,74 @@ class Node:
 
     # -- the follower
 
-    def bell(self) -> Callable[[], None]:
-        """What a bell that rings now will do when it is heard: nothing, if it is heard by another life."""
+    def notification(self) -> Callable[[], None]:
+        """Return what a notification sent now does on arrival; it does nothing in a later life of the node."""
         life = self.name
 
-        def heard() -> None:
+        def deliver() -> None:
             if self.name != life or not self._answers():
                 return
             if not self.busy:
-                self.enter(lambda: self._look(self._universe.now_ms))
-            elif self._may_look():
-                self._look(self._universe.now_ms)
+                self.enter(lambda: self._read_changes(self._universe.now_ms))
+            elif self._may_read():
+                self._read_changes(self._universe.now_ms)
 
-        return heard
+        return deliver
 
     def _answers(self) -> bool:
         return self.alive and self._up and not self.frozen
 
-    def _may_look(self) -> bool:
-        """Beside a call that hangs, which must not have memory in its hands: it would be waited for."""
-        return not self._looking and not self.side.documents._lock.locked()
+    def _may_read(self) -> bool:
+        """Whether the follower can read beside a call that hangs: it would wait for a lock that this call holds."""
+        return not self._reading and not self.side.documents._lock.locked()
 
     def _catch_up(self) -> None:
-        """The last of the looks of every second."""
+        """Read changes if the last reading is more than a second old."""
         now_ms = self._universe.now_ms
-        if now_ms - self._looked_ms >= LOOK_EVERY_MS:
-            self._look(max(now_ms - self._universe.choose.randrange(LOOK_EVERY_MS), self._awake_ms))
+        if now_ms - self._read_ms >= READ_EVERY_MS:
+            self._read_changes(max(now_ms - self._universe.choose.randrange(READ_EVERY_MS), self._awake_ms))
 
-    def _look(self, at_ms: int) -> None:
-        self._looked_ms = self.feed.at_ms = at_ms
-        self._looking = True
+    def _read_changes(self, at_ms: int) -> None:
+        self._read_ms = self.feed.at_ms = at_ms
+        self._reading = True
         follower = self.parts.follower
         assert follower is not None
         try:
             follower.poll(0.0)
         except StoreUnavailable:
-            self._universe.say(f"{self.name} could not look")
+            self._universe.log(f"{self.name} could not read changes")
         finally:
-            self._looking = False
+            self._reading = False
 
     # -- guests
 
     def answer(self, scope: str, machine: str, request: Request) -> "Connection | None":
-        """None: no answer at all. A busy node still answers what memory can."""
+        """Return the answered connection, or None without an answer. A busy node answers only from memory."""
         if not self._answers():
             return None
         connection = Connection(self.side.endpoint, self.side.documents.named(scope, machine))
         if self.busy:
-            if self._may_look():
+            if self._may_read():
                 self._catch_up()
             if not self._from_memory(connection, request):
                 return None
             Exchange(connection, request).begin(None)
         else:
-            begun_ms = self._universe.now_ms
+            start_ms = self._universe.now_ms
             self.enter(lambda: self._answer(connection, request))
-            if self._universe.now_ms - begun_ms > PATIENCE_MS:
+            if self._universe.now_ms - start_ms > PATIENCE_MS:
                 return None
         return connection if connection.status else None
 
     def _answer(self, connection: "Connection", request: Request) -> None:
-        self.told.clear()
+        self.saved_changes.clear()
         self._catch_up()
         Exchange(connection, request).begin(None)
         if connection.status == 200:
-            self._said_yes()
+            self._record_answer()
 
     def _from_memory(self, connection: "Connection", request: Request) -> bool:
-        """Whether the writer, which may be what hangs, is not needed."""
+        """Whether memory can answer the request, without the writer thread."""
         view = connection.caller.view if connection.caller is not None else None
         tags = request.values("if-none-match")
         tag = plain_tag(tags[0]) if tags else None
@@ -313,8 +320,8 @@ class Node:
         )
 
 
-class AtOnce:
-    """The writer's thread and the guests' loop, where there is but one thread: what is asked for is done."""
+class Inline:
+    """Stands for the writer thread and the guests' loop: runs each call at once in the only thread."""
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -331,7 +338,7 @@ class AtOnce:
 
 
 class Connection:
-    """A guest's connection, as far as an exchange deals with it."""
+    """The part of a guest's connection that an exchange uses."""
 
     proxied = False
     interface = ""
@@ -366,4 +373,11 @@ class Connection:
         self.status, self.body, self.etag = status, body, tags[0].decode()
 
     def answered(self) -> None:
-        """The connection would read on."""
+        """Do nothing: the real connection would read on."""
+
+
+def render_id(once: Once, made: object) -> tuple[int, str]:
+    """Save the id of a maintenance as the response."""
+    del once
+    assert isinstance(made, Submission)
+    return 201, made.maintenance_id

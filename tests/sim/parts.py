@@ -1,6 +1,6 @@
-"""What a node stands on, simulated: its way to the shared database, and the executor that does the work.
+"""The simulated surroundings of a node: its connection to the shared database, and its executor.
 
-Every call of the store and of the executor is a place where a node may be stopped, slowed down, refused or killed.
+At every call of the store or the executor, a node may be stopped, slowed down, refused or killed.
 """
 
 from collections.abc import Callable, Collection
@@ -15,30 +15,30 @@ from forewarn.executors import Executor, Progress, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import Mark, News, Seen, Sighting
 from tests.sim.database import Database
-from tests.sim.history import Acknowledged, Asked, Begun, Entry, Forgotten
+from tests.sim.history import Acknowledged, Entry, ExecutorCalled, Forgotten, StatusRequested
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
 CALL_WITHIN_MS = 5_000
 MORE_OFTEN = 5
-# Nodes do not act every second here, so leases last longer too.
+# Simulated nodes act less often than every second, so their leases last longer.
 LEASE_TIMES = 15
 
 
 class Life(Protocol):
-    """One life of a node, as far as its parts deal with it."""
+    """The part of a node that its store and executor use."""
 
     name: str
     away_until_ms: int
-    told: list[Change]
+    saved_changes: list[Change]
     waiting: bool
     feed: "NodeFeed"
 
     def wait(self, milliseconds: int) -> None:
-        """Stand still while the others go on."""
+        """Hang while the other nodes go on."""
 
 
 def disturb(universe: Universe, life: Life, call: str) -> None:
-    """Before and after every call: a node may be slow here, or die."""
+    """Let the node hang or die, by chance; called before and after every call."""
     faults = universe.faults
     risk = faults.slow + faults.crash
     if not risk or not faults.on or life.waiting:
@@ -47,19 +47,19 @@ def disturb(universe: Universe, life: Life, call: str) -> None:
     if drawn < faults.slow:
         hang(universe, life, call)
     elif drawn < risk:
-        universe.say(f"{life.name} dies in {call}")
+        universe.log(f"{life.name} dies in {call}")
         raise Crash
 
 
 def hang(universe: Universe, life: Life, call: str) -> None:
     if universe.hanging < MAX_HANGING and not life.waiting:
         milliseconds = universe.about_ms(universe.faults.slow_s)
-        universe.say(f"{life.name} hangs in {call} for {milliseconds / 1000:.1f} s")
+        universe.log(f"{life.name} hangs in {call} for {milliseconds / 1000:.1f} s")
         life.wait(milliseconds)
 
 
 class NodeStore:
-    """One node's way to the database all share. A call may fail before or after it took effect: nobody can tell."""
+    """A node's connection to the shared database. A call may fail before or after it took effect."""
 
     def __init__(self, database: Database, universe: Universe, life: Life, record: Callable[[Entry], None]) -> None:
         self._database = database
@@ -75,23 +75,23 @@ class NodeStore:
         return call
 
     def apply(self, change: Change) -> None:
-        begun_ms = self._universe.now_ms
+        start_ms = self._universe.now_ms
         self._before("apply")
-        self._transaction(change, begun_ms)
-        self._universe.say(f"{self._life.name} saved {told(change)}")
+        self._transaction(change, start_ms)
+        self._universe.log(f"{self._life.name} saved {summary(change)}")
         self._after("apply")
         self._record(Acknowledged(self._universe.now_ms, self._life.name, change))
-        self._life.told.append(change)
+        self._life.saved_changes.append(change)
 
-    def _transaction(self, change: Change, begun_ms: int) -> None:
-        """Open for a while, now and then: others commit meanwhile, and the server may be gone."""
+    def _transaction(self, change: Change, start_ms: int) -> None:
+        """Commit the change. The transaction may be open for a while, in which others commit or the server fails over."""
         xid, timeline = self._database.begin(), self._database.timeline
         try:
             disturb(self._universe, self._life, "the transaction")
-            if timeline != self._database.timeline or self._universe.now_ms - begun_ms > CALL_WITHIN_MS:
-                raise StoreUnavailable("a transaction that stands still is rolled back")
+            if timeline != self._database.timeline or self._universe.now_ms - start_ms > CALL_WITHIN_MS:
+                raise StoreUnavailable("the transaction took too long and was rolled back")
             if self._universe.chance(self._universe.faults.conflict):
-                raise Conflict("two transactions met, and this one gave way")
+                raise Conflict("two transactions conflicted, and this one was rolled back")
             if timeline != self._database.agreed:
                 self._database.adopt()
                 raise Conflict("the database has failed over: decide again on what it holds now")
@@ -111,18 +111,18 @@ class NodeStore:
         return self._life.feed
 
     def look(self, since: Mark | None, at_ms: int) -> News:
-        """What changed since, as of that moment; whoever finds another server there agrees on it first."""
+        """Return the changes since the mark, as of that moment; agree on a new server first, if there is one."""
         self._before("look")
-        begun_ms, database = self._universe.now_ms, self._database
+        start_ms, database = self._universe.now_ms, self._database
         news = database.look(since, at_ms)
         if database.adopt():
             news = database.look(since, self._universe.now_ms)
         self._after("look")
-        took_s = (self._universe.now_ms - begun_ms) / 1_000
+        took_s = (self._universe.now_ms - start_ms) / 1_000
         return replace(news, told_s=news.asked_s + took_s) if took_s else news
 
     def now(self) -> datetime:
-        """The worst moment to be stopped at is right after the clock was read."""
+        """Return the time. A node hangs here more often, because right after reading the clock is the worst moment."""
         self._before("now")
         now = self._universe.wall()
         if self._universe.chance(MORE_OFTEN * self._universe.faults.slow):
@@ -161,17 +161,17 @@ class NodeStore:
     def _after(self, call: str) -> None:
         disturb(self._universe, self._life, call)
         if self._universe.chance(self._universe.faults.fail_after):
-            self._universe.say(f"{self._life.name} does not hear the end of {call}")
+            self._universe.log(f"{self._life.name} gets no answer to {call}")
             raise StoreUnavailable(f"the store did not answer {call}: it may have happened or not")
 
 
 class NodeFeed:
-    """A node's own line to the database. Its follower looks every second; here, when somebody is about to use what it knows."""
+    """A node's feed of changes. Its follower reads just before its knowledge is used, not every second."""
 
     def __init__(self, store: NodeStore, universe: Universe) -> None:
         self._store = store
         self._universe = universe
-        # When the last look was: some part of a second ago, or now.
+        # The moment as of which the feed is read: up to a second ago.
         self.at_ms = universe.now_ms
 
     def look(self, since: Mark | None, wait_s: float) -> News:
@@ -179,11 +179,11 @@ class NodeFeed:
         return self._store.look(since, self.at_ms)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
 
-def told(change: Change) -> str:
-    """A change in a line of the trace."""
+def summary(change: Change) -> str:
+    """Return the change as one line of the trace."""
     parts = [f"{s.name}={s.epoch}.{s.incarnation}{'' if s.enabled else ' off'}" for s in change.scopes]
     parts += [f"{_short(e.id)} {e.status}" for e in change.events]
     parts += [f"{_short(a.event_id)} approved by {a.machine or 'operator'}" for a in change.approvals]
@@ -197,7 +197,7 @@ def _short(id_: str) -> str:
 
 
 class Works:
-    """The world the executors of all nodes act on: an order it knows by id and attempt is not done again."""
+    """The work that the executors of all nodes do: an order known by id and attempt is not done again."""
 
     def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
         self._universe = universe
@@ -210,19 +210,19 @@ class Works:
             ok = not self._universe.chance(self._universe.faults.work_fails)
             ends_ms = self._universe.now_ms + self._universe.about_ms(120)
             self._known[key] = (ends_ms, Outcome(ok, "done" if ok else "broke"))
-        self._universe.say(f"{life} begins {_short(key[0])}/{key[1]}{'' if performed else ', which was known'}")
-        self._record(Begun(self._universe.now_ms, life, *key, performed))
+        self._universe.log(f"{life} executes {_short(key[0])}/{key[1]}{'' if performed else ', which was known'}")
+        self._record(ExecutorCalled(self._universe.now_ms, life, *key, performed))
 
     def status(self, life: str, key: tuple[str, int]) -> Progress | Outcome:
         answer: Progress | Outcome = Progress.UNKNOWN
         if key in self._known:
             answer = self.outcome(key) or Progress.RUNNING
-        self._universe.say(f"{life} asks for {_short(key[0])}/{key[1]}: {answer}")
-        self._record(Asked(self._universe.now_ms, life, *key, answer is Progress.UNKNOWN))
+        self._universe.log(f"{life} requests the status of {_short(key[0])}/{key[1]}: {answer}")
+        self._record(StatusRequested(self._universe.now_ms, life, *key, answer is Progress.UNKNOWN))
         return answer
 
     def outcome(self, key: tuple[str, int]) -> Outcome | None:
-        """How it ended, if it has."""
+        """Return how the order ended, if it has."""
         ends_ms, outcome = self._known.get(key, (self._universe.now_ms + 1, None))
         return outcome if ends_ms <= self._universe.now_ms else None
 
@@ -230,16 +230,16 @@ class Works:
         return self._known[key][0] if key in self._known else None
 
     def forget(self) -> None:
-        """One of the orders it knows, as if it had never heard of it."""
+        """Forget one of the known orders."""
         if self._known:
             key = self._universe.choose.choice(sorted(self._known))
             del self._known[key]
-            self._universe.say(f"the executor forgets {_short(key[0])}/{key[1]}")
+            self._universe.log(f"the executor forgets {_short(key[0])}/{key[1]}")
             self._record(Forgotten(self._universe.now_ms, *key))
 
 
 class NodeExecutor(Executor):
-    """A node's hand in that world. What it waits for is in its memory alone."""
+    """A node's executor. It keeps the orders it waits for only in memory."""
 
     name = "hands"
 
@@ -259,7 +259,7 @@ class NodeExecutor(Executor):
     def take(self, work: Work) -> None:
         disturb(self._universe, self._life, "begin")
         if self._universe.chance(self._universe.faults.cannot_begin):
-            raise OSError("there is nobody to do it")
+            raise OSError("the executor cannot do the work")
         self._works.begin(self._life.name, (work.order.id, work.order.attempt))
         self.watch(work)
         disturb(self._universe, self._life, "begin")

@@ -1,9 +1,8 @@
-"""Guests who poll, approve and fall asleep, and operators who schedule, steer and settle, each through any node."""
+"""Guests that poll, approve and fall asleep, and operators that submit, steer and resolve failures, through any node."""
 
 import json
 from datetime import timedelta
 
-from forewarn.core.change import Snapshot
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
     Actor,
@@ -18,8 +17,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
-from forewarn.service.control import Answered as AnsweredBefore
-from forewarn.service.control import Once
+from forewarn.service.decisions import Once, RepeatedRequest
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
@@ -33,7 +31,7 @@ ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
 
 
 class Guest:
-    """One machine: polls, remembers the tag, and says go to what it has prepared for."""
+    """A machine: polls, keeps the tag, and approves events after it has prepared for them."""
 
     def __init__(self, shared: Shared, scope: str, machine: str) -> None:
         choose = shared.universe.choose
@@ -41,25 +39,25 @@ class Guest:
         self._universe = shared.universe
         self.scope, self.machine = scope, machine
         self._tag = ""
-        self.asleep = True  # until it asks for the first time
-        self.gone = self._asking = False
+        self.asleep = True  # until its first poll
+        self.gone = self._polling = False
         self._sends_tag = choose.random() < 0.8
         self._every_s = choose.choice([60, 150, 300])
         self._approves = choose.choice([0.0, 0.5, 1.0])
         self._sleepy = choose.random() < 0.15
         self._home = choose.choice(shared.nodes) if choose.random() < 0.5 else None
         self._considered: set[str] = set()
-        # Some come early; some find that much has happened in their scope before anybody asked.
+        # Some poll early; others poll first when much has happened in their scope.
         self._universe.later(self._universe.about_ms(choose.choice([1, 1, 10]) * self._every_s), self.turn)
 
     def turn(self) -> None:
         if self._sleepy and self._universe.choose.random() < 0.02:
-            self._universe.say(f"{self.scope}/{self.machine} falls asleep")
+            self._universe.log(f"{self.scope}/{self.machine} falls asleep")
             self.asleep = True
             self._universe.later(DISABLE_AFTER_S * 1_200, self.turn)
             return
         self.asleep = False
-        answered = not self._asking and self.poll(self._node())
+        answered = not self._polling and self.poll(self._node())
         if self.gone:
             return
         self._universe.later(self._universe.about_ms(self._every_s if answered else 10), self.turn)
@@ -69,16 +67,16 @@ class Guest:
         return self._home if self._home is not None and choose.random() < 0.8 else choose.choice(self._shared.nodes)
 
     def hurry(self, node: Node) -> None:
-        if not self._asking and not self.gone:
+        if not self._polling and not self.gone:
             self.poll(node)
 
     def poll(self, node: Node) -> bool:
-        """Ask for the document; whether it came. One question at a time."""
-        self._asking = True
+        """Poll; return whether a document came. A guest makes one request at a time."""
+        self._polling = True
         try:
             return self._poll(node)
         finally:
-            self._asking = False
+            self._polling = False
 
     def _poll(self, node: Node) -> bool:
         headers = [("host", "localhost"), ("metadata", "true")]
@@ -95,14 +93,14 @@ class Guest:
             return False
         self._shared.record(Shown(self._universe.now_ms, life, self.scope, self.machine, tag, answer.etag, answer.body))
         if answer.etag != self._tag:
-            self._universe.say(f"{life} shows {self.scope}/{self.machine} {answer.etag}")
+            self._universe.log(f"{life} shows {self.scope}/{self.machine} {answer.etag}")
         self._tag = answer.etag
         if answer.body:
             self._consider(answer)
         return True
 
     def _consider(self, answer: Connection) -> None:
-        """Each event it is in, once: prepare for a while, then approve, or never."""
+        """Prepare for each new event of this machine, then approve it, by chance."""
         for event in json.loads(answer.body)["Events"]:
             event_id = event["EventId"]
             if self.machine not in event["Resources"] or event_id in self._considered:
@@ -113,14 +111,14 @@ class Guest:
                 self._universe.later(self._universe.about_ms(200), lambda ids=ids: self.approve(ids))  # type: ignore[misc]
 
     def approve(self, ids: list[str]) -> None:
-        """Until it is answered; now and then once more, though it was."""
+        """Approve until a node answers; by chance, approve once more after that."""
         node, choose = self._node(), self._universe.choose
         body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in ids]}).encode()
         headers = [("host", "localhost"), ("metadata", "true")]
         life = node.name
         answer = node.answer(self.scope, self.machine, HttpRequest("POST", URL, headers, body))
         status = answer.status if answer is not None else 0
-        self._universe.say(f"{self.scope}/{self.machine} approves through {life}: {status}")
+        self._universe.log(f"{self.scope}/{self.machine} approves through {life}: {status}")
         self._shared.record(
             Approved(self._universe.now_ms, life, self.scope, self.machine, tuple(dict.fromkeys(ids)), status)
         )
@@ -136,7 +134,7 @@ class Operator:
 
     def turn(self) -> None:
         choose = self._universe.choose
-        acts = (self._schedule, self._steer, self._settle)
+        acts = (self._schedule, self._steer, self._resolve_failures)
         choose.choices(acts, weights=(5, 3, 2))[0](choose.choice(self._shared.nodes))
         if self._clock_held() and choose.random() < 0.2:
             self.confirm_clock(choose.choice(self._shared.nodes))
@@ -148,8 +146,8 @@ class Operator:
 
     def confirm_clock(self, node: Node) -> None:
         if node.alive and self._clock_held():
-            self._universe.say(f"an operator confirms the clock through {node.name}")
-            node.ask(lambda: node.control.confirm_clock(OPERATOR))
+            self._universe.log(f"an operator confirms the clock through {node.name}")
+            node.request(lambda: node.control.confirm_clock(OPERATOR))
 
     # -- schedule
 
@@ -160,18 +158,18 @@ class Operator:
             self._submit(node, self._request(), f"key-{self._keys}")
 
     def _submit(self, node: Node, request: MaintenanceRequest, key: str) -> None:
-        """Under one key until it is answered, through whichever node: it must become one maintenance."""
+        """Submit with one idempotency key through any node until one answers: it must become one maintenance."""
         once = Once("operator", key, key)
 
         def submit() -> str:
             try:
-                return node.control.submit(request, OPERATOR, once=once, answer=_told)
-            except AnsweredBefore as before:
+                return node.control.submit_once(request, OPERATOR, once).maintenance_id
+            except RepeatedRequest as before:
                 return before.receipt.body
 
-        answer = node.ask(submit)
+        answer = node.request(submit)
         if isinstance(answer, str):
-            self._universe.say(f"{node.name} scheduled {key}: {request.type} as {answer[:8].lstrip('0')}")
+            self._universe.log(f"{node.name} scheduled {key}: {request.type} as {answer[:8].lstrip('0')}")
             self._shared.record(Submitted(self._universe.now_ms, key, answer))
         elif not isinstance(answer, RequestError):
             again = self._universe.choose.choice(self._shared.nodes)
@@ -218,9 +216,9 @@ class Operator:
         if not events or not node.alive:
             return
         event, control = choose.choice(events), node.control
-        if choose.random() < 0.2:  # somebody looks at an old page
+        if choose.random() < 0.2:  # an operator acts on an outdated page
             old = choose.choice(store.events(EventQuery(limit=500)).events)
-            node.ask(lambda: control.cancel_event(old.id, OPERATOR))
+            node.request(lambda: control.cancel_event(old.id, OPERATOR))
             return
         verb, act = choose.choices(
             (
@@ -232,17 +230,17 @@ class Operator:
             ),
             weights=(4, 4, 4, 1, 1),
         )[0]
-        self._universe.say(f"an operator {verb} {event.id[:8].lstrip('0')} through {node.name}")
-        node.ask(act)
+        self._universe.log(f"an operator {verb} {event.id[:8].lstrip('0')} through {node.name}")
+        node.request(act)
 
-    # -- settle
+    # -- resolve failures
 
-    def _settle(self, node: Node) -> None:
+    def _resolve_failures(self, node: Node) -> None:
         choose = self._universe.choose
         for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
                 verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
-                node.ask(lambda: node.control.settle_event(order.id, verb, OPERATOR))  # noqa: B023 - called at once
+                node.request(lambda: node.control.resolve_failure(order.id, verb, OPERATOR))  # noqa: B023 - called at once
                 return
 
     def _started(self, event_id: str) -> bool:
@@ -250,16 +248,11 @@ class Operator:
         return any(event.id == event_id for event in events)
 
     def finish_all(self, node: Node) -> None:
-        """In the end: let go on what was paused or held, and say of everything that failed that it is done."""
+        """At the end of the run, resume everything that is paused and finish everything that failed."""
         self.confirm_clock(node)
         for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
             if maintenance.paused:
-                node.ask(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
+                node.request(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
         for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
-                node.ask(lambda: node.control.settle_event(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
-
-
-def _told(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
-    del snapshot
-    return 201, maintenance_id
+                node.request(lambda: node.control.resolve_failure(order.id, Verb.FINISH, OPERATOR))  # noqa: B023

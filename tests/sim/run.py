@@ -1,7 +1,7 @@
-"""One run: a fleet, a few nodes and everybody who uses them, from a seed to a verdict.
+"""One run of the simulation: a fleet, a few nodes, their guests and an operator, from a seed to the judge's verdict.
 
-First everything happens, with whatever faults the seed drew; then the faults stop, time goes on, and all that was begun must
-come to its end.
+First everything happens, with the faults that the seed drew. Then the faults stop, time goes on, and everything that was
+started must end.
 """
 
 import logging
@@ -12,22 +12,22 @@ from forewarn.core.change import Change
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.service.clock import MAX_READING_S
-from forewarn.service.control import MAX_DECISION_AGE_S
+from forewarn.service.decisions import MAX_DECISION_AGE_S
 from forewarn.store import MaintenanceQuery
 from tests.sim.database import MAX_LOST_MS
+from tests.sim.guest_checks import Notice
 from tests.sim.history import ClockMoved, Entry
 from tests.sim.judge import judge
 from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.parts import CALL_WITHIN_MS
 from tests.sim.people import Guest, Operator
-from tests.sim.sights import Notice
 from tests.sim.universe import MAX_STEP_MS, Faults, Universe
 
 LENGTH_S = 1_800
 MAX_ROUNDS = 120
-# From deciding to saving, at most: once in the process, once in the store.
+# The longest time from a decision to its commit: in the process, then in the store.
 DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS
-# And a reading of the clock may be so old.
+# The greatest age of a reading of the clock.
 READING_MS = int(MAX_READING_S * 1_000)
 OPEN = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 
@@ -42,7 +42,7 @@ class Run:
 
 
 def fleet(choose: random.Random) -> Fleet:
-    """Some of three scopes that differ in what they ask of us; two hosts, each with a machine of every scope."""
+    """Return one to three scopes with different settings, and two hosts with a machine of every scope each."""
     kinds = [
         Scope(name="any", kind=ScopeKind.AVAILABILITY_SET),
         Scope(
@@ -54,11 +54,11 @@ def fleet(choose: random.Random) -> Fleet:
         Scope(name="pool", kind=ScopeKind.PLACEMENT_GROUP, approve_user_events=True),
     ]
     scopes = sorted(choose.sample(kinds, choose.randint(1, 3)), key=lambda scope: scope.name)
-    places = [(0, "h0"), (0, "h1"), (1, "h1")]
+    domains_and_hosts = [(0, "h0"), (0, "h1"), (1, "h1")]
     machines = [
         Machine(scope=scope.name, name=f"m{number}", update_domain=domain, host=host)
         for scope in scopes
-        for number, (domain, host) in enumerate(places)
+        for number, (domain, host) in enumerate(domains_and_hosts)
     ]
     return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines})
 
@@ -70,7 +70,7 @@ class Simulation:
         self.shared = Shared(self.universe, self.history.append)
         self.seed = seed
         self._set_back_ms = self._lives_until_ms = 0
-        self.universe.say(f"seed {seed}: {self.universe.faults}")
+        self.universe.log(f"seed {seed}: {self.universe.faults}")
 
     def run(self) -> Run:
         logger = logging.getLogger("forewarn")
@@ -94,14 +94,14 @@ class Simulation:
         first, *others = shared.nodes
         first.start()
         stated = fleet(universe.choose)
-        first.ask(lambda: first.control.apply_fleet(stated, Actor("fleet file")))
+        first.request(lambda: first.control.apply_fleet(stated, Actor("fleet file")))
         for node in others:
             node.start()
         faults.on = True
         for node in shared.nodes:
             universe.every(universe.choose.choice([40, 60, 100]), node.cycle)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
-        shared.curious = self._guests_hurry
+        shared.on_commit = self._guests_hurry
         self.operator = Operator(shared)
         universe.every(100, self.operator.turn)
         universe.every(faults.crash_every_s, lambda: self._some_node().kill())
@@ -109,17 +109,17 @@ class Simulation:
         universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
         universe.every(faults.clock_every_s, self._clock_is_set)
         universe.every(faults.failover_every_s, self._fail_over)
-        universe.every(faults.foreign_every_s, self._somebody_elses_transaction)
+        universe.every(faults.foreign_every_s, self._foreign_transaction)
         universe.every(200, self._changes_are_forgotten)
         universe.every(faults.forget_every_s, shared.works.forget)
 
     def _guests_hurry(self, change: Change) -> None:
-        """One who waited for the document to change asks at once, and again, through whichever nodes."""
+        """Let a guest of a changed scope poll at once, twice, through any nodes."""
         choose = self.universe.choose
         if self.universe.faults.failover_every_s and change.events and self.universe.chance(0.05):
             self.universe.later(
                 choose.randrange(3_000), self._fail_over
-            )  # the worst moment is when guests have just seen it
+            )  # the worst moment is right after guests saw a change
         enabled = any(scope.enabled and scope.incarnation == 1 for scope in change.scopes)
         if not change.scopes or not self.universe.faults.on or (choose.random() < 0.7 and not enabled):
             return
@@ -131,7 +131,7 @@ class Simulation:
                 self.universe.later(in_ms, lambda: guest.hurry(choose.choice(self.shared.nodes)))
 
     def _some_node(self) -> Node:
-        """One that is in the middle of nothing, if there is any."""
+        """Return a node that is not busy, if there is one."""
         idle = [node for node in self.shared.nodes if not node.busy]
         return self.universe.choose.choice(idle or self.shared.nodes)
 
@@ -141,15 +141,15 @@ class Simulation:
                 node.lose_store(self.universe.about_ms(30))
 
     def _clock_is_set(self) -> None:
-        """By so much that nobody need notice, or by far more; forward and back."""
+        """Set the clock forward or back, by a small step or by a jump."""
         universe = self.universe
         by_ms = universe.choose.choice([universe.choose.randrange(-MAX_STEP_MS, MAX_STEP_MS), *self._jumps_ms()])
         if self._set_back_ms and universe.choose.random() < 0.6:
-            by_ms = self._set_back_ms  # somebody puts it right
+            by_ms = self._set_back_ms  # the clock is corrected
         self._set_back_ms = -by_ms if by_ms < -MAX_STEP_MS else 0
         universe.set_wall(by_ms)
         self.history.append(ClockMoved(universe.now_ms, by_ms))
-        # Whoever follows the database, and may act, does so within a second or two.
+        # Every node acts within two seconds.
         for node in self.shared.nodes:
             universe.later(universe.choose.randrange(2_000), node.cycle)
 
@@ -158,7 +158,7 @@ class Simulation:
         return [jump_ms, -jump_ms] if jump_ms else []
 
     def _fail_over(self) -> None:
-        """For a while there is no database, then there is another. Most fail in turn, some with what was agreed on them."""
+        """Fail over to another server. Most new servers fail in turn, some with the agreement made on them."""
         if self.universe.now_ms < self._lives_until_ms:
             return
         self._lives_until_ms = self.universe.now_ms + 10 * MAX_LOST_MS
@@ -173,9 +173,9 @@ class Simulation:
         if self.universe.faults.clock_every_s and self.universe.choose.random() < 0.5:
             self.universe.later(2, self._clock_is_set)  # a server has a clock of its own
         for _ in range(8):
-            self.universe.later(self.universe.choose.randrange(12_000), self._somebody_asks)
+            self.universe.later(self.universe.choose.randrange(12_000), self._some_guest_polls)
 
-    def _somebody_asks(self) -> None:
+    def _some_guest_polls(self) -> None:
         awake = [guest for guest in self.guests if not guest.asleep]
         if awake:
             self.universe.choose.choice(awake).hurry(self.universe.choose.choice(self.shared.nodes))
@@ -183,8 +183,8 @@ class Simulation:
     def _changes_are_forgotten(self) -> None:
         self.shared.database.forget_changes()
 
-    def _somebody_elses_transaction(self) -> None:
-        """A long one, which holds back the horizon."""
+    def _foreign_transaction(self) -> None:
+        """Keep a long transaction open, which holds back the horizon."""
         database = self.shared.database
         xid = database.begin()
         self.universe.later(self.universe.about_ms(60), lambda: database.end(xid))
@@ -192,7 +192,7 @@ class Simulation:
     # -- the end
 
     def _end(self) -> None:
-        """No more faults: an operator settles what failed, and time goes on until nothing is left to do."""
+        """Stop the faults; let the operator resolve failures and time go on until nothing is left to do."""
         self.universe.calm()
         nodes = self.shared.nodes
         for node in nodes:

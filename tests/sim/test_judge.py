@@ -1,4 +1,4 @@
-"""The judge is judged: a true history gives no complaint, and each way of being wrong gives its sentence."""
+"""The judge accepts a correct history and complains of each kind of wrong one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,15 +31,15 @@ from tests.sim.history import (
     Alarm,
     Answered,
     Approved,
-    Asked,
-    Begun,
-    Born,
     ClockMoved,
     Committed,
     Entry,
+    ExecutorCalled,
     FailedOver,
     Forgotten,
+    NodeStarted,
     Shown,
+    StatusRequested,
     Submitted,
     Unanswered,
 )
@@ -107,7 +107,7 @@ def shown(ms: int, etag: str, *, held: str = "", life: str = "n1", machine: str 
 
 
 def changes() -> dict[str, tuple[int, Change]]:
-    """A fleet is stated, enabled, told of a Reboot nobody approves; it starts in time, is carried out and ends."""
+    """Return a correct history: a fleet is applied and enabled; an unapproved Reboot is published, starts in time, and ends."""
     ended = replace(MAINTENANCE, status=MaintenanceStatus.COMPLETED, ended=START + at(ENDED), version=1)
     receipt = Receipt(token_id="t", key="key-1", digest="d", status=201, body="M", at=START)
     return {
@@ -150,7 +150,7 @@ def changes() -> dict[str, tuple[int, Change]]:
 
 
 class Case:
-    """The true history, to be bent."""
+    """A correct history that a test changes into a wrong one."""
 
     def __init__(self) -> None:
         self.changes = changes()
@@ -159,7 +159,7 @@ class Case:
             shown(5 * MINUTE, '"2"', held='"1"'),
             shown(6 * MINUTE, '"2"', held='"2"'),
             Submitted(PUBLISHED + 1, "key-1", "M"),
-            Begun(STARTED + 2, "n1", "E", 1, True),
+            ExecutorCalled(STARTED + 2, "n1", "E", 1, True),
             shown(18 * MINUTE, '"3"', held='"2"'),
             shown(21 * MINUTE, '"4"', held='"3"'),
         ]
@@ -189,8 +189,8 @@ class Case:
         return judge(entries, store, tolerance_ms=1_000)
 
 
-def test_a_true_history_gives_no_complaint() -> None:
-    """Nothing to say, and the guest held its notice."""
+def test_a_correct_history_gives_no_complaint() -> None:
+    """The judge has no complaint, and the guest got its notice."""
     assert Case().verdict() == ([], (1, 1))
 
 
@@ -289,7 +289,7 @@ def approval_twice(case: Case) -> None:
     case.add(Approved(2 * MINUTE, "n1", "shop", "web-0", ("E",), 200))
 
 
-def approval_nobody_gave(case: Case) -> None:
+def approval_without_a_request(case: Case) -> None:
     change = Change(at=START, approvals=(Approval(event_id="E", machine="web-0", who="w", at=START),))
     case.changes["once"] = (2 * MINUTE, change)
     case.add(Approved(2 * MINUTE, "n1", "shop", "web-0", ("E", WRONG_ID), 503))
@@ -341,36 +341,36 @@ def never_saved(case: Case) -> None:
     case.add(Shown(22 * MINUTE, "n1", "shop", "web-0", "", '"9"', b""))
 
 
-def not_told(case: Case) -> None:
+def no_notice(case: Case) -> None:
     case.drop(Shown)
     case.add(*(Unanswered(minute * MINUTE, "shop", "web-0") for minute in range(2, 17)))
 
 
-def disabled_while_asking(case: Case) -> None:
+def disabled_while_polling(case: Case) -> None:
     off = (replace(scope(4, 6, ENDED)[0], enabled=False),)
     change = Change(at=START, scopes=off, audit=noted("scope disabled", ENDED, "idle watch"))
     case.changes["disabled"] = (22 * MINUTE, change)
 
 
-def begun_before_saved(case: Case) -> None:
-    case.drop(Begun)
-    case.add(Begun(STARTED, "n1", "E", 1, True))
+def executed_before_saved(case: Case) -> None:
+    case.drop(ExecutorCalled)
+    case.add(ExecutorCalled(STARTED, "n1", "E", 1, True))
 
 
-def begun_without_asking(case: Case) -> None:
-    case.add(Begun(STARTED + 5, "n2", "E", 1, False))
+def executed_without_status(case: Case) -> None:
+    case.add(ExecutorCalled(STARTED + 5, "n2", "E", 1, False))
 
 
-def begun_though_known(case: Case) -> None:
-    case.add(Asked(STARTED + 4, "n2", "E", 1, False), Begun(STARTED + 5, "n2", "E", 1, False))
+def executed_though_known(case: Case) -> None:
+    case.add(StatusRequested(STARTED + 4, "n2", "E", 1, False), ExecutorCalled(STARTED + 5, "n2", "E", 1, False))
 
 
 def done_twice(case: Case) -> None:
-    case.add(Asked(STARTED + 4, "n2", "E", 1, True), Begun(STARTED + 5, "n2", "E", 1, True))
+    case.add(StatusRequested(STARTED + 4, "n2", "E", 1, True), ExecutorCalled(STARTED + 5, "n2", "E", 1, True))
 
 
-def never_begun(case: Case) -> None:
-    case.drop(Begun)
+def never_executed(case: Case) -> None:
+    case.drop(ExecutorCalled)
     failed = replace(TAKEN, state=OrderState.FAILED, reason="timed out: no result", ended=START + at(ENDED))
     case.changes["late"] = (ENDED - 1, Change(at=START, orders=(failed,)))
 
@@ -379,20 +379,20 @@ def lost_change(case: Case) -> None:
     case.lost = {"ended"}
 
 
-def early_by_a_jump_nobody_confirmed(case: Case) -> None:
+def early_by_an_unconfirmed_jump(case: Case) -> None:
     case.bend("started", 10 * MINUTE)
     case.add(ClockMoved(2 * MINUTE, 10 * MINUTE))
 
 
 def early_though_it_was_held(case: Case) -> None:
-    """A life that began after the jump could read that the clock is held."""
+    """A node that started after the jump could read that the clock is held."""
     case.bend("started", 10 * MINUTE)
     held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
-    case.add(ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held), Born(3 * MINUTE, "n1"))
+    case.add(ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held), NodeStarted(3 * MINUTE, "n1"))
 
 
-def taken_over_without_asking(case: Case) -> None:
-    case.add(taken_over(STARTED + 5), Begun(STARTED + 6, "n2", "E", 1, False))
+def taken_over_without_status(case: Case) -> None:
+    case.add(taken_over(STARTED + 5), ExecutorCalled(STARTED + 6, "n2", "E", 1, False))
 
 
 def older_than_it_showed(case: Case) -> None:
@@ -429,10 +429,10 @@ WRONG: dict[Callable[[Case], None], str] = {
     epoch_by_itself: "went from epoch 1 to 2",
     time_backwards: "time ran backwards for shop",
     approval_twice: "was recorded twice",
-    approval_nobody_gave: "which never asked for it",
+    approval_without_a_request: "which never approved it",
     approval_lost: "was acknowledged and is lost",
-    wrong_id_accepted: "and was told 200",
-    two_for_one_key: "request key-1 was told to be another",
+    wrong_id_accepted: "and got status 200",
+    two_for_one_key: "request key-1 was answered with another",
     older_document: "showed it the older",
     not_its_own_write: "the document before it",
     stale_for_too_long: "long after it was replaced",
@@ -440,37 +440,39 @@ WRONG: dict[Callable[[Case], None], str] = {
     other_content: "with another content than was saved",
     unchanged_by_another_tag: "is unchanged by",
     never_saved: "which was never saved",
-    not_told: "did not have its notice of event E",
-    disabled_while_asking: "was disabled though a guest had asked 1020 s before",
-    begun_before_saved: "without having taken it",
-    begun_without_asking: "or asked for its status",
-    begun_though_known: "or asked for its status",
+    no_notice: "did not get its notice of event E",
+    disabled_while_polling: "was disabled though a guest had polled 1020 s before",
+    executed_before_saved: "without having taken it",
+    executed_without_status: "or requested its status",
+    executed_though_known: "or requested its status",
     done_twice: "was done twice",
-    never_begun: "never begun: it timed out",
+    never_executed: "never executed: it timed out",
     lost_change: "event E was acknowledged as Completed and is Started",
-    early_by_a_jump_nobody_confirmed: "started 540 s after its publication",
+    early_by_an_unconfirmed_jump: "started 540 s after its publication",
     early_though_it_was_held: "started 540 s after its publication",
-    taken_over_without_asking: "or asked for its status",
+    taken_over_without_status: "or requested its status",
     older_than_it_showed: "which it had shown",
     lost_by_no_failover: "an audit entry was acknowledged and is lost",
-    alarmed: "met what no rule foresees: invariant 1: oh",
+    alarmed: "raised an error that must not happen: invariant 1: oh",
 }
 
 
 @pytest.mark.parametrize("bend", WRONG, ids=lambda each: each.__name__)
-def test_a_wrong_history_is_told(bend: Callable[[Case], None]) -> None:
-    """Each lie has its sentence."""
+def test_a_wrong_history_gives_its_complaint(bend: Callable[[Case], None]) -> None:
+    """Each wrong history has a complaint of its own."""
     case = Case()
     bend(case)
     complaints, _ = case.verdict()
     assert any(WRONG[bend] in sentence for sentence in complaints), complaints
 
 
-def test_nothing_is_held_against_who_could_not_know() -> None:
-    """What an executor forgot may be done again; what a clock jumped by is no early start; a killed work may end a notice."""
+def test_a_node_is_not_blamed_for_what_it_could_not_know() -> None:
+    """An order that the executor forgot may be done again; a small step of the clock excuses an early start."""
     case = Case()
     case.add(
-        Forgotten(STARTED + 3, "E", 1), Asked(STARTED + 4, "n2", "E", 1, True), Begun(STARTED + 5, "n2", "E", 1, True)
+        Forgotten(STARTED + 3, "E", 1),
+        StatusRequested(STARTED + 4, "n2", "E", 1, True),
+        ExecutorCalled(STARTED + 5, "n2", "E", 1, True),
     )
     assert case.verdict()[0] == []
     case = Case()
@@ -484,7 +486,7 @@ def taken_over(ms: int) -> Committed:
 
 
 def failed_over(case: Case, *, lost: tuple[Change, ...]) -> None:
-    """The end is lost with a server; the next begins new epochs, shows what it has, and the end comes again."""
+    """Lose the last commit in a failover; the new server starts new epochs, and the event ends a second time."""
     case.lost = {"ended"}
     case.add(FailedOver(ENDED + 1, lost), Adopted(ENDED + 2))
     case.drop_after(ENDED)
@@ -503,16 +505,16 @@ def failed_over(case: Case, *, lost: tuple[Change, ...]) -> None:
 
 
 def test_what_a_failover_lost_is_not_demanded() -> None:
-    """Neither that it is there, nor that it is done only once; what came after is."""
+    """A lost commit need not be in the store and may be made again; later commits must be there."""
     case = Case()
     failed_over(case, lost=(case.changes["ended"][1],))
     assert case.verdict()[0] == []
-    case.add(Begun(ENDED + 5, "n1", "E", 1, True))
+    case.add(ExecutorCalled(ENDED + 5, "n1", "E", 1, True))
     assert "order E (attempt 1) was done twice" in case.verdict()[0]
 
 
-def test_a_late_yes_to_what_a_failover_lost_is_no_lie() -> None:
-    """The node heard of the commit after the server that had it was gone; without a failover nobody else may say so."""
+def test_a_late_acknowledgement_of_a_lost_commit_is_accepted() -> None:
+    """A node may acknowledge a commit after the failover that lost it; without a failover this is a complaint."""
     lost = Change(
         at=START,
         maintenances=(replace(MAINTENANCE, id="M2"),),
@@ -525,17 +527,17 @@ def test_a_late_yes_to_what_a_failover_lost_is_no_lie() -> None:
     for failed, complaints in (((FailedOver(2 * MINUTE, (lost,)), Adopted(2 * MINUTE)), 0), ((), 2)):
         case = Case()
         case.add(*failed, *late)
-        told = [each for each in case.verdict()[0] if "key-2" in each or "acknowledged and is lost" in each]
-        assert len(told) == complaints, told
+        complaints_found = [each for each in case.verdict()[0] if "key-2" in each or "acknowledged and is lost" in each]
+        assert len(complaints_found) == complaints, complaints_found
 
 
 def test_a_jump_may_be_confirmed_or_unknown() -> None:
-    """By an operator; or to a life that began when nobody had saved it, or when that was lost."""
+    """A jump excuses an early start if an operator confirmed it, or if the node could not read that the clock is held."""
     held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
     jumped, saved = ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held)
     for entries in (
         (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=held.hold))),
-        (jumped, Born(3 * MINUTE, "n1")),
+        (jumped, NodeStarted(3 * MINUTE, "n1")),
         (jumped, saved, FailedOver(3 * MINUTE, (held,)), Adopted(3 * MINUTE)),
     ):
         case = Case()
@@ -544,15 +546,19 @@ def test_a_jump_may_be_confirmed_or_unknown() -> None:
         assert not [sentence for sentence in case.verdict()[0] if "after its publication" in sentence]
 
 
-def test_whoever_asked_may_begin_what_it_took_over() -> None:
-    """And whoever took an order may begin it without asking."""
+def test_a_node_may_execute_a_taken_over_order_after_requesting_its_status() -> None:
+    """A node that took an order itself need not request its status."""
     case = Case()
-    case.add(taken_over(STARTED + 5), Asked(STARTED + 6, "n2", "E", 1, True), Begun(STARTED + 7, "n2", "E", 1, False))
+    case.add(
+        taken_over(STARTED + 5),
+        StatusRequested(STARTED + 6, "n2", "E", 1, True),
+        ExecutorCalled(STARTED + 7, "n2", "E", 1, False),
+    )
     assert case.verdict()[0] == []
 
 
 def test_open_ends_are_told() -> None:
-    """Whatever has not ended in the end is named."""
+    """The judge names everything that has not ended at the end of the run."""
     case = Case()
     del case.changes["ended"]
     assert {"maintenance M is still Planned", "event E is still Started"} <= set(case.verdict()[0])

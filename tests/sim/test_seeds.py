@@ -1,4 +1,4 @@
-"""Several nodes, every fault a seed can draw: no promise is broken, whatever the seed; the same seed is the same run."""
+"""Several nodes with the faults that a seed draws: no seed breaks a rule, and the same seed is the same run."""
 
 import hashlib
 import os
@@ -20,26 +20,26 @@ BATCH = 50
 
 
 def failures(first: int) -> tuple[list[str], int, int]:
-    """What the judge says of a batch of seeds, each with the command that replays it; who was promised notice, who held it."""
-    said, promised, held = [], 0, 0
+    """Return the complaints of a batch of seeds with their replay commands, and how many guests were promised and got notice."""
+    failed, promised, held = [], 0, 0
     for seed in range(first, first + BATCH):
         run = Simulation(seed).run()
         promised, held = promised + run.notice.promised, held + run.notice.held
         if run.complaints:
-            said.append(f"python -m tests.sim --seed {seed} --trace\n  " + "\n  ".join(run.complaints))
-    return said, promised, held
+            failed.append(f"python -m tests.sim --seed {seed} --trace\n  " + "\n  ".join(run.complaints))
+    return failed, promised, held
 
 
 @pytest.mark.timeout(3_600)
 def test_no_seed_breaks_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing acknowledged is lost, nothing starts twice or early, nobody sees time run backwards, everything ends."""
+    """Nothing acknowledged is lost, nothing starts twice or early, no guest sees time run backwards, everything ends."""
     with ProcessPoolExecutor(2) as pool:
         batches = list(pool.map(failures, range(0, SEEDS, BATCH)))
     promised, held = sum(each[1] for each in batches), sum(each[2] for each in batches)
     with capsys.disabled():
         print(f"\n{SEEDS} seeds; notice held by {held} of {promised} guests")
-    said = [text for each in batches for text in each[0]]
-    assert not said, f"{len(said)} seed(s) failed; replay one with\n" + "\n".join(said[:5])
+    failed = [text for each in batches for text in each[0]]
+    assert not failed, f"{len(failed)} seed(s) failed; replay one with\n" + "\n".join(failed[:5])
     assert held == promised
     assert promised > SEEDS, "guests were promised notice"
 
@@ -49,7 +49,7 @@ def trace_digest(seed: int) -> str:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Line by line, also in another process whose sets and dictionaries are ordered otherwise."""
+    """The trace is the same line by line, also in another process with another hash seed."""
     seeds = range(5)
     script = "from tests.sim.test_seeds import trace_digest\nfor seed in range(5): print(trace_digest(seed))"
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
@@ -78,7 +78,7 @@ def test_a_seed_is_replayed_by_one_command() -> None:
 
 
 def test_a_quiet_run_is_quiet() -> None:
-    """Without faults no node dies or hangs, every guest that asks is answered, and much still happens."""
+    """Without faults no node dies or hangs, every guest that polls is answered, and events complete."""
     run = Simulation(1, Faults()).run()
     assert run.complaints == []
     assert not [line for line in run.trace[1:] if "dies" in line or "hangs" in line or "cannot" in line]

@@ -1,7 +1,7 @@
-"""Time, chance and turns: what happens next in a simulated fleet, decided by one seed and by nothing else.
+"""Time, chance and the agenda of a simulated run, all decided by the seed.
 
-Whatever is to happen stands on the agenda with its moment. A call of a node that takes long lets the agenda go on inside it:
-others act while it waits, in one thread and always in the same order. `trace` is the whole run, line by line.
+The agenda holds every future action with its moment. While a call of a node takes long, the agenda goes on inside the call:
+other nodes act meanwhile, in one thread and always in the same order. `trace` describes the whole run, line by line.
 """
 
 import heapq
@@ -12,19 +12,19 @@ from datetime import UTC, datetime, timedelta
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_TURNS = 20_000
-# A wall clock that is set forward by so much at once is nothing to notice.
+# Setting the wall clock forward by at most this much does not count as a jump.
 MAX_STEP_MS = 30_000
-# How many calls may hang at once: the first to hang is the last to go on, and must not wait for ever.
+# The most calls that hang at once: the first to hang is the last to go on, and must not wait for ever.
 MAX_HANGING = 2
 
 
 class Crash(BaseException):
-    """A node dies here: nothing of it runs any more, what it had in memory is gone."""
+    """A node dies: it stops and loses its memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Faults:
-    """What may go wrong, each as a chance per call or a typical number of seconds between two of them; 0 is never."""
+    """The faults of a run, each as a probability per call or a typical number of seconds between two; 0 means never."""
 
     on: bool = True
     fail_before: float = 0.0
@@ -33,8 +33,8 @@ class Faults:
     slow: float = 0.0
     crash: float = 0.0
     slow_s: int = 20
-    bell_lost: float = 0.0
-    bell_late_s: int = 0
+    notification_lost: float = 0.0
+    notification_late_s: int = 0
     crash_every_s: int = 0
     away_every_s: int = 0
     stop_every_s: int = 0
@@ -53,7 +53,7 @@ class Faults:
 
     @staticmethod
     def drawn(choose: random.Random) -> "Faults":
-        """Some of them, each now and then: a run in which everything fails all the time never comes to the rare things."""
+        """Draw some faults, each rare: a run in which everything fails all the time never reaches rare states."""
 
         some = choose.choice
 
@@ -64,8 +64,8 @@ class Faults:
             slow=some([0.0, 0.01, 0.03]),
             slow_s=some([1, 5, 60]),
             crash=some([0.0, 0.0, 0.004, 0.012]),
-            bell_lost=some([0.0, 0.1, 0.5, 1.0]),
-            bell_late_s=some([0, 1, 10]),
+            notification_lost=some([0.0, 0.1, 0.5, 1.0]),
+            notification_late_s=some([0, 1, 10]),
             crash_every_s=some([0, 0, 900, 400]),
             away_every_s=some([0, 0, 600]),
             stop_every_s=some([0, 0, 600]),
@@ -90,7 +90,7 @@ class Universe:
         self.faults = faults if faults is not None else Faults.drawn(self.choose)
         self.trace: list[str] = []
         self.now_ms = 0
-        # When the wall clock everybody goes by was set, and by how much; the boot clock beside it never is.
+        # When the wall clock was set, and by how much. The monotonic clock is never set.
         self._moves: list[tuple[int, int]] = []
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = 0
@@ -98,7 +98,7 @@ class Universe:
         self._turns = 0
         self.hanging = -1
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.trace.append(f"{self.now_ms / 1000:10.3f} {line}")
 
     def new_id(self) -> str:
@@ -106,7 +106,7 @@ class Universe:
         return f"{self._ids:08X}-0000-4000-8000-000000000000"
 
     def wall(self, at_ms: int | None = None) -> datetime:
-        """What the wall clock shows, or showed then."""
+        """Return the wall clock's time, now or at an earlier moment."""
         if at_ms is None:
             at_ms = self.now_ms
         off_ms = sum(by_ms for moved_ms, by_ms in self._moves if moved_ms <= at_ms)
@@ -114,14 +114,14 @@ class Universe:
 
     def set_wall(self, by_ms: int) -> None:
         self._moves.append((self.now_ms, by_ms))
-        self.say(f"the wall clock jumps by {by_ms / 1000:g} s")
+        self.log(f"the wall clock jumps by {by_ms / 1000:g} s")
 
     def chance(self, probability: float) -> bool:
-        """While faults are on; a chance of none draws nothing."""
+        """Return True with this probability while faults are on; a probability of 0 draws no random number."""
         return bool(probability) and self.faults.on and self.choose.random() < probability
 
     def about_ms(self, seconds: float) -> int:
-        """A span of that many seconds, more or less."""
+        """Return a random duration of about this many seconds."""
         return int(seconds * 1000 * self.choose.uniform(0.2, 1.8))
 
     def later(self, in_ms: int, act: Callable[[], None]) -> None:
@@ -129,7 +129,7 @@ class Universe:
         heapq.heappush(self._agenda, (self.now_ms + in_ms, self._numbers, act))
 
     def every(self, seconds: int, act: Callable[[], None]) -> None:
-        """Again and again, at irregular times; never where there is no time between."""
+        """Repeat the action at irregular times; never if `seconds` is 0."""
         if not seconds:
             return
 
@@ -140,7 +140,7 @@ class Universe:
         self.later(self.about_ms(seconds), again)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Everything on the agenda until then, at its moment and in its order."""
+        """Run everything on the agenda until then, in order, each at its moment."""
         end_ms = self.now_ms + milliseconds
         self.hanging += 1
         while self._agenda and self._agenda[0][0] <= end_ms:
@@ -154,7 +154,7 @@ class Universe:
         self.hanging -= 1
 
     def calm(self) -> None:
-        """No more faults, and nothing more on the agenda."""
+        """Stop all faults and clear the agenda."""
         self.faults.on = False
         self._agenda.clear()
-        self.say("-- calm")
+        self.log("-- calm")

@@ -12,10 +12,10 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from forewarn.app.service import open_store
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.service.settings import holds_password, load
 from forewarn.store import AuditQuery, Focus
+from forewarn.store.opening import open_store
 from forewarn.store.postgres import dsn, pool, schema
 from forewarn.store.postgres import store as postgres_store
 from forewarn.store.postgres.dsn import READ, WRITE, Dsn
@@ -485,7 +485,8 @@ def test_a_password_on_the_command_line_is_warned_of() -> None:
 
 def test_the_number_of_connections_is_a_setting(address: str) -> None:
     """As many as the database can give to every node."""
-    store = open_store(load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"}))
+    settings = load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"})
+    store = open_store(settings.store_url, connections=settings.store_connections)
     assert isinstance(store, PostgresStore)
     assert store.connections().most == 3
     store.close()

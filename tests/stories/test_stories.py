@@ -1,4 +1,4 @@
-"""Every story, on every store: the text is the specification. `pytest tests/stories --rewrite` writes what is seen."""
+"""Every story on every store. The stories are the specification; `pytest tests/stories --rewrite` writes the actual output."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
-def test_story_is_seen_as_told(story: Path, store: Store, request: pytest.FixtureRequest) -> None:
-    """What happens is what the story says."""
+def test_a_story_plays_as_written(story: Path, store: Store, request: pytest.FixtureRequest) -> None:
+    """The output of every step is the one in the story."""
     text = story.read_text("utf-8")
-    seen = play(text, store)
+    played = play(text, store)
     if request.config.getoption("--rewrite"):
-        story.write_text(seen, "utf-8")
+        story.write_text(played, "utf-8")
     else:
-        assert seen == text
+        assert played == text
 
 
 def test_there_are_stories() -> None:
-    """A renamed folder must not turn the specification into nothing."""
+    """The stories are found: a renamed folder must not leave the specification empty."""
     assert len(STORIES) >= 25

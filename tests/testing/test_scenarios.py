@@ -353,7 +353,10 @@ def test_the_command_line_lists_shows_and_plays(tmp_path: Path) -> None:
 
 CHECKED = {
     "schedule Terminate emulated/vm-0\n": ("mine.txt: line 5: schedule Terminate", "+ error refused: "),
-    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": ("- error refused: no", "+ error refused: emulated"),
+    "schedule Terminate emulated/vm-0\n----\nerror refused: no\n": (
+        "- error refused: no",
+        "+ error refused: Terminate needs",
+    ),
     "events\n----\nE1 Started\n": ("mine.txt: line 5: events\n- E1 Started\n+ no events\n",),
     "events\n----\nno events\n\nevents\n": (),
 }

@@ -16,9 +16,10 @@ from forewarn.operator.metrics import Facts, Following, GuestCounts
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
-from forewarn.service.settings import Settings, is_postgres
+from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog, SharedStore, Store
+from forewarn.store.opening import store_kind
 
 # Counting what is open takes longer the more there is: not at every request of whoever may look.
 BACKLOG_KEPT_S = 2.0
@@ -73,9 +74,7 @@ class Health:
         ticked_s = self._ticker.cycled_at_s
         return Facts(
             role=self._settings.role,
-            store="postgresql"
-            if is_postgres(self._settings.store)
-            else (self._settings.store or "sqlite").split(":")[0],
+            store=store_kind(self._settings.store_url),
             leads=self._ticker.leads,
             ticked_ago_s=None if ticked_s is None else time.monotonic() - ticked_s,
             taken_over=self._ticker.taken_over,

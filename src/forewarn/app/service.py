@@ -24,14 +24,14 @@ from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
+from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import make_folder
-from forewarn.service.settings import Settings, is_postgres, store_path
+from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir
 from forewarn.store import SharedStore, Store
-from forewarn.store.memory import MemoryStore
-from forewarn.store.sqlite.store import SqliteStore
+from forewarn.store.opening import open_store
 
 # The first pause after a conflict; each further conflict doubles it.
 PAUSE_S = 0.005
@@ -43,28 +43,6 @@ log = logging.getLogger("forewarn.app.service")
 def new_id() -> str:
     """Return a new upper-case GUID."""
     return str(uuid.uuid4()).upper()
-
-
-def open_store(settings: Settings) -> Store:
-    if is_postgres(settings.store):
-        # Imported here: a service on an embedded store needs no PostgreSQL driver.
-        try:
-            from forewarn.store.postgres.store import PostgresStore
-        except ImportError:
-            raise InvalidSettings(
-                "store: PostgreSQL needs its driver: pip install 'forewarn[server,postgres]'"
-            ) from None
-
-        store = PostgresStore(settings.store, direct=settings.store_direct, size=settings.store_connections)
-        if store.dsn.unverified:
-            log.warning("store: %s", store.dsn.unverified)
-        return store
-    path = store_path(settings)
-    if path is None:
-        return MemoryStore()
-    if not settings.store:
-        make_folder(path.parent)
-    return SqliteStore(path)
 
 
 def executor_for(settings: Settings) -> Executor:
@@ -94,7 +72,7 @@ class Service:
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
-        store = store or open_store(settings)
+        store = store or _store_of(settings)
         shared = store if isinstance(store, SharedStore) and clock is None else None
         self.state_dir: StateDir | None = None
         follower: Follower | None = None
@@ -126,6 +104,7 @@ class Service:
             alone=self.state_dir.alone if self.state_dir is not None else lambda: nullcontext(False),
             pause=_pause,
             times=times,
+            render_receipt=render_receipt,
         )
         self.store, self.clock, self.executor, self.follower = store, clock, executor, follower
         self.control, self.ticker, self.times = self.node.control, self.node.ticker, times
@@ -157,6 +136,12 @@ def node_name(state_dir: StateDir | None) -> str:
     """Return a name that no other node has: containers may share a host's name and have equal process ids."""
     where = state_dir.name if state_dir is not None else socket.gethostname()
     return f"{where}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _store_of(settings: Settings) -> Store:
+    if not settings.store:
+        make_folder(settings.state_dir)
+    return open_store(settings.store_url, direct=settings.store_direct, connections=settings.store_connections)
 
 
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:

@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, group
-from forewarn.core.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from forewarn.service.settings import Settings
+    from forewarn.store.opening import Database
 
 app = group("db", "Look after the database.")
 
@@ -91,51 +94,21 @@ def restore(
         print(f"{source} -> {path}")
 
 
-class _Embedded:
-    def __init__(self, path: Path) -> None:
-        from forewarn.store.sqlite import file
+def _database(store: str | None, config: Path | None) -> "Database":
+    from forewarn.store.opening import open_database
 
-        self.name, self._path, self._file = str(path), path, file
-        self.newest_schema = file.SCHEMA_VERSION
-
-    def describe(self) -> list[tuple[str, str]]:
-        return self._file.describe(self._path)
-
-    def migrate(self) -> list[str]:
-        return self._file.migrate_file(self._path)
-
-
-class _Shared:
-    def __init__(self, address: str) -> None:
-        from forewarn.store.postgres import dsn, schema
-
-        self._dsn, self._schema = dsn.Dsn(address), schema
-        self.name, self.newest_schema = self._dsn.shown, schema.SCHEMA_VERSION
-
-    def describe(self) -> list[tuple[str, str]]:
-        return self._schema.describe(self._dsn)
-
-    def migrate(self) -> list[str]:
-        return self._schema.migrate(self._dsn)
-
-
-def _database(store: str | None, config: Path | None) -> _Embedded | _Shared:
-    from forewarn.service import settings
-
-    loaded = settings.load({"store": store}, os.environ, config)
-    if settings.is_postgres(loaded.store):
-        return _Shared(loaded.store_direct or loaded.store)
-    return _Embedded(_file(store, config, ""))
+    loaded = _settings(store, config)
+    return open_database(loaded.store_direct or loaded.store_url)
 
 
 def _file(store: str | None, config: Path | None, instead: str) -> Path:
-    """Of the embedded database; `instead` is what to do where it is another."""
+    """Return the file of the embedded database; `instead` is the command to suggest for PostgreSQL."""
+    from forewarn.store.opening import store_file
+
+    return store_file(_settings(store, config).store_url, instead)
+
+
+def _settings(store: str | None, config: Path | None) -> "Settings":
     from forewarn.service import settings
 
-    loaded = settings.load({"store": store}, os.environ, config)
-    if settings.is_postgres(loaded.store):
-        raise InvalidSettings(f"store: PostgreSQL brings its own tools for this: {instead}")
-    path = settings.store_path(loaded)
-    if path is None:
-        raise InvalidSettings("store: a memory: store has no file; name one with --store sqlite:PATH")
-    return path
+    return settings.load({"store": store}, os.environ, config)

@@ -1,1 +1,4 @@
-"""The rules, and nothing else: no clock, no store, no network, no randomness. Time and ids come in as arguments."""
+"""The rules as pure functions on frozen data. Time and new ids are arguments.
+
+Imports no other package of forewarn, and no clock, randomness, files, network or threads.
+"""

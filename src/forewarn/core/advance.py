@@ -1,6 +1,6 @@
-"""What time brings: late orders fail, waves are published, due waves start, a maintenance's state is derived anew.
+"""What a tick does: fail late orders, publish waves, start due waves, and derive the status of each maintenance.
 
-Works on a Draft for the verbs of lifecycle; decides by the predicates of waiting and the table of transitions.
+Works on a Draft for the verbs of `lifecycle`; decides with the predicates of `waiting` and the table of `transitions`.
 """
 
 from dataclasses import replace
@@ -20,10 +20,11 @@ from forewarn.core.model import (
 )
 from forewarn.core.planning import publication
 from forewarn.core.transitions import Verb, after
-from forewarn.core.waiting import current_wave, due, in_the_way, notice_over, order_failed, queue_key, ready, stopped
+from forewarn.core.waiting import current_wave, due, notice_end, obstacles, order_failed, queue_key, ready, stopped
 
 
 def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> None:
+    """Move these maintenances as far as time, approvals and finished orders allow."""
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id)
         _note_published(draft, maintenance_id)
@@ -35,7 +36,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> N
         if wave and due(draft, maintenance, wave):
             waves.append((queue_key(maintenance, wave), maintenance, wave))
     for _, maintenance, wave in sorted(waves, key=lambda row: row[0]):
-        if not in_the_way(draft, maintenance, wave):
+        if not obstacles(draft, maintenance, wave):
             for event in wave:
                 _start(draft, event, order_timeout_s)
     for maintenance_id in maintenance_ids:
@@ -43,7 +44,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> N
 
 
 def _fail_late_orders(draft: Draft, maintenance_id: str) -> None:
-    """Give up on orders past their deadline, then obey on_failure = cancel."""
+    """Fail orders past their deadline; with on_failure = cancel, cancel the rest of the maintenance."""
     maintenance = draft.maintenances[maintenance_id]
     for event in draft.events_of(maintenance_id):
         order = draft.orders.get(event.id)
@@ -60,7 +61,7 @@ def _fail_late_orders(draft: Draft, maintenance_id: str) -> None:
 
 
 def _note_published(draft: Draft, maintenance_id: str) -> None:
-    """What was read as published is saved, and guests can see it: the notice that is due counts from here."""
+    """Record that the wave was read as published: guests can see it, and its minimum notice counts from now."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
     if maintenance.observed_published_at is None and wave:
@@ -69,34 +70,34 @@ def _note_published(draft: Draft, maintenance_id: str) -> None:
 
 
 def _publish(draft: Draft, maintenance_id: str) -> None:
-    """Tell the scopes of the current wave, unless it is approved by birth: that is "shown only once Started"."""
+    """Publish the Planned events of the current wave, except those approved at creation ("shown only once Started")."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
     if not wave or stopped(draft, maintenance):
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
-    told = publication(maintenance, wave, draft.scopes, draft.now_in)
+    publications = publication(maintenance, wave, draft.scopes, draft.now_in)
     for event in wave:
-        now_told = told[event.id]
+        fixed = publications[event.id]
         published = replace(
             event,
             status=after(event, Verb.PUBLISH),
             sequence=_next_sequence(draft, event),
             approval=draft.scopes[event.scope].approval,
-            published=now_told.published,
-            not_before=now_told.not_before,
-            minimum_notice_s=now_told.minimum_notice_s,
-            needs_approval=now_told.needs_approval,
+            published=fixed.published,
+            not_before=fixed.not_before,
+            minimum_notice_s=fixed.minimum_notice_s,
+            needs_approval=fixed.needs_approval,
         )
         draft.put(published)
         draft.note("event published", event=published)
 
 
 def _next_sequence(draft: Draft, event: Event) -> int:
-    """The place in the document: behind everything shown there; events of one wave keep their planned order."""
+    """Return the position in the document: after all visible events; the events of a wave share one sequence number."""
     wave = (event.maintenance_id, event.wave)
-    shown = (e.sequence for e in draft.events_in(event.scope) if (e.maintenance_id, e.wave) != wave)
-    return 1 + max(shown, default=0)
+    others = (e.sequence for e in draft.events_in(event.scope) if (e.maintenance_id, e.wave) != wave)
+    return 1 + max(others, default=0)
 
 
 def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
@@ -130,7 +131,7 @@ def cancel_rest(draft: Draft, maintenance: Maintenance, reason: str) -> None:
 
 
 def refresh(draft: Draft, maintenance_id: str) -> None:
-    """Derive the maintenance's status, its end, and when time alone could next move it."""
+    """Derive the maintenance's status, its end, and when a tick must next examine it."""
     maintenance = draft.maintenances[maintenance_id]
     events = draft.events_of(maintenance_id)
     status = _status_of(draft, maintenance, events)
@@ -147,8 +148,8 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
     if statuses & OPEN:
         if stopped(draft, maintenance):
             return MaintenanceStatus.PAUSED
-        begun = any(e.started for e in events)
-        return MaintenanceStatus.RUNNING if begun else MaintenanceStatus.PLANNED
+        started = any(e.started for e in events)
+        return MaintenanceStatus.RUNNING if started else MaintenanceStatus.PLANNED
     if Status.ABANDONED in statuses:
         return MaintenanceStatus.FAILED
     if maintenance.cancelled or Status.COMPLETED not in statuses:
@@ -157,7 +158,7 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
 
 
 def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
-    """The next moment time alone could change something; everything else that matters wakes it by itself."""
+    """Return when passing time alone could next change something; every other change wakes the maintenance itself."""
     moments = [
         order.deadline
         for event in draft.events_of(maintenance.id)
@@ -168,7 +169,7 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     if not stopped(draft, maintenance):
         wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
-        moments += [notice_over(maintenance, e) or draft.now_in(e.scope) for e in unready]
+        moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
             moments.append(maintenance.earliest)
     return min(moments, default=None)

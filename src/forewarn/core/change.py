@@ -20,11 +20,11 @@ from forewarn.core.model import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The scopes concerned, their open events with approvals and orders, and the maintenances these belong to, whole.
+    """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
 
-    A maintenance may reach into scopes that are not concerned: those events are there to be read, not changed.
-    Machines are there only where they were asked for. `hold` is one that nobody has confirmed; the last that somebody has
-    is `confirmed`, until there is another.
+    A maintenance is present with all its events. Events in scopes that are not in `scopes` may be read but not changed.
+    Machines are present only if the caller requested them. `hold` is the unconfirmed hold of the clock; `confirmed` is
+    the last hold that an operator confirmed, while there is no later one.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -38,13 +38,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One decision, saved whole or not at all.
+    """One decision. The store saves all of it in one transaction, or nothing.
 
-    `expect` names every scope the decision relied on and the version it must still have (0: it must not exist). Scopes
-    and maintenances carry the version they were read at; the store adds one. `wakes` are maintenances that a tick must
-    look at again because of this change. Approvals rely on no version: any number may be recorded at once. Tokens are added
-    and removed, never updated; a receipt that is already there makes the whole change a conflict. Of two holds the earlier
-    counts; one that is released must be the one that was looked at, and wakes every open maintenance.
+    `expect` lists the scopes the decision relied on, each with the version it must still have; version 0 means that the
+    scope must not exist. Scopes and maintenances carry the version at which they were read; the store adds one. `wakes`
+    lists the maintenances that a tick must examine because of this change. Approvals rely on no version, so any number
+    of them can be saved concurrently. Tokens are added and removed, never updated. A receipt that already exists makes
+    the whole change a conflict. If there are two holds, the store keeps the earlier. `releases_hold` must be the stored
+    hold; releasing it wakes every open maintenance.
     """
 
     at: datetime
@@ -67,7 +68,7 @@ class Change:
 
     @property
     def empty(self) -> bool:
-        """Nothing to save: the request was a repetition."""
+        """Whether there is nothing to save, because the request repeats an earlier one."""
         return not (
             self.scopes
             or self.removed_scopes

@@ -1,4 +1,7 @@
-"""A clock that jumped forward: no event starts because of it until an operator confirms the time."""
+"""Holding the clock after it jumped forward, and releasing it when an operator confirms the time.
+
+While the clock is held, no event starts because of time that passed after the last trusted reading.
+"""
 
 from datetime import datetime
 
@@ -6,30 +9,30 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Refused
 from forewarn.core.model import Actor, AuditEntry, Hold
 
-# Two nodes that measure one jump differ by the steps that are too small to hold anything.
+# Two nodes measure the same jump with a difference of at most the largest step that does not count as a jump.
 SAME_JUMP_S = 30
 
 
 def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime) -> Change:
-    """From here on, what time alone would let start waits for an operator; unless one has confirmed this very jump.
+    """Hold the clock, unless an operator has already confirmed this jump.
 
-    `since` is what the clock said when it was last looked at: a node that was cut off for a while notices later than others.
+    `since` is the reading before the jump. A node that was disconnected may notice a jump after it was confirmed.
     """
     known = snapshot.confirmed
     if known is not None and known.confirmed is not None:
-        # They looked before it jumped, they see no less than was confirmed, and little more than that is left to explain.
+        # The confirmed jump lies between this node's two readings and explains all but a small part of the difference.
         during = since <= known.trusted and known.confirmed <= now
         if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
             return Change(at=now)
     detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
-    noted = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
-    return Change(at=now, hold=hold, audit=(noted,))
+    entry = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
+    return Change(at=now, hold=hold, audit=(entry,))
 
 
 def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
-    """An operator has looked: the clock is right, and what is due by it may start."""
+    """Release the hold: an operator has checked the clock, and events that are due may start."""
     if snapshot.hold is None:
         raise Refused("the clock is not held: there is nothing to confirm")
     detail = f"it had jumped by {snapshot.hold.jumped_s} s"
-    noted = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
-    return Change(at=now, releases_hold=snapshot.hold, audit=(noted,))
+    entry = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
+    return Change(at=now, releases_hold=snapshot.hold, audit=(entry,))

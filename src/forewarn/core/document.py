@@ -1,7 +1,6 @@
-"""What a guest sees: the api-version table, the document's bytes, and what a StartRequests body says.
+"""What guests see and send: the api-version table, the bytes of a document, and the body of an approval.
 
-The table below is the protocol's own history; a version is a row, never a branch in the code. This file knows events
-and scopes, not who is asking.
+The table lists the protocol's versions: a version is a row, not a branch in the code.
 """
 
 import json
@@ -26,7 +25,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersion:
-    """One row of the version table: what a document of this version may hold."""
+    """One row of the version table: what a document of this version contains."""
 
     name: str
     leading_underscore: bool = False
@@ -55,7 +54,7 @@ NEWEST = list(VERSIONS)[-1]
 
 
 def api_version(text: str | None) -> ApiVersion:
-    """The row for the requested version, or Invalid (400) / NotFound (404, "clients fall back on 404")."""
+    """Return the row of a version; raise Invalid, or NotFound for a newer one ("clients fall back on 404")."""
     if text is not None and text in VERSIONS:
         return VERSIONS[text]
     if text is not None and _DATE.fullmatch(text) and text > NEWEST:
@@ -64,21 +63,21 @@ def api_version(text: str | None) -> ApiVersion:
 
 
 def visible(events: Iterable[Event]) -> list[Event]:
-    """The events guests are shown, in order of publication."""
+    """Return the events that guests see, in order of publication."""
     return sorted((e for e in events if e.status in VISIBLE), key=lambda e: (e.sequence, e.position))
 
 
 def render(scope: Scope, events: Iterable[Event], version: ApiVersion) -> bytes:
-    """The scope's document in one version, exactly as it goes over the wire."""
-    shown = [_render_event(scope, e, version) for e in visible(events) if version.shows(e.type)]
-    document = {"DocumentIncarnation": scope.incarnation, "Events": shown}
+    """Return the bytes of the scope's document in one version."""
+    rendered = [_render_event(scope, e, version) for e in visible(events) if version.shows(e.type)]
+    document = {"DocumentIncarnation": scope.incarnation, "Events": rendered}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _render_event(scope: Scope, event: Event, version: ApiVersion) -> dict[str, object]:
     # "Removed prepended underscore from resource names for IaaS VMs": role instances of a cloud service never had it.
     prefix = "_" if version.leading_underscore and scope.kind is not ScopeKind.CLOUD_SERVICE else ""
-    shown: dict[str, object] = {
+    fields: dict[str, object] = {
         "EventId": event.id,
         "EventStatus": str(event.status),
         "EventType": str(event.type),
@@ -87,12 +86,12 @@ def _render_event(scope: Scope, event: Event, version: ApiVersion) -> dict[str, 
         "NotBefore": _render_not_before(event, version),
     }
     if version.description:
-        shown["Description"] = event.description
+        fields["Description"] = event.description
     if version.source:
-        shown["EventSource"] = str(event.source)
+        fields["EventSource"] = str(event.source)
     if version.duration:
-        shown["DurationInSeconds"] = event.duration_s
-    return shown
+        fields["DurationInSeconds"] = event.duration_s
+    return fields
 
 
 def _render_not_before(event: Event, version: ApiVersion) -> str:
@@ -102,15 +101,15 @@ def _render_not_before(event: Event, version: ApiVersion) -> str:
 
 
 def rfc1123(moment: datetime) -> str:
-    """`Mon, 19 Sep 2016 18:29:47 GMT`, whatever the machine's locale."""
+    """Format a time like `Mon, 19 Sep 2016 18:29:47 GMT`, independent of the locale."""
     day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{day}, {moment.day:02d} {month} {moment.year:04d} {moment:%H:%M:%S} GMT"
 
 
 def parse_start_requests(body: bytes) -> tuple[str, ...]:
-    """The event ids a guest approves, upper-case, each once, in the order given; or Invalid, saying which part."""
+    """Return the event ids a guest approves, in upper case, each once, in their order; raise Invalid for a bad body."""
     try:
-        # Left alone, Python would guess UTF-16 and UTF-32 too: JSON on a wire is UTF-8, if with a mark before it.
+        # `json.loads` would also accept UTF-16 and UTF-32. JSON between systems is UTF-8; a byte order mark is tolerated.
         document = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise Invalid("Bad request. The body is not JSON") from None
@@ -125,7 +124,7 @@ def parse_start_requests(body: bytes) -> tuple[str, ...]:
 
 
 def _refuse_constant(name: str) -> Never:
-    """Python reads NaN and Infinity; JSON has neither."""
+    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
     raise ValueError(name)
 
 

@@ -1,7 +1,7 @@
-"""The working copy a decision is written on, and the Change it becomes.
+"""The working copy of a snapshot that a verb edits, and the Change made from it.
 
-Owns the bookkeeping no rule should do by hand: which scopes were touched, how far a scope's incarnation grows, which
-maintenances must be looked at again, and the time a scope lives in. It knows no rule about who may do what.
+Owns the bookkeeping that all verbs share: which scopes changed, the new incarnation of a scope, which maintenances a
+tick must examine again, and the time of a scope. It has no rule about which change is allowed.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 
 class Draft:
-    """A snapshot one verb may write on; `change()` is what it decided."""
+    """A working copy of a snapshot; `change()` returns the differences as a Change."""
 
     def __init__(self, snapshot: Snapshot, now: datetime, actor: Actor) -> None:
         self.before = snapshot
@@ -57,36 +57,35 @@ class Draft:
     # -- reading
 
     def now_in(self, scope: str) -> datetime:
-        """Time does not run backwards for a scope: a decision uses max(now, its last change)."""
+        """Return the time of a scope, which does not run backwards: the later of now and its last change."""
         known = self.scopes.get(scope)
         return self.now if known is None or known.changed is None else max(self.now, known.changed)
 
     def trusted_in(self, scope: str) -> datetime:
-        """As far as the clock can be trusted: what time alone lets happen goes by this."""
+        """Return the time of a scope by the trusted clock: while the clock is held, time stands still."""
         now, hold = self.now_in(scope), self.before.hold
         return now if hold is None else min(now, hold.trusted)
 
     def events_in(self, scope: str) -> list[Event]:
-        """The scope's open events."""
+        """Return the scope's open events."""
         return [e for i in self._ids_of_scope[scope] if (e := self.events[i]).status in OPEN]
 
     def events_of(self, maintenance_id: str) -> list[Event]:
-        """All events of a maintenance, the ended ones too."""
+        """Return all events of a maintenance, including the ended ones."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
 
     # -- writing
 
-    def put(self, event: Event) -> Event:
+    def put(self, event: Event) -> None:
         if event.id not in self.events:
             self._index(event)
         self.events[event.id] = event
-        return event
 
     def put_order(self, order: Order) -> None:
         self.orders[order.id] = order
 
     def put_maintenance(self, maintenance: Maintenance, *, refreshed: bool = False) -> None:
-        """Save it; `refreshed` says that its wake_at already answers everything in this draft."""
+        """Write the maintenance; `refreshed` says that its wake_at already takes the whole draft into account."""
         self.maintenances[maintenance.id] = maintenance
         if refreshed:
             self._refreshed.add(maintenance.id)
@@ -114,7 +113,7 @@ class Draft:
         scope: str = "",
         detail: str = "",
     ) -> None:
-        """One line of the audit."""
+        """Add a line to the audit."""
         if event is not None:
             maintenance_id, scope = event.maintenance_id, event.scope
         entry = AuditEntry(
@@ -132,7 +131,7 @@ class Draft:
     # -- the result
 
     def change(self) -> Change:
-        """What was decided, checked against the invariants; raises InvariantBroken rather than hand out a bad one."""
+        """Return the differences as a Change; raise InvariantBroken if they break an invariant."""
         moved = [e for e in self.events.values() if _status(self.before.events, e) is not e.status]
         wakes = self._wakes(moved)
         scopes = self._changed_scopes(moved)
@@ -147,7 +146,7 @@ class Draft:
         check_invariants(self.before, after, self.now)
         return Change(
             at=self.now,
-            # An approval is an inserted fact: it relies on no version and bumps none.
+            # Approvals are inserted rows: they rely on no version and raise none.
             expect=() if self._only_approvals(scopes) else _versions(self.before.scopes),
             scopes=tuple(scopes.values()),
             machines=tuple(_changed(self.before.machines, self.machines)),
@@ -168,27 +167,27 @@ class Draft:
         return bool(self._approvals) and not scopes and self.maintenances == self.before.maintenances
 
     def _only_approved(self, event: Event) -> bool:
-        """Approvals travel as rows of their own: an event that only gained one is not written."""
+        """Whether the event only gained approvals, which are rows of their own: then the event itself is not written."""
         before = self.before.events.get(event.id)
         if before is None or before.approvals == event.approvals:
             return False
         return replace(event, approvals=before.approvals) == before
 
     def _changed_scopes(self, moved: Iterable[Event]) -> dict[str, Scope]:
-        """The scopes to write, each with its time and its incarnation: nobody counts by hand."""
+        """Return the scopes to write, each with its new time and incarnation."""
         touched = {e.scope for e in moved}
         touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders)}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
         touched |= {m.scope for m in _changed(self.before.machines, self.machines)}
         touched |= {scope for scope, _ in self._removed_machines}
-        return {name: self._next(name) for name in sorted(touched)}
+        return {name: self._next_scope(name) for name in sorted(touched)}
 
-    def _next(self, name: str) -> Scope:
+    def _next_scope(self, name: str) -> Scope:
         scope, before = self.scopes[name], self.before.scopes[name]
-        shown_before = [(e.id, e.status) for e in visible(self._events_before(name))]
-        shown = [(e.id, e.status) for e in visible(self.events_in(name))]
-        grown = before.incarnation + (shown != shown_before)
-        incarnation = 1 if scope.epoch != before.epoch else grown
+        visible_before = [(e.id, e.status) for e in visible(self._events_before(name))]
+        visible_now = [(e.id, e.status) for e in visible(self.events_in(name))]
+        next_incarnation = before.incarnation + (visible_now != visible_before)
+        incarnation = 1 if scope.epoch != before.epoch else next_incarnation
         return replace(scope, incarnation=incarnation, changed=self.now_in(name))
 
     def _events_before(self, scope: str) -> list[Event]:
@@ -196,13 +195,13 @@ class Draft:
         return [known[i] for i in self._ids_of_scope[scope] if i in known]
 
     def _wakes(self, moved: Iterable[Event]) -> set[str]:
-        """Who must be looked at again: whose own event changed, and who may have waited for one that moved on."""
+        """Return the maintenances to wake: those whose events changed, and those that may have waited for such an event."""
         wakes = {e.maintenance_id for e in moved}
         wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
         wakes |= {self.events[o.id].maintenance_id for o in _changed(self.before.orders, self.orders)}
-        stirred = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
-        # A failure, or its end, may put a wave into the queue or take it out.
-        stirred |= {
+        affected_scopes = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
+        # An order that fails, or no longer counts as failed, may add a wave to the queue or remove one.
+        affected_scopes |= {
             self.events[order.id].scope
             for order in _changed(self.before.orders, self.orders)
             if _failed(self.before.orders.get(order.id)) != _failed(order)
@@ -210,8 +209,8 @@ class Draft:
         for maintenance in _changed(self.before.maintenances, self.maintenances):
             known = self.before.maintenances.get(maintenance.id)
             if known is not None and known.paused != maintenance.paused:
-                stirred |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}
-        for scope in stirred:
+                affected_scopes |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}
+        for scope in affected_scopes:
             wakes |= {e.maintenance_id for e in self.events_in(scope) if e.status in UNSTARTED}
         return wakes - self._refreshed
 

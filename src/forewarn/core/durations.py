@@ -1,4 +1,4 @@
-"""Durations as people write them: a whole number and a unit, `90s`, `15m`, `24h`, `30d`; plain seconds inside."""
+"""Durations as text: a whole number and a unit, such as `90s`, `15m`, `24h`, `30d`."""
 
 import re
 
@@ -10,22 +10,22 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def parse_duration(text: object) -> int:
-    """Seconds; `0` alone needs no unit."""
+    """Return the duration in seconds. Only `0` needs no unit."""
     if text == "0":
         return 0
-    found = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         raise Invalid(
             f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
         )
-    seconds = int(found[1]) * _SECONDS[found[2]]
+    seconds = int(match[1]) * _SECONDS[match[2]]
     if seconds > MAX_DURATION_S:
         raise Invalid(f"{text!r} is longer than ten years: write at most {duration_text(MAX_DURATION_S)}")
     return seconds
 
 
 def duration_text(seconds: int) -> str:
-    """The shortest way to write it."""
+    """Return the shortest text of the duration."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{seconds // _SECONDS[unit]}{unit}"

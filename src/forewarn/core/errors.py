@@ -1,38 +1,38 @@
-"""Every error forewarn raises on purpose: whose fault it is, a stable code, an HTTP status.
+"""The errors that forewarn raises: each says whose fault it is and has a stable code and an HTTP status.
 
 ForewarnError
-├── RequestError                 the caller can mend it
+├── RequestError                 the caller can fix it
 │   ├── Invalid                  400  the request itself is wrong
-│   │   ├── InvalidFleet         400  a fleet file, with the place
+│   │   ├── InvalidFleet         400  a fleet file; the message says where
 │   │   └── InvalidSettings      400  a flag, an environment variable or a configuration file
-│   ├── Unauthorized             401  no token, or one that is not known
+│   ├── Unauthorized             401  no token, or an unknown one
 │   ├── Forbidden                403  the token's role does not allow it
 │   ├── NotFound                 404  no such scope, machine, maintenance, event or order
-│   ├── MethodNotAllowed         405  another method is meant for this path
-│   ├── TooSlow                  408  the request did not come in time
-│   ├── Refused                  409  a fair request that the present state forbids
+│   ├── MethodNotAllowed         405  the path does not take this method
+│   ├── TooSlow                  408  the request did not arrive in time
+│   ├── Refused                  409  a valid request that the current state forbids
 │   │   ├── IllegalTransition    409  the event's or order's status forbids the verb
 │   │   ├── MachineBusy          409  a machine is in an open or started event
 │   │   ├── KeyReused            409  an idempotency key came with another request
 │   │   ├── StoreInUse           409  another process serves this database
 │   │   └── TooManyUserOperations 409 the scope's limit of open user operations is reached
 │   ├── TooManyAttempts          429  too many log-ins failed
-│   ├── Unprocessable            422  it has not the shape it should have
-│   └── TooLarge                 413  more bytes than are taken
-└── ServiceError                 ours, or our surroundings'
-    ├── Conflict                 503  somebody else changed the scope first; decide again
+│   ├── Unprocessable            422  a field is missing, unknown or of the wrong type
+│   └── TooLarge                 413  the body is larger than the limit
+└── ServiceError                 a fault of forewarn or of its surroundings
+    ├── Conflict                 503  another writer changed the scope first; decide again
     ├── StoreUnavailable         503  the store cannot be read or written now
-    ├── TooManyStreams           503  as many are open as we serve
-    └── InvariantBroken          500  a rule of ours would be broken; nothing was saved
+    ├── TooManyStreams           503  the limit of open streams is reached
+    └── InvariantBroken          500  an invariant would be broken; nothing was saved
 
-A message says what was wrong, where, and what to do. This file knows nothing but itself.
+A message says what is wrong, where, and what to do.
 """
 
 from typing import ClassVar
 
 
 class ForewarnError(Exception):
-    """The root: `code` is stable and for programs, the message is for people."""
+    """The base of all errors. Programs read `code`, which is stable; people read the message."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500

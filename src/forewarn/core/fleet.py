@@ -1,7 +1,6 @@
-"""What a fleet file says, how it differs from the fleet there is, and what may not change while events are open.
+"""Fleet files: read the scopes and machines that a TOML text states, check them, and write them as text again.
 
-Owns the file's shape, every refusal with its place in it, and the difference as data and as lines to print. Knows nothing
-of files on disk: it is handed text.
+Owns the shape of the file and its refusals, which name file, table and key. It reads and writes text, not files.
 """
 
 import json
@@ -59,7 +58,7 @@ E = TypeVar("E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Scopes and machines as stated."""
+    """Scopes by name, and machines by (scope, name)."""
 
     scopes: Mapping[str, Scope]
     machines: Mapping[tuple[str, str], Machine]
@@ -69,49 +68,53 @@ class Fleet:
 
 
 def parse_fleet(text: str, source: str) -> Fleet:
-    """The fleet a file states, or InvalidFleet with the file, the table, the key and what to do."""
+    """Return the fleet that a file states; raise InvalidFleet with the file, the table, the key and what to do."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails in the reader itself
+    except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails inside tomllib
         raise InvalidFleet(f"{source}: this is not TOML: {error}") from None
     _only_keys(document, ("scopes", "machines"), source)
     scopes: dict[str, Scope] = {}
-    for place, table in _tables(document, "scopes", source):
-        scope = _placed(place, _scope, table)
+    for location, table in _tables(document, "scopes", source):
+        scope = _located(location, _scope, table)
         if scope.name in scopes:
-            raise InvalidFleet(f"{place}: name: there is a scope {scope.name!r} above; give this one another name")
+            raise InvalidFleet(
+                f"{location}: name: scope {scope.name!r} is already in this file; give this one another name"
+            )
         scopes[scope.name] = scope
     machines: dict[tuple[str, str], Machine] = {}
-    places: dict[tuple[str, str], str] = {}
-    for place, table in _tables(document, "machines", source):
-        machine = _placed(place, _machine, table)
+    locations: dict[tuple[str, str], str] = {}
+    for location, table in _tables(document, "machines", source):
+        machine = _located(location, _machine, table)
         if machine.scope not in scopes:
             raise InvalidFleet(
-                f"{place}: scope: there is no scope {machine.scope!r} in this file; add it under [[scopes]]"
+                f"{location}: scope: there is no scope {machine.scope!r} in this file; add it under [[scopes]]"
             )
         if machine.key in machines:
-            raise InvalidFleet(f"{place}: name: {machine} stands above already; names are unique in a scope")
+            raise InvalidFleet(
+                f"{location}: name: machine {machine} is already in this file; names are unique in a scope"
+            )
         machines[machine.key] = machine
-        places[machine.key] = place
+        locations[machine.key] = location
     fleet = Fleet(scopes, machines)
-    _check_whole(fleet, places, source)
+    _check_fleet(fleet, locations, source)
     return fleet
 
 
 def _tables(document: Mapping[str, Any], key: str, source: str) -> Iterable[tuple[str, dict[str, Any]]]:
     tables = document.get(key, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InvalidFleet(f"{source}: {key}: write each of them as a table under [[{key}]]")
+        raise InvalidFleet(f"{source}: {key}: write each entry as a table under [[{key}]]")
     for index, table in enumerate(tables):
         name = table.get("name")
         yield f"{source}: {key}[{index}]" + (f' "{name}"' if isinstance(name, str) else ""), table
 
 
-def _placed(place: str, make: Callable[[Mapping[str, Any]], T], table: Mapping[str, Any]) -> T:
+def _located(location: str, make: Callable[[Mapping[str, Any]], T], table: Mapping[str, Any]) -> T:
     try:
         return make(table)
     except Invalid as error:
-        raise InvalidFleet(f"{place}: {error}") from None
+        raise InvalidFleet(f"{location}: {error}") from None
 
 
 def _scope(table: Mapping[str, Any]) -> Scope:
@@ -140,16 +143,16 @@ def _machine(table: Mapping[str, Any]) -> Machine:
     _only_keys(table, MACHINE_KEYS)
     addresses = table.get("addresses", [])
     if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-        raise Invalid('addresses: write a list of texts, like ["10.0.0.4"]')
+        raise Invalid('addresses: write a list of strings, like ["10.0.0.4"]')
     return Machine(
         scope=_required(table, "scope"),
         name=_required(table, "name"),
         update_domain=_typed(table, "update_domain", int, 0, "a whole number"),
         fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
-        host=_typed(table, "host", str, "", "a text"),
+        host=_typed(table, "host", str, "", "a string"),
         addresses=tuple(addresses),
-        interface=_typed(table, "interface", str, "", "a text"),
-        instance_id=_typed(table, "instance_id", str, "", "a text"),
+        interface=_typed(table, "interface", str, "", "a string"),
+        instance_id=_typed(table, "instance_id", str, "", "a string"),
     )
 
 
@@ -163,13 +166,13 @@ def _only_keys(table: Mapping[str, Any], known: Iterable[str], source: str = "")
 
 def _required(table: Mapping[str, Any], key: str) -> str:
     if key not in table:
-        raise Invalid(f"{key}: missing; every table here needs it")
-    return str(_typed(table, key, str, "", "a text"))
+        raise Invalid(f"{key}: missing; add it to this table")
+    return str(_typed(table, key, str, "", "a string"))
 
 
 def _typed(table: Mapping[str, Any], key: str, type_: type, default: Any, what: str) -> Any:
     value = table.get(key, default)
-    # A TOML boolean is a Python int as well: `update_domain = true` is a mistake all the same.
+    # In Python a boolean is an int too, and `update_domain = true` must be refused.
     if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
         raise Invalid(f"{key}: {value!r} is not {what}")
     return value
@@ -189,57 +192,57 @@ def _duration(value: object, key: str) -> int:
         raise Invalid(f"{key}: {error}") from None
 
 
-def _check_whole(fleet: Fleet, places: Mapping[tuple[str, str], str], source: str) -> None:
-    """What no single table can tell."""
-    check_identities(fleet.machines.values(), lambda machine: places[machine.key])
+def _check_fleet(fleet: Fleet, locations: Mapping[tuple[str, str], str], source: str) -> None:
+    """Check the rules that concern several tables."""
+    check_identities(fleet.machines.values(), lambda machine: locations[machine.key])
     members = Counter(machine.scope for machine in fleet.machines.values())
     for name, scope in fleet.scopes.items():
         if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
             raise InvalidFleet(
-                f'{source}: scope "{name}": kind: standalone means exactly one machine, and it has {members[name]};'
-                " give it one, or another kind"
+                f'{source}: scope "{name}": kind: a standalone scope has exactly one machine, and this one has'
+                f" {members[name]}; change its machines or its kind"
             )
         if members[name] > MAX_MACHINES_PER_SCOPE:
             raise InvalidFleet(
-                f'{source}: scope "{name}": {members[name]} machines: at most {MAX_MACHINES_PER_SCOPE} share a document'
+                f'{source}: scope "{name}": {members[name]} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}'
             )
 
 
-def check_identities(machines: Iterable[Machine], place: Callable[[Machine], str]) -> None:
-    """A caller must be one machine: no (interface, address) pair and no instance id twice."""
-    taken: dict[object, Machine] = {}
+def check_identities(machines: Iterable[Machine], location: Callable[[Machine], str]) -> None:
+    """Refuse an (interface, address) pair or an instance id of two machines: a caller must be one machine."""
+    owners: dict[object, Machine] = {}
     for machine in machines:
         for interface, address in machine.identities:
-            other = taken.setdefault((interface, address), machine)
+            other = owners.setdefault((interface, address), machine)
             if other is not machine:
-                where = f"{address or 'every caller'}" + (f" on {interface}" if interface else "")
+                what = f"{address or 'every caller'}" + (f" on {interface}" if interface else "")
                 raise InvalidFleet(
-                    f"{place(machine)}: addresses: {where} belongs to {other} already; a caller must be one machine"
+                    f"{location(machine)}: addresses: {what} belongs to {other} already; a caller must be one machine"
                 )
         if machine.instance_id:
-            other = taken.setdefault(machine.instance_id, machine)
+            other = owners.setdefault(machine.instance_id, machine)
             if other is not machine:
                 raise InvalidFleet(
-                    f"{place(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already;"
+                    f"{location(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already;"
                     " a caller must be one machine"
                 )
 
 
 def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
-    """A fleet that came in pieces, checked as a file is."""
+    """Return the fleet of these scopes and machines, checked as a file is."""
     by_name, by_key = {}, {}
     for scope in scopes:
         if scope.name in by_name:
-            raise InvalidFleet(f"scope {scope.name}: stated twice; give one of them another name")
+            raise InvalidFleet(f"scope {scope.name}: it occurs twice; give one of them another name")
         by_name[scope.name] = scope
     for machine in machines:
         if machine.scope not in by_name:
             raise InvalidFleet(f"machine {machine}: there is no scope {machine.scope!r} in this fleet; add it")
         if machine.key in by_key:
-            raise InvalidFleet(f"machine {machine}: stated twice; names are unique in a scope")
+            raise InvalidFleet(f"machine {machine}: it occurs twice; names are unique in a scope")
         by_key[machine.key] = machine
     fleet = Fleet(by_name, by_key)
-    _check_whole(fleet, {key: f"machine {'/'.join(key)}" for key in by_key}, "the fleet")
+    _check_fleet(fleet, {key: f"machine {'/'.join(key)}" for key in by_key}, "the fleet")
     return fleet
 
 
@@ -247,7 +250,7 @@ def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
 
 
 def fleet_text(fleet: Fleet) -> str:
-    """The fleet as a file: applying it changes nothing. What has its default is left out."""
+    """Return the fleet as the text of a file, without settings that have their default."""
     tables = []
     for scope in fleet.scopes.values():
         head = ["[[scopes]]", f"name = {_quoted(scope.name)}", f"kind = {_quoted(scope.kind)}"]
@@ -258,11 +261,11 @@ def fleet_text(fleet: Fleet) -> str:
     return "\n\n".join("\n".join(lines) for lines in tables) + "\n" if tables else ""
 
 
-def _changed_lines(thing: object, plain: object, keys: Iterable[str]) -> list[str]:
+def _changed_lines(thing: object, default: object, keys: Iterable[str]) -> list[str]:
     return [
         f"{key.removesuffix('_s')} = {_toml(key, getattr(thing, key))}"
         for key in keys
-        if getattr(thing, key) != getattr(plain, key)
+        if getattr(thing, key) != getattr(default, key)
     ]
 
 
@@ -279,5 +282,5 @@ def _toml(key: str, value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string is a TOML basic string."""
+    """Quote the text: a JSON string is a TOML basic string."""
     return json.dumps(text)

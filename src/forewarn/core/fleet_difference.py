@@ -19,7 +19,7 @@ MAX_AUDIT_LINES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What applying a fleet would do; the scopes and machines are those to write."""
+    """The scopes and machines to write and to remove, as data and as lines to print."""
 
     scopes: tuple[Scope, ...] = ()
     machines: tuple[Machine, ...] = ()
@@ -30,13 +30,13 @@ class Difference:
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """The scopes whose version it must see unchanged."""
+        """The names of the scopes that the difference changes."""
         names = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
         return tuple(sorted(names | {scope for scope, _ in self.removed_machines}))
 
 
 def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Difference:
-    """What must change for the fleet to be as stated; with `prune`, what is not stated goes."""
+    """Return what must change to get the wanted fleet; with `prune`, the rest of the current fleet is removed."""
     lines: list[str] = []
     scopes = []
     for name, scope in wanted.scopes.items():
@@ -50,28 +50,29 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
         if machine != current.machines.get(key):
             machines.append(machine)
             lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, MACHINE_SETTINGS))
-    gone = [key for key in current.machines if prune and key not in wanted.machines]
-    gone_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
-    lines += [f"- machine {scope}/{name}" for scope, name in gone] + [f"- scope {name}" for name in gone_scopes]
-    after = {key: m for key, m in current.machines.items() if key not in set(gone)} | dict(wanted.machines)
+    removed = [key for key in current.machines if prune and key not in wanted.machines]
+    removed_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
+    lines += [f"- machine {scope}/{name}" for scope, name in removed]
+    lines += [f"- scope {name}" for name in removed_scopes]
+    after = {key: m for key, m in current.machines.items() if key not in set(removed)} | dict(wanted.machines)
     check_identities(after.values(), lambda machine: f"machine {machine}")
     _check_members(after.values(), {**current.scopes, **wanted.scopes})
     warnings = _spanning_hosts(after.values()) if machines else ()
-    return Difference(tuple(scopes), tuple(machines), tuple(gone_scopes), tuple(gone), tuple(lines), warnings)
+    return Difference(tuple(scopes), tuple(machines), tuple(removed_scopes), tuple(removed), tuple(lines), warnings)
 
 
 def _line(what: str, detail: str, known: object | None, wanted: object, keys: Iterable[str]) -> str:
     if known is None:
         return f"+ {what}{detail}"
     changes = [
-        f"{key.removesuffix('_s')} {_shown(key, getattr(known, key))} -> {_shown(key, getattr(wanted, key))}"
+        f"{key.removesuffix('_s')} {_value_text(key, getattr(known, key))} -> {_value_text(key, getattr(wanted, key))}"
         for key in keys
         if getattr(known, key) != getattr(wanted, key)
     ]
     return f"~ {what}: {', '.join(changes)}"
 
 
-def _shown(key: str, value: object) -> str:
+def _value_text(key: str, value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k} {duration_text(v)}" for k, v in sorted(value.items())) + "}"
     if isinstance(value, tuple):
@@ -85,30 +86,32 @@ def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> 
     members = Counter(machine.scope for machine in machines)
     for name, count in members.items():
         if scopes[name].kind is ScopeKind.STANDALONE and count > 1:
-            raise InvalidFleet(f"scope {name}: kind: standalone means one machine, and {count} would be in it")
+            raise InvalidFleet(
+                f"scope {name}: kind: a standalone scope has one machine, and this one would have {count}"
+            )
         if count > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(f"scope {name}: {count} machines: at most {MAX_MACHINES_PER_SCOPE} share a document")
+            raise InvalidFleet(f"scope {name}: {count} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}")
 
 
 def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
-    """A host that spans update domains of one scope is legal, and maintenance of it takes several waves."""
+    """Warn of hosts that span update domains of a scope: this is allowed, but maintenance of them takes several waves."""
     domains: dict[tuple[str, str], set[int]] = defaultdict(set)
     for machine in machines:
         if machine.host:
             domains[machine.host, machine.scope].add(machine.update_domain)
     return tuple(
-        f"host {host} carries update domains {', '.join(map(str, sorted(found)))} of scope {scope}:"
-        f" maintenance of it takes {len(found)} waves"
-        for (host, scope), found in sorted(domains.items())
-        if len(found) > 1
+        f"host {host} carries update domains {', '.join(map(str, sorted(numbers)))} of scope {scope}:"
+        f" maintenance of the host takes {len(numbers)} waves"
+        for (host, scope), numbers in sorted(domains.items())
+        if len(numbers) > 1
     )
 
 
 def apply_difference(
     snapshot: Snapshot, diff: Difference, *, versions: Mapping[str, int], now: datetime, actor: Actor
 ) -> Change:
-    """The change that makes it so. `versions` are those the difference was computed from."""
-    _refuse_open(snapshot, diff)
+    """Return the Change that applies the difference. `versions` are those of the scopes it was computed from."""
+    _refuse_open_events(snapshot, diff)
     written = {scope.name: scope for scope in diff.scopes}
     for name in diff.touched:
         if name not in written and name not in diff.removed_scopes:
@@ -120,7 +123,7 @@ def apply_difference(
     return Change(
         at=now,
         expect=tuple((name, versions.get(name, 0)) for name in diff.touched),
-        scopes=tuple(_moved_on(snapshot, scope, now) for scope in written.values()),
+        scopes=tuple(_with_time(snapshot, scope, now) for scope in written.values()),
         removed_scopes=diff.removed_scopes,
         machines=diff.machines,
         removed_machines=diff.removed_machines,
@@ -128,22 +131,22 @@ def apply_difference(
     )
 
 
-def _moved_on(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:
+def _with_time(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:
     known = snapshot.scopes.get(scope.name)
     return replace(scope, changed=now if known is None or known.changed is None else max(now, known.changed))
 
 
-def _refuse_open(snapshot: Snapshot, diff: Difference) -> None:
-    """Machines with open events cannot be removed or moved, and their scope can neither go nor change its kind."""
-    told = {event.scope: event for event in snapshot.events.values() if event.status in OPEN}
+def _refuse_open_events(snapshot: Snapshot, diff: Difference) -> None:
+    """Refuse to remove a machine or scope with open events, to move the machine, and to change the scope's kind."""
+    open_events = {event.scope: event for event in snapshot.events.values() if event.status in OPEN}
     for name in diff.removed_scopes:
-        if name in told:
-            raise Refused(f"scope {name} has open event {told[name].id}: cancel it or wait for its end")
+        if name in open_events:
+            raise Refused(f"scope {name} has open event {open_events[name].id}: cancel it or wait until it ends")
     for scope in diff.scopes:
-        # The kind shows in the oldest version of the document.
-        if scope.name in told and snapshot.scopes[scope.name].kind is not scope.kind:
+        # The oldest api-version shows the kind in the document.
+        if scope.name in open_events and snapshot.scopes[scope.name].kind is not scope.kind:
             raise Refused(
-                f"scope {scope.name} has open event {told[scope.name].id}: its kind cannot change before that ends"
+                f"scope {scope.name} has open event {open_events[scope.name].id}: its kind cannot change until that ends"
             )
     busy = {
         (event.scope, name): event
@@ -153,10 +156,12 @@ def _refuse_open(snapshot: Snapshot, diff: Difference) -> None:
     }
     for key in diff.removed_machines:
         if key in busy:
-            raise MachineBusy(f"machine {'/'.join(key)} is in open event {busy[key].id}: cancel it or wait for its end")
+            raise MachineBusy(
+                f"machine {'/'.join(key)} is in open event {busy[key].id}: cancel it or wait until it ends"
+            )
     for machine in diff.machines:
         event = busy.get(machine.key)
         if event is not None and machine.update_domain != event.update_domain:
             raise MachineBusy(
-                f"machine {machine} is in open event {event.id}: its update domain cannot change before that ends"
+                f"machine {machine} is in open event {event.id}: its update domain cannot change until that ends"
             )

@@ -1,8 +1,8 @@
-"""What must be true of every change, in words and in code; independent of the rules that are meant to make it so.
+"""The invariants: what must be true of every change, checked independently of the rules that should ensure it.
 
-`check_invariants` compares the snapshot a decision read with the one it would leave behind and raises InvariantBroken
-with the sentence that would be broken. It deliberately shares no predicate with lifecycle or waiting: a rule that was
-bent there must not bend its own judge. The numbers are those of the design's list.
+`check_invariants` compares the snapshot before a decision with the snapshot after it and raises InvariantBroken with the
+number of the invariant in the design's list. It shares no predicate with `lifecycle` or `waiting`, so that a mistake
+there cannot hide itself here.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from forewarn.core.model import (
     Status,
 )
 
-# 7. Never backwards, and ended is final.
+# 7. Statuses never go backwards, and ended statuses are final.
 _STEPS = {
     None: {Status.PLANNED, Status.SCHEDULED, Status.STARTED},
     Status.PLANNED: {Status.SCHEDULED, Status.STARTED, Status.CANCELLED},
@@ -33,26 +33,26 @@ _STEPS = {
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
-    """Raise InvariantBroken if going from `before` to `after` at `now` would break a rule."""
-    moved = [e for e in after.events.values() if (known := before.events.get(e.id)) is not e and known != e]
-    for event in moved:
+    """Raise InvariantBroken if the step from `before` to `after` at `now` breaks an invariant."""
+    changed = [e for e in after.events.values() if (known := before.events.get(e.id)) is not e and known != e]
+    for event in changed:
         _check_identity(before.events.get(event.id), event)
         _check_resources(event)
         _check_approvals(event)
         _check_notice(before, event)
         _check_start(after, event)
-    started = [e for e in moved if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
+    started = [e for e in changed if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)
     _check_visible_long_enough(after, started)
     _check_trusted(before, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
     _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
-    for scope in {e.scope for e in moved}:
+    for scope in {e.scope for e in changed}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
-    for maintenance_id in {e.maintenance_id for e in moved}:
+    for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
     _check_scopes(before, after)
 
@@ -67,7 +67,7 @@ def _status_before(before: Snapshot, event: Event) -> Status | None:
 
 
 def _grouped(snapshot: Snapshot) -> tuple[dict[str, list[Event]], dict[str, list[Event]]]:
-    """Open events by scope, and by maintenance."""
+    """Return the open events by scope and by maintenance."""
     by_scope: dict[str, list[Event]] = defaultdict(list)
     by_maintenance: dict[str, list[Event]] = defaultdict(list)
     for event in snapshot.events.values():
@@ -78,7 +78,7 @@ def _grouped(snapshot: Snapshot) -> tuple[dict[str, list[Event]], dict[str, list
 
 
 def _check_identity(known: Event | None, event: Event) -> None:
-    """3. An event stays itself. 7. Its status moves along the line. 2. NotBefore never changes after publication."""
+    """3. An event keeps its identity. 7. Its status moves forward. 2. NotBefore never changes after publication."""
     if known is not None:
         fixed = (
             "maintenance_id",
@@ -105,17 +105,17 @@ def _check_identity(known: Event | None, event: Event) -> None:
 
 def _check_resources(event: Event) -> None:
     if not event.resources or list(event.resources) != sorted(set(event.resources)):
-        raise _broken(5, f"event {event.id} would have resources that are empty, unsorted or doubled")
+        raise _broken(5, f"event {event.id} would have resources that are empty, unsorted or duplicated")
 
 
 def _check_approvals(event: Event) -> None:
     machines = [a.machine for a in event.approvals]
     if len(machines) != len(set(machines)):
-        raise _broken(9, f"event {event.id} would record one approval twice")
+        raise _broken(9, f"event {event.id} would record an approval twice")
 
 
 def _check_notice(before: Snapshot, event: Event) -> None:
-    """2. The minimum notice is given, unless the scope was disabled or the event was approved by birth."""
+    """2. The event gives the minimum notice, unless the scope was disabled or the event was approved at creation."""
     if event.published is None or event.not_before is None or event.born_approved:
         return
     known = before.events.get(event.id)
@@ -131,8 +131,8 @@ def _check_start(after: Snapshot, event: Event) -> None:
     if event.started is None:
         return
     maintenance = after.maintenances[event.maintenance_id]
-    past = event.not_before is not None and event.started >= event.not_before
-    if not (event.born_approved or not event.needs_approval or past or _has_go(event)):
+    past_not_before = event.not_before is not None and event.started >= event.not_before
+    if not past_not_before and not _may_start_early(event):
         raise _broken(1, f"event {event.id} would start without approval and before its NotBefore")
     earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
@@ -142,11 +142,14 @@ def _check_start(after: Snapshot, event: Event) -> None:
 
 
 def _check_visible_long_enough(after: Snapshot, started: Iterable[Event]) -> None:
-    """2. What nobody approved starts when guests could see it for the minimum notice, whatever was published."""
+    """2. An event without approval starts only after guests could see it for the minimum notice."""
     for event in started:
-        go = event.born_approved or not event.needs_approval or _has_go(event)
         maintenance = after.maintenances[event.maintenance_id]
-        if not go and event.started is not None and not _visible_long_enough(maintenance, event, event.started):
+        if (
+            not _may_start_early(event)
+            and event.started is not None
+            and not _visible_long_enough(maintenance, event, event.started)
+        ):
             raise _broken(2, f"event {event.id} would start before guests could see it for its minimum notice")
 
 
@@ -158,27 +161,31 @@ def _visible_long_enough(maintenance: Maintenance, event: Event, now: datetime) 
 
 
 def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
-    """1. While the clock is held, nothing starts because of time that passed after it was last trusted."""
+    """1. While the clock is held, no event starts because of time that passed after the last trusted reading."""
     hold = before.hold
     for event in started if hold is not None else ():
-        go = event.born_approved or not event.needs_approval or _has_go(event)
         maintenance = before.maintenances.get(event.maintenance_id)
         moments = [
-            None if go else event.not_before,
+            None if _may_start_early(event) else event.not_before,
             maintenance.earliest if maintenance is not None else None,
         ]
         if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
-            raise _broken(1, f"event {event.id} would start on a clock that jumped and nobody confirmed")
+            raise _broken(1, f"event {event.id} would start by a clock that jumped and that no operator confirmed")
 
 
-def _has_go(event: Event) -> bool:
-    given = {a.machine for a in event.approvals}
+def _may_start_early(event: Event) -> bool:
+    """Whether the event may start before its NotBefore: approved at creation, needing no approval, or approved since."""
+    return event.born_approved or not event.needs_approval or _is_approved(event)
+
+
+def _is_approved(event: Event) -> bool:
+    approved_by = {a.machine for a in event.approvals}
     enough = {
-        ApprovalMode.ANY: bool(given),
-        ApprovalMode.ALL: given >= set(event.resources),
+        ApprovalMode.ANY: bool(approved_by),
+        ApprovalMode.ALL: approved_by >= set(event.resources),
         ApprovalMode.OPERATOR: False,
     }
-    return "" in given or enough[event.approval]
+    return "" in approved_by or enough[event.approval]
 
 
 def _check_started_together(by_maintenance: dict[str, list[Event]], started: Iterable[Event]) -> None:
@@ -190,14 +197,14 @@ def _check_started_together(by_maintenance: dict[str, list[Event]], started: Ite
 
 
 def _check_one_wave_visible(after: Snapshot, maintenance: Maintenance, events: Iterable[Event]) -> None:
-    """8. Wave n+1 is not visible while wave n is; under on_failure = continue a failed event does not count."""
+    """8. Wave n+1 is not visible while wave n is; with on_failure = continue a failed event does not count."""
     waves = {e.wave for e in events if e.status in VISIBLE and not _passed_over(after, maintenance, e)}
     if len(waves) > 1:
         raise _broken(8, f"waves {sorted(waves)} of maintenance {maintenance.id} would be visible at once")
 
 
 def _passed_over(after: Snapshot, maintenance: Maintenance, event: Event) -> bool:
-    """Once passed over it stays so: a retry does not take back the wave that was shown behind it."""
+    """Whether a failed event let the next wave go on; a retry does not hide that wave again."""
     order = after.orders.get(event.id)
     failed = order is not None and (order.state is OrderState.FAILED or order.attempt > 1)
     return failed and maintenance.on_failure is OnFailure.CONTINUE
@@ -207,28 +214,31 @@ def _check_domains(events: Iterable[Event]) -> None:
     """6. Platform Freeze/Reboot/Redeploy without emergency: at most one update domain of a scope started at a time."""
     domains = {e.update_domain for e in events if e.status is Status.STARTED and e.one_domain_at_a_time}
     if len(domains) > 1:
-        raise _broken(6, f"update domains {sorted(domains)} of one scope would be under way at once")
+        raise _broken(6, f"update domains {sorted(domains)} of one scope would have started events at once")
 
 
 def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:
-    """6. A rolling event does not start while anything else has another update domain of its scope under way."""
+    """6. Rolling maintenance does not start while any event is started in another update domain of its scope."""
     for event in started:
         for other in by_scope[event.scope] if event.one_domain_at_a_time else ():
-            under_way = _status_before(before, other) is Status.STARTED and other.status is Status.STARTED
-            if under_way and other.update_domain != event.update_domain:
-                raise _broken(6, f"event {event.id} would start while event {other.id} has another update domain")
+            was_started = _status_before(before, other) is Status.STARTED and other.status is Status.STARTED
+            if was_started and other.update_domain != event.update_domain:
+                raise _broken(
+                    6, f"event {event.id} would start while event {other.id} is started in another update domain"
+                )
 
 
 def _check_machines(events: Iterable[Event]) -> None:
     """6. A machine is in at most one started event."""
-    taken: dict[str, str] = {}
+    event_of_machine: dict[str, str] = {}
     for event in events:
         for name in event.resources if event.status is Status.STARTED else ():
-            if name in taken:
+            if name in event_of_machine:
                 raise _broken(
-                    6, f"machine {event.scope}/{name} would be in events {taken[name]} and {event.id} at once"
+                    6,
+                    f"machine {event.scope}/{name} would be in started events {event_of_machine[name]} and {event.id} at once",
                 )
-            taken[name] = event.id
+            event_of_machine[name] = event.id
 
 
 def _check_not_overtaken(
@@ -239,65 +249,65 @@ def _check_not_overtaken(
     now: datetime,
 ) -> None:
     """8. Due waves do not overtake each other in a scope."""
-    places: dict[str, tuple[datetime, str]] = {}
+    positions: dict[str, tuple[datetime, str]] = {}
     for event in started:
-        place = _place_in_queue(after, event)
-        places[event.maintenance_id] = min(place, places.get(event.maintenance_id, place))
+        position = _queue_position(after, event)
+        positions[event.maintenance_id] = min(position, positions.get(event.maintenance_id, position))
     for event in started:
         for other in by_scope[event.scope] if not event.emergency else ():
-            place = places[event.maintenance_id]
-            if other.status is Status.SCHEDULED and _place_in_queue(after, other) < place:
+            position = positions[event.maintenance_id]
+            if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
                 maintenance = after.maintenances[other.maintenance_id]
                 if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
-def _place_in_queue(after: Snapshot, event: Event) -> tuple[datetime, str]:
-    """Since when it waits: its NotBefore, or, shown to nobody before it starts, the moment it was asked for."""
+def _queue_position(after: Snapshot, event: Event) -> tuple[datetime, str]:
+    """Return (NotBefore, id), with the time of submission for an event that guests do not see before it starts."""
     maintenance = after.maintenances[event.maintenance_id]
     since = None if event.born_approved else event.not_before
     return since or maintenance.created, maintenance.id
 
 
 def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datetime) -> bool:
-    """Judge only what was due beyond doubt: everything shown of it has its go, nothing of it runs or is paused."""
+    """Whether the maintenance was due beyond doubt: all its visible events may start, none has started, it is not paused."""
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
-    live = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
+    candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
     return all(
         e.status is Status.SCHEDULED
         and (
             not e.needs_approval
-            or _has_go(e)
+            or _is_approved(e)
             or ((e.not_before or now) <= now and _visible_long_enough(maintenance, e, now))
         )
-        for e in live
+        for e in candidates
     )
 
 
 def _check_scopes(before: Snapshot, after: Snapshot) -> None:
     """4. The incarnation follows the visible document. 13. Time does not run backwards for a scope."""
-    shown_before, shown_after = _shown(before), _shown(after)
+    visible_before, visible_after = _visible(before), _visible(after)
     for name, scope in after.scopes.items():
         known = before.scopes.get(name)
         if known is None or known is scope:
-            if known is not None and shown_before.get(name) != shown_after.get(name):
+            if known is not None and visible_before.get(name) != visible_after.get(name):
                 raise _broken(4, f"the document of {name} would change while its incarnation stays")
             continue
-        expected = known.incarnation + (shown_before.get(name) != shown_after.get(name))
+        expected = known.incarnation + (visible_before.get(name) != visible_after.get(name))
         if scope.epoch != known.epoch:
             expected = 1
             if known.enabled or not scope.enabled or scope.epoch != known.epoch + 1:
-                raise _broken(4, f"{name} would begin an epoch without being enabled")
+                raise _broken(4, f"{name} would start an epoch without being enabled")
         if scope.incarnation != expected:
             raise _broken(4, f"the incarnation of {name} would be {scope.incarnation} instead of {expected}")
         if known.changed is not None and (scope.changed is None or scope.changed < known.changed):
             raise _broken(13, f"time would run backwards for {name}")
 
 
-def _shown(snapshot: Snapshot) -> dict[str, frozenset[tuple[str, Status]]]:
-    shown: dict[str, set[tuple[str, Status]]] = defaultdict(set)
+def _visible(snapshot: Snapshot) -> dict[str, frozenset[tuple[str, Status]]]:
+    visible: dict[str, set[tuple[str, Status]]] = defaultdict(set)
     for event in snapshot.events.values():
         if event.status in VISIBLE:
-            shown[event.scope].add((event.id, event.status))
-    return {name: frozenset(pairs) for name, pairs in shown.items()}
+            visible[event.scope].add((event.id, event.status))
+    return {name: frozenset(pairs) for name, pairs in visible.items()}

@@ -1,9 +1,10 @@
-"""The verbs: what operators, guests, executors and time do to events. Each is a function from a Snapshot to a Change.
+"""The verbs of operators, guests, executors and the ticker. Each is a function from a Snapshot to a Change.
 
-A verb reads nothing but its arguments, saves nothing, and raises without having changed anything. Only `submit` and
-`tick` publish and start (see advance); the other verbs record what happened and wake the maintenances it concerns.
+A verb reads only its arguments and saves nothing; a verb that raises has changed nothing. Only `submit` and `tick`
+publish and start events (see `advance`); the other verbs record what happened and wake the maintenances concerned.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -43,7 +44,7 @@ MAX_NOTED_OUTPUT = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an executor reports of an order: its output, and what became of the machines."""
+    """The result of an order: whether it succeeded, its output, and the new hosts of machines that moved."""
 
     ok: bool
     reason: str = ""
@@ -51,7 +52,7 @@ class Outcome:
     new_hosts: Mapping[tuple[str, str], str] | None = None
 
 
-# -- what operators and guests say
+# -- operators and guests
 
 
 def submit(
@@ -63,7 +64,7 @@ def submit(
     new_id: Callable[[], str],
     order_timeout_s: int,
 ) -> tuple[str, Change]:
-    """A new maintenance: planned, its first wave published, and started where no notice is due."""
+    """Plan a new maintenance, publish its first wave, and start the wave if no notice is due."""
     draft = Draft(snapshot, now, actor)
     maintenance, events = plan(snapshot, request, now=now, created_by=actor.name, new_id=new_id)
     if request.emergency:
@@ -81,54 +82,51 @@ def submit(
 def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
     for event in events:
         for other in draft.events_in(event.scope):
-            taken = set(event.resources) & set(other.resources)
-            if other.status is Status.STARTED and taken:
+            busy = set(event.resources) & set(other.resources)
+            if other.status is Status.STARTED and busy:
                 raise MachineBusy(
-                    f"{event.scope}/{min(taken)} is in event {other.id}, which has started: wait for its end"
+                    f"machine {event.scope}/{min(busy)} is in event {other.id}, which has started: wait until it ends"
                 )
 
 
 def _refuse_too_many(draft: Draft, events: Iterable[Event]) -> None:
-    asked: dict[str, int] = {}
-    for event in events:
-        asked[event.scope] = asked.get(event.scope, 0) + 1
-    for name, count in asked.items():
+    for name, count in Counter(event.scope for event in events).items():
         limit = draft.scopes[name].max_user_operations
-        opened = sum(e.source is Source.USER for e in draft.events_in(name))
-        if limit and opened + count > limit:
+        already_open = sum(e.source is Source.USER for e in draft.events_in(name))
+        if limit and already_open + count > limit:
             raise TooManyUserOperations(
-                f"scope {name} allows {limit} user operations at once and {opened} are open: wait for one to end"
+                f"scope {name} allows {limit} user operations at once and {already_open} are open: wait until one ends"
             )
 
 
 def approve(
     snapshot: Snapshot, event_ids: Iterable[str], *, scope: str, machine: str, now: datetime, actor: Actor
 ) -> Change:
-    """A guest's StartRequests: all of them or, if one id was never this scope's, none."""
+    """Record a guest's approvals: all of them, or none if one id is not an event of its scope."""
     draft = Draft(snapshot, now, actor)
-    found = []
+    events = []
     for event_id in dict.fromkeys(event_ids):
         event = draft.events.get(event_id)
         if event is None or event.scope != scope or event.published is None:
             raise Invalid(f"Bad request. EventId {event_id} is not an event of this machine's scope")
         after(event, Verb.APPROVE)
-        found.append(event)
-    for event in found:
+        events.append(event)
+    for event in events:
         if event.status is Status.SCHEDULED and _counts(event, machine):
             _record_approval(draft, event, machine)
     return draft.change()
 
 
 def _counts(event: Event, machine: str) -> bool:
-    """Whether this machine's approval adds anything: "another machine's request is accepted and without effect"."""
-    given = {a.machine for a in event.approvals}
+    """Whether this machine's approval changes anything: "another machine's request is accepted and without effect"."""
+    approved_by = {a.machine for a in event.approvals}
     if event.approval is ApprovalMode.ALL:
-        return machine in event.resources and machine not in given
-    return event.approval is ApprovalMode.ANY and not given
+        return machine in event.resources and machine not in approved_by
+    return event.approval is ApprovalMode.ANY and not approved_by
 
 
 def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
-    """An operator's approval counts for all."""
+    """Record an operator's approval, which counts for all machines."""
     draft = Draft(snapshot, now, actor)
     event = _event(draft, event_id)
     after(event, Verb.APPROVE)
@@ -150,14 +148,14 @@ def _record_approval(draft: Draft, event: Event, machine: str) -> None:
 
 
 def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor, reason: str = "") -> Change:
-    """End one event that has not started; its wave no longer waits for it, later waves go on."""
+    """Cancel one event that has not started; the rest of its maintenance goes on."""
     draft = Draft(snapshot, now, actor)
     cancel(draft, _event(draft, event_id), reason or f"cancelled by {actor.name}")
     return draft.change()
 
 
 def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
-    """End everything that has not started; a Started event runs to its end."""
+    """Cancel all events that have not started; a Started event runs to its end."""
     draft = Draft(snapshot, now, actor)
     maintenance = _open_maintenance(draft, maintenance_id)
     if maintenance.cancelled:
@@ -169,12 +167,12 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
 
 
 def pause(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
-    """Hold publication and start of what has not started; NotBefore stays."""
+    """Stop publishing and starting events of the maintenance; NotBefore stays as it is."""
     return _set_paused(snapshot, maintenance_id, True, now, actor)
 
 
 def resume(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
-    """Let a paused maintenance go on, at once."""
+    """Let a paused maintenance go on at the next tick."""
     return _set_paused(snapshot, maintenance_id, False, now, actor)
 
 
@@ -192,18 +190,18 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     return draft.change()
 
 
-def settle(
+def resolve_failure(
     snapshot: Snapshot, event_id: str, verb: Verb, *, now: datetime, actor: Actor, order_timeout_s: int
 ) -> Change:
-    """An operator's word on an event whose order failed: retry, finish or abandon."""
+    """Retry, finish or abandon an event whose order failed, as an operator decides."""
     draft = Draft(snapshot, now, actor)
     event = _event(draft, event_id)
     status = after(event, verb)
     if verb not in (Verb.RETRY, Verb.FINISH, Verb.ABANDON):
-        raise Invalid(f"an event is settled by retry, finish or abandon, not {verb}")
+        raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
     if not order_failed(draft, event):
         raise IllegalTransition(
-            f"the order of event {event_id} has not failed: let its executor finish, or report it failed first"
+            f"the order of event {event_id} has not failed: wait for its executor, or report the order as failed first"
         )
     order = draft.orders[event_id]
     draft.note(f"event {verb} by operator", event=event)
@@ -217,11 +215,11 @@ def settle(
     return draft.change()
 
 
-# -- what executors report
+# -- executors
 
 
 def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
-    """An executor begins: saved before anything happens outside. Its time counts from here."""
+    """Record that an executor takes an order, before it does any work. The time limit counts from now."""
     draft = Draft(snapshot, now, actor)
     order = _order(draft, order_id)
     event = draft.events[order_id]
@@ -234,12 +232,12 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
 
 
 def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
-    """Another executor goes on with what one began that is no longer there: same order, same attempt, same deadline."""
+    """Let a node take over the order of a dead node: same order, same attempt, same deadline."""
     draft = Draft(snapshot, now, actor)
     order = _order(draft, order_id)
     state = order_after(order, OrderVerb.TAKE_OVER)
     if order.node != of:
-        raise Refused(f"order {order_id} is with {order.node} by now, not with {of}")
+        raise Refused(f"order {order_id} belongs to {order.node} now, not to {of}")
     draft.put_order(replace(order, state=state, node=node))
     detail = f"attempt {order.attempt} by {node}, begun by {of}"
     draft.note("order taken over", event=draft.events[order_id], detail=detail)
@@ -248,9 +246,10 @@ def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor,
 
 @dataclass(frozen=True, slots=True)
 class OrderReport:
-    """The end of an order. `attempt` says which one it is about: a late word about the first is not the second's.
+    """The end of an order, as an executor reports it.
 
-    `node` says who tells it, if given: one from whom the order was taken over cannot speak for whoever goes on with it.
+    `attempt` is the attempt that ended: a late report of an earlier attempt is refused. `node` is the reporting node,
+    if given: a node whose order was taken over can no longer report it.
     """
 
     order_id: str
@@ -260,28 +259,28 @@ class OrderReport:
 
 
 def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime, actor: Actor) -> Change:
-    """Executors are done, one way or the other, all in one change. A failed order leaves its event Started and visible."""
+    """Record the ends of orders in one change. A failed order leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
-    for each in reports:
-        _report(draft, each)
+    for order_report in reports:
+        _report(draft, order_report)
     return draft.change()
 
 
-def _report(draft: Draft, told: OrderReport) -> None:
-    order_id, attempt, outcome = told.order_id, told.attempt, told.outcome
+def _report(draft: Draft, end: OrderReport) -> None:
+    order_id, attempt, outcome = end.order_id, end.attempt, end.outcome
     order = _order(draft, order_id)
     event = draft.events[order_id]
     if attempt is not None and attempt != order.attempt:
-        raise Refused(f"order {order_id} is at attempt {order.attempt}: the end of attempt {attempt} no longer matters")
-    if told.node and told.node != order.node:
-        raise Refused(f"order {order_id} is with {order.node} by now: what {told.node} did of it no longer matters")
+        raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
+    if end.node and end.node != order.node:
+        raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
     after(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
     )
     if not outcome.ok:
-        # The order will have another attempt's output one day: the end of this one is kept with the failure.
+        # A later attempt overwrites the output of the order, so the audit keeps the end of this output.
         texts = [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]
         draft.note("order failed", event=event, detail="\n".join(text for text in texts if text))
         return
@@ -304,17 +303,17 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
     if EVENT_TYPES[event.type].removes_machines:
         for name in event.resources:
             draft.remove_machine((event.scope, name))
-        left = {name for scope, name in draft.machines if scope == event.scope}
+        remaining = {name for scope, name in draft.machines if scope == event.scope}
         for other in draft.events_in(event.scope):
-            if other.status in UNSTARTED and left.isdisjoint(other.resources):
-                cancel(draft, other, f"nothing of it is left: {', '.join(other.resources)} terminated")
+            if other.status in UNSTARTED and remaining.isdisjoint(other.resources):
+                cancel(draft, other, f"its machines were removed: {', '.join(other.resources)}")
 
 
-# -- what time brings
+# -- the ticker
 
 
 def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int) -> Change:
-    """Everything that time, approvals and ended work allow, for each maintenance that lies wholly in the snapshot."""
+    """Advance each open maintenance whose scopes are all in the snapshot."""
     draft = Draft(snapshot, now, actor)
     whole = [m.id for m in draft.maintenances.values() if m.ended is None and _lies_within(draft, m.id)]
     advance(draft, whole, order_timeout_s)
@@ -325,11 +324,11 @@ def _lies_within(draft: Draft, maintenance_id: str) -> bool:
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
 
 
-# -- enabling
+# -- enabling scopes
 
 
 def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
-    """The first request of a scope's guests: a new epoch, its incarnation begins again at 1."""
+    """Enable a scope at the first request of one of its guests: its epoch grows by one, its incarnation is 1 again."""
     draft = Draft(snapshot, now, actor)
     known = _scope(draft, scope)
     if not known.enabled:
@@ -339,10 +338,10 @@ def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Ch
 
 
 def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
-    """Nobody asked for a day: no more notice until somebody does. What was published keeps its NotBefore."""
+    """Disable a scope whose guests sent no request for a day. Published events keep their NotBefore."""
     draft = Draft(snapshot, now, actor)
     known = _scope(draft, scope)
-    if known.enabled and snapshot.hold is None:  # whether it was a day a held clock cannot say
+    if known.enabled and snapshot.hold is None:  # a held clock does not show whether a day has passed
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
     return draft.change()
@@ -366,7 +365,7 @@ def _order(draft: Draft, order_id: str) -> Order:
     try:
         return draft.orders[order_id]
     except KeyError:
-        raise NotFound(f"there is no order {order_id}: an order bears the id of its started event") from None
+        raise NotFound(f"there is no order {order_id}: an order has the id of its started event") from None
 
 
 def _open_maintenance(draft: Draft, maintenance_id: str) -> Maintenance:
@@ -374,5 +373,5 @@ def _open_maintenance(draft: Draft, maintenance_id: str) -> Maintenance:
     if maintenance is None:
         raise NotFound(f"there is no maintenance {maintenance_id}")
     if maintenance.ended is not None:
-        raise Refused(f"maintenance {maintenance_id} is {maintenance.status}: it has ended")
+        raise Refused(f"maintenance {maintenance_id} has ended: it is {maintenance.status}")
     return maintenance

@@ -1,7 +1,7 @@
-"""What exists: scopes, machines, maintenances, events, approvals, orders, tokens; what is read (Snapshot), written (Change).
+"""The things that exist: scopes, machines, maintenances, events, approvals, orders, tokens, requests.
 
-Frozen data that validates itself. No rule about *change* lives here (see lifecycle), only what a thing may be at all.
-Times are aware UTC datetimes on the service clock; durations are whole seconds, their names end in `_s`.
+Frozen data that validates itself: this module says what a value may be, `lifecycle` says how values change. Times are
+aware UTC datetimes on the service clock. Durations are whole seconds, and their names end in `_s`.
 """
 
 import ipaddress
@@ -49,7 +49,7 @@ ENDED = frozenset(Status) - OPEN
 
 
 class ApprovalMode(StrEnum):
-    """Whose approval brings an event forward: any machine's of the scope, each resource's own, or an operator's."""
+    """Who must approve an event to bring it forward: any machine of the scope, each machine of the event, or an operator."""
 
     ANY = "any"
     ALL = "all"
@@ -79,7 +79,7 @@ class OrderState(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token may do: read everything, do everything, or do everything in its own scopes."""
+    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -87,7 +87,7 @@ class Role(StrEnum):
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse bad input with a sentence; the constructors' one way to complain."""
+    """Raise Invalid with this message unless the condition holds."""
     if not condition:
         raise Invalid(message)
 
@@ -95,13 +95,13 @@ def require(condition: bool, message: str) -> None:
 def check_name(what: str, name: object) -> None:
     require(
         isinstance(name, str) and NAME.fullmatch(name) is not None,
-        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', first a letter or digit",
+        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
     )
 
 
 def _check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(len(text) <= max_chars, f"{what} is {len(text)} characters long: at most {max_chars} are allowed")
-    # Controls, unpaired surrogates, line and paragraph separators: nothing that breaks a line of a log or UTF-8.
+    # Controls and separators would break a line of a log, unpaired surrogates would break UTF-8.
     plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
 
@@ -140,7 +140,7 @@ class Machine:
 
     @property
     def identities(self) -> tuple[tuple[str, str], ...]:
-        """The (interface, address) pairs a caller is known by; an interface without addresses identifies by itself."""
+        """The (interface, address) pairs that identify a caller as this machine; address "" means every address."""
         if self.interface and not self.addresses:
             return ((self.interface, ""),)
         return tuple((self.interface, address) for address in self.addresses)
@@ -158,7 +158,7 @@ def _address(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The machines that share one document: its settings, and where its document stands."""
+    """Machines that share one document: the settings, and the epoch and incarnation of the document."""
 
     name: str
     kind: ScopeKind
@@ -197,7 +197,7 @@ class Scope:
             )
 
     def notice_s(self, type_: EventType) -> int:
-        """The minimum notice this scope is due when it is enabled."""
+        """Return the minimum notice that events of this type give the scope while it is enabled."""
         rules = EVENT_TYPES[type_]
         if rules.own_notice_setting:
             return int(getattr(self, f"{rules.own_notice_setting}_s"))
@@ -206,7 +206,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A fact on an event: this machine (or, with an empty name, an operator) said go."""
+    """A fact recorded on an event: this machine approved it, or an operator did if `machine` is empty."""
 
     event_id: str
     machine: str
@@ -217,7 +217,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one scope is told. Everything a guest sees of it is here."""
+    """Maintenance of machines of one scope. It holds everything that guests see of it."""
 
     id: str
     maintenance_id: str
@@ -247,14 +247,14 @@ class Event:
 
     @property
     def one_domain_at_a_time(self) -> bool:
-        """Whether the update-domain rule binds it: "Platform Freeze/Reboot/Redeploy without emergency"."""
+        """Whether the event may only start while no other update domain of its scope has a started event."""
         rules = EVENT_TYPES[self.type]
         return rules.one_domain_at_a_time and self.source is Source.PLATFORM and not self.emergency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """What an operator asked for. Its waves are its events; `wake_at` is when a tick could next move it.
+    """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
     `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
     """
@@ -281,7 +281,7 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The work of one started event; it bears the event's id, so one event can never have two."""
+    """The work of one started event. It has the event's id, so an event cannot have two orders."""
 
     id: str
     issued: datetime
@@ -297,7 +297,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who does a thing, and from where, for the audit."""
+    """Who makes a request, and from where, for the audit."""
 
     name: str
     origin: str = ""
@@ -305,7 +305,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """Who, what, when, from where. `id` is given by the store."""
+    """One line of the audit: who did what, when, and from where. The store assigns `id`."""
 
     at: datetime
     who: str
@@ -320,7 +320,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Who may use the operator side. `digest` is of the secret; the secret itself is kept by nobody."""
+    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored."""
 
     id: str
     name: str
@@ -331,15 +331,15 @@ class Token:
     created_by: str = ""
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "a token has a name: say who uses it")
+        require(bool(self.name), "the token has no name: name it after its user")
         _check_text("name", self.name, MAX_TOKEN_NAME_CHARS)
         if self.role is Role.OWNER:
             require(
                 1 <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
-                f"an owner with {len(self.scopes)} scopes: name 1 to {MAX_SCOPES_PER_TOKEN}",
+                f"a token with role owner needs 1 to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
             )
         else:
-            require(not self.scopes, f"scopes go with role owner: leave them out for role {self.role}")
+            require(not self.scopes, f"only role owner takes scopes: leave them out for role {self.role}")
         for scope in self.scopes:
             check_name("scope", scope)
         require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
@@ -347,7 +347,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The answer to a request that must not be done twice, saved with the change it answers; `digest` is of the request."""
+    """The response to a request with an idempotency key, saved with its change. `digest` is the hash of the request."""
 
     token_id: str
     key: str
@@ -359,7 +359,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The clock jumped forward: until an operator confirms it, no event starts because of time that passed after `trusted`."""
+    """A jump of the clock. Until an operator confirms it, no event starts because of time that passed after `trusted`."""
 
     trusted: datetime
     noticed: datetime
@@ -370,7 +370,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What a maintenance is aimed at: exactly one of machines (scope, name), a scope (with an update domain), hosts."""
+    """The targets of a maintenance: machines (scope, name), or one scope or update domain of it, or hosts."""
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
@@ -382,7 +382,7 @@ class Targets:
         require(sum(given) == 1, "targets must be exactly one of machines, a scope, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
-            "update_domain goes with a scope: name the scope it lies in",
+            "update_domain needs a scope: name the scope that contains it",
         )
 
 
@@ -393,7 +393,7 @@ def _check_source(type_: EventType, source: Source) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceRequest:
-    """A maintenance as an operator asks for it."""
+    """A maintenance as an operator submits it."""
 
     type: EventType
     targets: Targets

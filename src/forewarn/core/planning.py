@@ -1,7 +1,7 @@
-"""How a maintenance becomes waves, and what notice a wave gives.
+"""Planning: how a maintenance is split into waves of events, and the notice that a wave gives.
 
-Owns: which machines a request means, the split into (scope, update domain), the order of waves, NotBefore. It creates
-events as Planned and says what publication would fix on them; only lifecycle moves an event.
+Owns which machines a request targets, the split into (scope, update domain), the order of waves, and NotBefore. It
+creates events as Planned and computes the values that publication fixes; `advance` publishes them.
 """
 
 from collections import defaultdict
@@ -25,35 +25,36 @@ from forewarn.core.model import (
 
 
 def resolve(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> list[Machine]:
-    """The machines a request means, or NotFound naming the first target that is none."""
+    """Return the machines that the targets name; raise NotFound for the first target that names none."""
     if targets.machines:
         for scope, name in targets.machines:
             if (scope, name) not in machines:
-                raise NotFound(f"there is no machine {scope}/{name}: look at the fleet for its name and scope")
-        found = [machines[key] for key in dict.fromkeys(targets.machines)]
+                raise NotFound(f"there is no machine {scope}/{name}: check its scope and name in the fleet")
+        targeted = [machines[key] for key in dict.fromkeys(targets.machines)]
     elif targets.hosts:
         for host in targets.hosts:
             if not any(m.host == host for m in machines.values()):
-                raise NotFound(f"no machine is on host {host!r}: look at the fleet for the hosts in use")
-        found = [m for m in machines.values() if m.host in targets.hosts]
+                raise NotFound(f"no machine is on host {host!r}: check the name of the host in the fleet")
+        targeted = [m for m in machines.values() if m.host in targets.hosts]
     else:
-        found = [m for m in machines.values() if m.scope == targets.scope]
+        targeted = [m for m in machines.values() if m.scope == targets.scope]
         if targets.update_domain is not None:
-            found = [m for m in found if m.update_domain == targets.update_domain]
-        if not found:
-            where = "" if targets.update_domain is None else f" in update domain {targets.update_domain}"
-            raise NotFound(f"scope {targets.scope!r} has no machine{where}")
-    if len(found) > MAX_MACHINES_PER_MAINTENANCE:
+            targeted = [m for m in targeted if m.update_domain == targets.update_domain]
+        if not targeted:
+            domain = "" if targets.update_domain is None else f" in update domain {targets.update_domain}"
+            raise NotFound(f"scope {targets.scope!r} has no machine{domain}")
+    if len(targeted) > MAX_MACHINES_PER_MAINTENANCE:
         raise Invalid(
-            f"the targets are {len(found)} machines: split them, {MAX_MACHINES_PER_MAINTENANCE} fit one maintenance"
+            f"the targets are {len(targeted)} machines: submit several maintenances of at most"
+            f" {MAX_MACHINES_PER_MAINTENANCE} machines each"
         )
-    return found
+    return targeted
 
 
 def plan(
     snapshot: Snapshot, request: MaintenanceRequest, *, now: datetime, created_by: str, new_id: Callable[[], str]
 ) -> tuple[Maintenance, list[Event]]:
-    """The maintenance and all its events, every id fixed, all of them Planned."""
+    """Return the maintenance and all its events, Planned, with their final ids."""
     machines = resolve(request.targets, snapshot.machines)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(
@@ -94,7 +95,7 @@ def plan(
 
 
 def _waves(request: MaintenanceRequest, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
-    """(wave number, the machines of one event), in order.
+    """Return (wave number, the machines of one event), in order.
 
     "One platform event per (scope, update domain) of the targets. Wave k holds the k-th targeted update domain
     (ascending) of every targeted scope." User events, Preempt and Terminate: one event per machine, one wave.
@@ -129,7 +130,7 @@ def _refuse_other_scope_kinds(
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What publication fixes on an event."""
+    """The values that publication fixes on an event."""
 
     published: datetime
     not_before: datetime
@@ -143,8 +144,8 @@ def publication(
     scopes: Mapping[str, Scope],
     now_in: Callable[[str], datetime],
 ) -> dict[str, Publication]:
-    """What the events of a wave are told if it is published now: one NotBefore, the latest any of them needs."""
-    asked = maintenance.not_before
+    """Return what publication now would fix on each event of a wave: one NotBefore, the latest that any of them needs."""
+    requested = maintenance.not_before
     notices = {}
     for event in events:
         scope, now = scopes[event.scope], now_in(event.scope)
@@ -153,9 +154,9 @@ def publication(
         needed = now + timedelta(seconds=notice_s)
         notices[event.id] = (
             now,
-            max(needed, asked) if asked else needed,
+            max(needed, requested) if requested else needed,
             notice_s,
-            scope.enabled or asked is not None,
+            scope.enabled or requested is not None,
         )
     not_before = _whole_second(max(needed for _, needed, _, _ in notices.values()))
     return {
@@ -165,5 +166,5 @@ def publication(
 
 
 def _whole_second(moment: datetime) -> datetime:
-    """Rounded up: guests are shown whole seconds, and a shown NotBefore must not promise less than the notice."""
+    """Round up: guests see whole seconds, and the NotBefore they see must not be earlier than the notice requires."""
     return moment if moment.microsecond == 0 else moment.replace(microsecond=0) + timedelta(seconds=1)

@@ -1,4 +1,4 @@
-"""How an event and an order may change: the two tables, and nothing that acts on them.
+"""The statuses of events and the states of orders: which verb leads where, as two tables.
 
     Planned --publish--> Scheduled --start--> Started --finish---> Completed
        |                     |                 ^  |
@@ -6,7 +6,7 @@
        +---------------------|------start------+
        +--------cancel-------+-----------------------------------> Cancelled
 
-A verb that is missing from a status is illegal there. Approval is a fact on an event, not a status.
+A verb that is missing from a status is illegal in it. Approval is a fact on an event, not a status.
 """
 
 from enum import StrEnum
@@ -26,9 +26,8 @@ class Verb(StrEnum):
     ABANDON = "abandon"
 
 
-# What each verb makes of each status; a verb that is missing is illegal there.
 TRANSITIONS: dict[Status, dict[Verb, Status]] = {
-    # A Planned event is invisible to guests: nobody can approve what nobody was told.
+    # Guests cannot see a Planned event, so nobody can approve it.
     Status.PLANNED: {
         Verb.PUBLISH: Status.SCHEDULED,
         Verb.START: Status.STARTED,
@@ -61,7 +60,7 @@ class OrderVerb(StrEnum):
     RETRY = "retry"
 
 
-# An executor that was given up on may still report success: the work is done, whatever the clock said.
+# An executor may report success after its order timed out: then the work is done all the same.
 ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
     OrderState.OPEN: {
         OrderVerb.TAKE: OrderState.RUNNING,
@@ -79,19 +78,19 @@ ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
 
 
 def after(event: Event, verb: Verb) -> Status:
-    """The status the verb leads to, or IllegalTransition."""
+    """Return the status the verb leads to; raise IllegalTransition if there is none."""
     try:
         return TRANSITIONS[event.status][verb]
     except KeyError:
         raise IllegalTransition(
-            f"event {event.id} is {event.status}: '{verb}' is not possible there"
+            f"event {event.id} is {event.status}: '{verb}' is not possible in this status"
             f" (possible: {', '.join(TRANSITIONS[event.status])})"
         ) from None
 
 
 def order_after(order: Order, verb: OrderVerb) -> OrderState:
-    """The state the verb leads to, or IllegalTransition."""
+    """Return the state the verb leads to; raise IllegalTransition if there is none."""
     try:
         return ORDER_TRANSITIONS[order.state][verb]
     except KeyError:
-        raise IllegalTransition(f"order {order.id} is {order.state}: '{verb}' is not possible there") from None
+        raise IllegalTransition(f"order {order.id} is {order.state}: '{verb}' is not possible in this state") from None

@@ -1,6 +1,6 @@
-"""What an event waits for. One set of predicates decides a start and explains its absence: the two cannot disagree.
+"""What an open event waits for. The same predicates decide whether a wave starts and explain why it does not.
 
-Owns: when an event is ready, when a wave is due, and what may stand in a due wave's way. It changes nothing.
+Owns when an event is ready, when a wave is due, and what can hold back a due wave. It changes nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ from forewarn.core.model import (
     Status,
 )
 
-# A reason names so many things, and then only how many more there are.
+# A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One reason: a stable code, a sentence, and what it is about."""
+    """One reason why an event has not moved on: a stable code, a sentence, and the machines and events concerned."""
 
     code: str
     message: str
@@ -41,68 +41,70 @@ class Waiting:
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
-    """Everything an open event waits for; an ended one waits for nothing."""
+    """Return everything an open event waits for; nothing for an ended event."""
     return waiting_for_each(snapshot, [event_id], now)[event_id]
 
 
 def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime) -> dict[str, tuple[Waiting, ...]]:
-    """The same for many: what their maintenances have in common is looked at once."""
-    draft = Draft(snapshot, now, Actor("nobody"))
-    common: dict[str, _Common] = {}
-    found = {}
+    """Return what each event waits for; the reasons shared by a maintenance's events are computed once."""
+    draft = Draft(snapshot, now, Actor("reader"))
+    shared: dict[str, _SharedReasons] = {}
+    reasons = {}
     for event_id in event_ids:
         event = draft.events.get(event_id)
         if event is None:
             raise NotFound(f"there is no event {event_id}")
-        if event.status in UNSTARTED and event.maintenance_id not in common:
-            common[event.maintenance_id] = _Common(draft, draft.maintenances[event.maintenance_id])
-        found[event_id] = _reasons(draft, event, common.get(event.maintenance_id))
-    return found
+        if event.status in UNSTARTED and event.maintenance_id not in shared:
+            shared[event.maintenance_id] = _SharedReasons(draft, draft.maintenances[event.maintenance_id])
+        reasons[event_id] = _reasons(draft, event, shared.get(event.maintenance_id))
+    return reasons
 
 
-class _Common:
-    """What every event of a maintenance that has not started waits for alike."""
+class _SharedReasons:
+    """The reasons that all unstarted events of a maintenance have in common."""
 
     def __init__(self, draft: Draft, maintenance: Maintenance) -> None:
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
         self.stopped = _why_stopped(draft, maintenance)
         self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
-        self.obstacles = in_the_way(draft, maintenance, self.wave)
+        self.obstacles = obstacles(draft, maintenance, self.wave)
         if _before_earliest(draft, maintenance, self.wave):
-            message = "it has a hard earliest start, which no approval brings forward"
+            message = "its maintenance has an earliest start: even an approved event waits"
             self.obstacles.insert(0, Waiting(code="earliest", message=message, until=maintenance.earliest))
             hold = draft.before.hold
             if hold is not None and maintenance.earliest is not None and draft.now >= maintenance.earliest:
-                self.obstacles.append(_held_clock(hold))
+                self.obstacles.append(_clock_held(hold))
 
 
-def _reasons(draft: Draft, event: Event, common: _Common | None) -> tuple[Waiting, ...]:
+def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple[Waiting, ...]:
     if event.status is Status.STARTED:
-        return (_work(draft, event),)
-    if common is None or event.status in ENDED:
+        return (_order_progress(draft, event),)
+    if shared is None or event.status in ENDED:
         return ()
-    reasons = list(common.stopped)
-    if event.id not in common.ids:
-        ahead = tuple(e.id for e in common.wave[:MAX_NAMED])
-        reasons.append(Waiting(code="earlier-wave", message=f"wave {common.wave[0].wave} has not ended", events=ahead))
+    reasons = list(shared.stopped)
+    if event.id not in shared.ids:
+        ahead = tuple(e.id for e in shared.wave[:MAX_NAMED])
+        reasons.append(Waiting(code="earlier-wave", message=f"wave {shared.wave[0].wave} has not ended", events=ahead))
     elif event.status is Status.SCHEDULED or event.born_approved:
         reasons += _not_ready(draft, event)
-        reasons += _rest_of_wave(event, common.unready)
-        reasons += common.obstacles
-    nobody = Waiting(code="ticker", message="nothing stands in its way: it moves at the ticker's next cycle")
-    return tuple(reasons) or (nobody,)
+        reasons += _rest_of_wave(event, shared.unready)
+        reasons += shared.obstacles
+    ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
+    return tuple(reasons) or (ticker,)
 
 
 def current_wave(draft: Draft, maintenance: Maintenance) -> list[Event]:
-    """The open events of the lowest wave that has not ended; empty when every wave has.
+    """Return the open events of the lowest wave that has not ended; nothing when every wave has ended.
 
-    With on_failure = continue an event whose order failed no longer holds up the waves behind it.
+    With on_failure = continue, an event whose order failed does not hold back later waves.
     """
-    skip = maintenance.on_failure is OnFailure.CONTINUE
-    live = [e for e in draft.events_of(maintenance.id) if e.status in OPEN and not (skip and order_failed(draft, e))]
-    lowest = min((e.wave for e in live), default=0)
-    return [e for e in live if e.wave == lowest]
+    skip_failed = maintenance.on_failure is OnFailure.CONTINUE
+    open_events = [
+        e for e in draft.events_of(maintenance.id) if e.status in OPEN and not (skip_failed and order_failed(draft, e))
+    ]
+    lowest = min((e.wave for e in open_events), default=0)
+    return [e for e in open_events if e.wave == lowest]
 
 
 def order_failed(draft: Draft, event: Event) -> bool:
@@ -111,16 +113,16 @@ def order_failed(draft: Draft, event: Event) -> bool:
 
 
 def held_by(draft: Draft, maintenance: Maintenance) -> Event | None:
-    """The failed event that holds the rest of its maintenance, if there is one."""
+    """Return the event whose failed order holds the rest of the maintenance, or None."""
     if maintenance.on_failure is not OnFailure.HOLD:
         return None
     return next((e for e in draft.events_of(maintenance.id) if order_failed(draft, e)), None)
 
 
 def approved(event: Event) -> bool:
-    """Whether the approvals recorded are the ones this event needs."""
+    """Whether the recorded approvals are enough for this event."""
     machines = {a.machine for a in event.approvals}
-    if "" in machines:  # an operator's counts for all
+    if "" in machines:  # an operator's approval counts for all machines
         return True
     if event.approval is ApprovalMode.ALL:
         return machines.issuperset(event.resources)
@@ -128,17 +130,17 @@ def approved(event: Event) -> bool:
 
 
 def ready(maintenance: Maintenance, event: Event, now: datetime) -> bool:
-    """Whether the event itself may start: approved, needing no approval, or its notice has passed."""
+    """Whether the event by itself may start: it is approved, needs no approval, or its notice is over."""
     if event.born_approved or not event.needs_approval or approved(event):
         return True
-    over = notice_over(maintenance, event)
-    return over is not None and now >= over
+    end = notice_end(maintenance, event)
+    return end is not None and now >= end
 
 
-def notice_over(maintenance: Maintenance, event: Event) -> datetime | None:
-    """When an event that nobody approves may start: at its NotBefore, and when guests could see it for as long as is due.
+def notice_end(maintenance: Maintenance, event: Event) -> datetime | None:
+    """Return when an event without approval may start: at NotBefore, once guests could see it for the minimum notice.
 
-    A store may save long after it was asked to. Until somebody found it saved nobody knows when that will be.
+    The store may save a publication much later than it was decided. Until a tick has read it, the end is unknown (None).
     """
     if event.not_before is None or not event.minimum_notice_s:
         return event.not_before
@@ -152,73 +154,76 @@ def stopped(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
-    """Whether the wave wants to start now: published, every event ready, past `earliest`, not paused."""
+    """Whether the wave should start now: every event is published and ready, `earliest` has passed, nothing is paused."""
     return (
         not stopped(draft, maintenance)
         and not _before_earliest(draft, maintenance, wave)
-        and all(_waits_to_start(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
+        and all(_startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
 
 
-def _waits_to_start(event: Event) -> bool:
+def _startable(event: Event) -> bool:
     return event.status is Status.SCHEDULED or (event.status is Status.PLANNED and event.born_approved)
 
 
 def queue_key(maintenance: Maintenance, wave: Iterable[Event]) -> tuple[datetime, str]:
-    """Due waves are tried in order (NotBefore, id)."""
+    """Return the position of a due wave in the queue: (NotBefore, id)."""
     return min(e.not_before or maintenance.created for e in wave), maintenance.id
 
 
-def in_the_way(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """What keeps a due wave from starting: its own machines, another update domain, or a due wave ahead of it."""
-    reasons = list(islice(_taken(draft, wave), MAX_NAMED))
+def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Return what holds back a due wave: started events with its machines or other update domains, or a wave ahead."""
+    reasons = list(islice(_blocked_by_started(draft, wave), MAX_NAMED))
     ahead = _due_wave_ahead(draft, maintenance, wave)
     if ahead:
-        message = f"maintenance {ahead[0].maintenance_id} is due in this scope and came first"
+        message = f"maintenance {ahead[0].maintenance_id} is due in this scope and is ahead in the queue"
         reasons.append(Waiting(code="queue", message=message, events=tuple(e.id for e in ahead[:MAX_NAMED])))
     return reasons
 
 
-def _taken(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
-    """Machines and update domains that started events hold; each scope is looked through once, whatever the wave's size."""
+def _blocked_by_started(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
+    """Yield the machines and update domains of the wave that started events hold; reads each scope once."""
     started = {
         scope: [e for e in draft.events_in(scope) if e.status is Status.STARTED] for scope in {e.scope for e in wave}
     }
-    holders = {(e.scope, name): e for events in started.values() for e in events for name in e.resources}
+    event_of_machine = {(e.scope, name): e for events in started.values() for e in events for name in e.resources}
     for event in wave:
-        held = {other.id: other for name in event.resources if (other := holders.get((event.scope, name))) is not None}
+        held = {
+            other.id: other
+            for name in event.resources
+            if (other := event_of_machine.get((event.scope, name))) is not None
+        }
         others = started[event.scope] if event.one_domain_at_a_time else held.values()
         for other in others:
             if other.id in held:
-                yield _machine_taken(event, other)
+                yield _machine_busy(event, other)
             if event.one_domain_at_a_time and other.update_domain != event.update_domain:
-                yield _domain_taken(event, other)
+                yield _domain_busy(event, other)
 
 
-def _machine_taken(event: Event, other: Event) -> Waiting:
+def _machine_busy(event: Event, other: Event) -> Waiting:
     names = set(other.resources)
     shared = tuple(name for name in event.resources if name in names)
-    message = f"{_some(shared)} in {event.scope} is in event {other.id}, which has started"
+    message = f"{_listed(shared)} in {event.scope} is in event {other.id}, which has started"
     return Waiting(code="machine", message=message, machines=shared, events=(other.id,))
 
 
-def _domain_taken(event: Event, other: Event) -> Waiting:
-    """Platform maintenance touches at most one update domain of a scope at a time."""
-    message = f"update domain {other.update_domain} of {event.scope} is under way in event {other.id}"
+def _domain_busy(event: Event, other: Event) -> Waiting:
+    message = f"event {other.id} has started in update domain {other.update_domain} of {event.scope}"
     return Waiting(code="update-domain", message=message, events=(other.id,))
 
 
-def _some(names: Sequence[str]) -> str:
-    """All of them, or the first few and how many more."""
+def _listed(names: Sequence[str]) -> str:
+    """Join the names; beyond the limit, name the first ones and count the rest."""
     if len(names) <= MAX_NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
 
 
 def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Event]:
-    """The first due wave of another maintenance that shares a scope and comes before: waves do not overtake.
+    """Return the first due wave of another maintenance that shares a scope and is earlier in the queue.
 
-    An emergency is "at once": it queues behind nobody.
+    An emergency does not queue: it starts at once.
     """
     if maintenance.emergency:
         return []
@@ -251,7 +256,7 @@ def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     reasons = []
     failed = held_by(draft, maintenance)
     if failed is not None:
-        message = f"the maintenance is held: the order of event {failed.id} failed; retry, finish or abandon it"
+        message = f"the maintenance is held: the order of event {failed.id} failed; retry, finish or abandon the event"
         reasons.append(Waiting(code="paused", message=message, events=(failed.id,)))
     if maintenance.paused:
         reasons.append(Waiting(code="paused", message="the maintenance is paused; resume it"))
@@ -263,13 +268,13 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     if not named:
         return []
     count = len(unready) - (event.id in unready)
-    message = f"the wave starts together, and {count} other event(s) of it are not ready"
+    message = f"the events of a wave start together, and {count} other event(s) of this wave are not ready"
     return [Waiting(code="wave", message=message, events=named)]
 
 
-def _held_clock(hold: Hold) -> Waiting:
+def _clock_held(hold: Hold) -> Waiting:
     message = (
-        f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check it, then say"
+        f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check the clock, then run"
         " `forewarn clock confirm`"
     )
     return Waiting(code="clock", message=message)
@@ -281,26 +286,26 @@ def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
         return []
     hold = draft.before.hold
     if hold is not None and ready(maintenance, event, draft.now_in(event.scope)):
-        return [_missing_approval(event), _held_clock(hold)]
-    until = notice_over(maintenance, event) or event.not_before
+        return [_missing_approval(event), _clock_held(hold)]
+    until = notice_end(maintenance, event) or event.not_before
     notice = Waiting(code="notice", message="its notice runs", until=until)
     return [_missing_approval(event), notice]
 
 
 def _missing_approval(event: Event) -> Waiting:
-    given = {a.machine for a in event.approvals}
+    approved_by = {a.machine for a in event.approvals}
     if event.approval is ApprovalMode.OPERATOR:
         return Waiting(code="approval", message="an operator has not approved")
-    missing = tuple(name for name in event.resources if name not in given)
+    missing = tuple(name for name in event.resources if name not in approved_by)
     if event.approval is ApprovalMode.ALL:
-        return Waiting(code="approval", message=f"not approved by {_some(missing)}", machines=missing)
+        return Waiting(code="approval", message=f"not approved by {_listed(missing)}", machines=missing)
     return Waiting(code="approval", message=f"no machine of {event.scope} has approved", machines=missing)
 
 
-def _work(draft: Draft, event: Event) -> Waiting:
+def _order_progress(draft: Draft, event: Event) -> Waiting:
     order = draft.orders[event.id]
     if order.state is OrderState.FAILED:
         message = f"its order failed ({order.reason}); retry, finish or abandon the event"
         return Waiting(code="order-failed", message=message)
-    doing = "is being carried out" if order.state is OrderState.RUNNING else "waits for an executor to take it"
-    return Waiting(code="executor", message=f"its order {doing}", until=order.deadline)
+    progress = "is being carried out" if order.state is OrderState.RUNNING else "waits for an executor to take it"
+    return Waiting(code="executor", message=f"its order {progress}", until=order.deadline)

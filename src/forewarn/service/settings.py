@@ -25,6 +25,7 @@ from forewarn.executors.settings import (
     setting,
     whole_number,
 )
+from forewarn.store.opening import is_shared
 
 PREFIX = "FOREWARN_"
 # Variables that other programs of forewarn read.
@@ -117,7 +118,11 @@ def _host_names(value: object) -> tuple[str, ...]:
 
 def _postgres(value: object) -> str:
     text = read_text(value)
-    if not is_postgres(text):
+    try:
+        shared = is_shared(text)
+    except InvalidSettings:
+        shared = False
+    if not shared:
         raise Invalid("this is no address of a database: write it like postgresql://user@host:5432/database")
     return text
 
@@ -243,6 +248,11 @@ class Settings:
     # By the executor's name, each an instance of its `settings_class`.
     executor_settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def store_url(self) -> str:
+        """Return the store's URL; the default is a file in the state folder."""
+        return self.store or f"sqlite:{self.state_dir / 'forewarn.db'}"
+
     def of_executor(self) -> Any:
         """Return the settings of the executor in use."""
         return self.executor_settings.get(self.executor) or registry.find(self.executor).settings_class()
@@ -356,7 +366,7 @@ def _check_executor(settings: Settings) -> None:
 
 
 def _check_nodes(settings: Settings) -> None:
-    shared = is_postgres(settings.store)
+    shared = is_shared(settings.store_url)
     if shared and settings.clock != "system":
         raise InvalidSettings(
             f"clock: with a PostgreSQL store all nodes use the database's clock: {settings.clock!r} goes with sqlite:PATH"
@@ -402,10 +412,6 @@ def on_loopback(address: str) -> bool:
     return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
-def is_postgres(store: str) -> bool:
-    return store.startswith(("postgresql://", "postgres://"))
-
-
 def holds_password(store: str) -> bool:
     """Return whether the address of a database contains a password."""
     try:
@@ -413,16 +419,3 @@ def holds_password(store: str) -> bool:
         return bool(address.password or parse_qs(address.query).get("password"))
     except ValueError:
         return False
-
-
-def store_path(settings: Settings) -> Path | None:
-    """Return the file of an embedded store; None for memory and for a database elsewhere."""
-    if settings.store == "memory:" or is_postgres(settings.store):
-        return None
-    kind, _, path = (settings.store or f"sqlite:{settings.state_dir / 'forewarn.db'}").partition(":")
-    if kind != "sqlite" or not path:
-        raise InvalidSettings(
-            # The value is never quoted: it may be a PostgreSQL connection string with a password in it.
-            "store: this is none: use sqlite:PATH, postgresql://USER@HOST/DATABASE (only as such a URL) or memory:"
-        )
-    return Path(path).expanduser()

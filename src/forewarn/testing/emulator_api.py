@@ -12,18 +12,17 @@ import msgspec
 from forewarn.core.errors import Refused
 from forewarn.core.model import Role
 from forewarn.operator.api import bodies
-from forewarn.operator.api.bodies import Said, Told
+from forewarn.operator.api.bodies import RequestBody, ResponseBody
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import (
-    Answer,
     Api,
-    Ask,
+    CallContext,
     Number,
     Paged,
+    Result,
     cursor_of,
-    said_cursor,
+    read_cursor,
     split_page,
-    told_ok,
 )
 from forewarn.testing.expectations import ExpectationFailed
 from forewarn.testing.request_log import Asked
@@ -45,7 +44,7 @@ class RequestsQuery(Paged):
     since: Number = 0
 
 
-class ExpectIn(Said):
+class ExpectIn(RequestBody):
     """What is expected: an event is seen, approved or not approved, a machine polls. `machine` left out is anybody.
 
     `no-more`: every event is still approved as many times as was last expected. `within_s` left out is 10, for no-approval 0.
@@ -61,20 +60,20 @@ class ExpectIn(Said):
     since: Number | None = None
 
 
-class FaultsIn(Said):
+class FaultsIn(RequestBody):
     """Faults as in a playbook file; none ends them all."""
 
     faults: Annotated[list[dict[str, str | int | float]], msgspec.Meta(max_length=100)]
 
 
-class ShownEvent(Told):
+class ShownEvent(ResponseBody):
     """An event in the document that the guest got."""
 
     id: str
     status: str
 
 
-class RequestOut(Told):
+class RequestOut(ResponseBody):
     """One request of a guest; `status` is null while it waits, and for ever where the answer never came."""
 
     number: int
@@ -101,7 +100,7 @@ class RequestsOut(bodies.Page[RequestOut]):
     gone: int = 0
 
 
-class Verdict(Told):
+class Verdict(ResponseBody):
     """Whether it came as expected, in a sentence, and what happened so far."""
 
     passed: bool
@@ -109,7 +108,7 @@ class Verdict(Told):
     timeline: list[str]
 
 
-class FaultsOut(Told):
+class FaultsOut(ResponseBody):
     """How many faults are in force."""
 
     faults: int
@@ -118,51 +117,51 @@ class FaultsOut(Told):
 def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
     waiting = threading.BoundedSemaphore(MAX_WAITING)
 
-    def requests(api: Api, ask: Ask) -> Answer:
+    def requests(api: Api, context: CallContext) -> Result:
         del api
-        query = ask.query
-        after = said_cursor(query.cursor, tuple[Number])
+        query = context.query
+        after = read_cursor(query.cursor, tuple[Number])
         found = emulator.requests(
             machine=query.machine or None, method=query.method, since=max(query.since, after[0] if after else 0)
         )
         page, last = split_page(found[: query.limit + 1], query.limit)
         cursor = cursor_of(last.number) if last else None
-        return told_ok(
-            RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
+        return Result(
+            200, RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
         )
 
-    def expect(api: Api, ask: Ask) -> Answer:
+    def expect(api: Api, context: CallContext) -> Result:
         del api
         if not waiting.acquire(blocking=False):
             raise Refused(
                 f"{MAX_WAITING} expectations are waited for already: wait for their answers, or ask one by one"
             )
         try:
-            _expect(emulator, ask.body)
+            _expect(emulator, context.body)
             emulator.service.ticker.cycle_until_idle()  # what was approved has started: the next call finds it so
             verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
         except ExpectationFailed as failed:
             verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
         finally:
             waiting.release()
-        return told_ok(verdict)
+        return Result(200, verdict)
 
-    def faults(api: Api, ask: Ask) -> Answer:
+    def faults(api: Api, context: CallContext) -> Result:
         del api
-        emulator.set_faults(ask.body.faults)
-        return told_ok(FaultsOut(faults=len(ask.body.faults)))
+        emulator.set_faults(context.body.faults)
+        return Result(200, FaultsOut(faults=len(context.body.faults)))
 
     return (
         Call(
-            method="GET", path="/v1/emulator/requests", do=requests, roles=EVERYBODY, query=RequestsQuery,
-            tells=RequestsOut, summary="What guests asked and were answered, oldest first.",
+            method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYBODY, query=RequestsQuery,
+            returns=RequestsOut, summary="What guests asked and were answered, oldest first.",
         ),
         Call(
-            method="POST", path="/v1/emulator/expect", do=expect, roles=EVERYBODY, takes=ExpectIn, tells=Verdict,
+            method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYBODY, takes=ExpectIn, returns=Verdict,
             summary="Wait for what guests should do; tells whether they did.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/faults", do=faults, roles=EVERYBODY, takes=FaultsIn, tells=FaultsOut,
+            method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYBODY, takes=FaultsIn, returns=FaultsOut,
             summary="From now on these requests go wrong.",
         ),
     )  # fmt: skip

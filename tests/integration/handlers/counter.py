@@ -1,7 +1,7 @@
 """A program with a state: it counts. `counter.py FOLDER` writes `pid` and `count` there; SIGUSR1 has it save `checkpoint`.
 
-With `--from FILE` it goes on from there. `--slowly` takes its time over a checkpoint, `--never` does not write one, and
-`--ends` ends once it has.
+With `--from FILE` it goes on from there. `--slowly` writes at a checkpoint until the file `go` is there, `--never` does not
+write one, and `--ends` ends once it has.
 """
 
 import os
@@ -27,7 +27,7 @@ def save() -> None:
         out.write("x" * 5000 + f"\n{count}\n")
     if "--slowly" in options:  # in pieces, in place
         with (folder / "checkpoint").open("w") as out:
-            for _ in range(10):
+            while not (folder / "go").exists():
                 out.write("x" * 500)
                 out.flush()
                 time.sleep(0.2)

@@ -15,7 +15,8 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
-TIMEOUT_S = 10
+# A machine that is off refuses at once: only a busy one takes long to answer, and loses nothing by that.
+TIMEOUT_S = 60
 SHARE = 12
 
 

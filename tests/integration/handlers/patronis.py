@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tests.folders import folder_for_every_user
 from tests.integration.handlers.loopback import clean
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ETCD = "127.0.0.9"
 SQL_PORT, REST_PORT = 5432, 8008
 LOGIN = "operator:let-me-in"
-WITHIN_S = 40.0
+WITHIN_S = PATIENCE_S
 # How long a leader that says nothing more still counts as one; and so, about, how long nobody leads after it has died.
 TTL_S = 10
 # Patroni adds the folder with the version itself where it finds it by this name.
@@ -104,7 +104,7 @@ class Member:
     def says(self, path: str = "/patroni") -> dict[str, object]:
         """What its REST API says; {} when it does not answer."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=2) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
                 said: dict[str, object] = json.load(answer)
                 return said
         except (OSError, ValueError):

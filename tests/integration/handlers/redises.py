@@ -8,7 +8,7 @@ from pathlib import Path
 from forewarn.guest.handlers.redis_protocol import ErrorReply, Reply, parse_info, query
 from forewarn.guest.handlers.redis_replication import join_address, split_address
 from tests.integration.handlers.loopback import clean
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 PORT, SENTINEL_PORT = 6379, 26379
 # Fewer would be no majority.
@@ -46,7 +46,7 @@ class Server:
         return True
 
     def say(self, *words: str) -> Reply:
-        return query(self.address, words, login=[self.password] if self.password else [], seconds=5)
+        return query(self.address, words, login=[self.password] if self.password else [], seconds=PATIENCE_S)
 
     @property
     def role(self) -> str:

@@ -136,6 +136,8 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
         agent.kill()
         assert "approving" not in agent.kinds
         agent.up()
+        until(lambda: agent.kinds.count("start") == 2)
+        (folder / "go").touch()
         until(lambda: "approved" in agent.kinds)
         assert (folder / "asked").read_text() == "asked\n"
         assert saved(folder) > 0

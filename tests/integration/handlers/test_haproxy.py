@@ -285,7 +285,9 @@ def test_out_and_nobody_knows_why(web: Pool) -> None:
     proxy = web.haproxy()
     haproxy.recover(spec_of(proxy), run_of())
     web.tell(proxy, "maint")
-    with pytest.raises(StepFailed, match="is not ready, and this agent did not change it: set it to ready if it should be"):
+    with pytest.raises(
+        StepFailed, match="is not ready, and this agent did not change it: set it to ready if it should be"
+    ):
         haproxy.recover(spec_of(proxy), run_of())
     assert web.seen(proxy).admin == "maint"
 
@@ -381,7 +383,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
             between.mode = fault
         with living(tmp_path, step(between.address, timeout="1s"), lambda: False) as (platform, agent):
             platform.announce()
-            agent.until(lambda: agent.went("prepare") == [False])
+            agent.until(lambda: agent.went("prepare")[:1] == [False])
             platform.end()
             if fault != "lie":  # what lied was never out
                 agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)

@@ -165,7 +165,9 @@ def test_what_was_out_before_stays_out(registrar: Registrar) -> None:
     http.prepare(spec, run)
     http.recover(spec, run_of(**run.kept))
     assert registrar.changes == []
-    with pytest.raises(StepFailed, match="says that it is out, and this agent did not do it: put it in if it should be"):
+    with pytest.raises(
+        StepFailed, match="says that it is out, and this agent did not do it: put it in if it should be"
+    ):
         http.recover(spec, run_of())
 
 
@@ -173,9 +175,7 @@ def test_a_registrar_that_lies_is_not_believed(registrar: Registrar) -> None:
     """It answers 204 and shows something else."""
     registrar.mode = "lie"
     spec = spec_of(registrar.url)
-    with pytest.raises(
-        OutOfTime, match=r"^the request succeeded, but .*/web-0 has something else than 'drained' at"
-    ):
+    with pytest.raises(OutOfTime, match=r"^the request succeeded, but .*/web-0 has something else than 'drained' at"):
         http.prepare(spec, hurried())
     assert http.verify(spec, run_of()) is False
     registrar.state = "drained"
@@ -400,7 +400,7 @@ def test_a_target_at_fault_means_no_approval(registrar: Registrar, tmp_path: Pat
     registrar.mode = fault
     with living(tmp_path, step(registrar.url, secret(tmp_path), "1s"), lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.went("prepare") == [False])
+        agent.until(lambda: agent.went("prepare")[:1] == [False])
         platform.end()
         if fault != "lie":  # what lied was never out
             agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)

@@ -371,6 +371,28 @@ def test_a_new_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
     assert nginx.check(made_up.spec) == []
 
 
+def test_a_moment_without_any_worker_to_be_seen(made_up: MadeUp) -> None:
+    """The old workers are gone, the new ones not there yet: while the master lives that is no nginx that is down."""
+    old, seen = made_up.worker(), list[bool]()
+
+    def still_not_in_force() -> None:
+        seen.append(nginx.verify(made_up.spec, run))
+        made_up.worker()
+
+    run = scripted(lambda: made_up.end(old), still_not_in_force)
+    nginx.prepare(made_up.spec, run)
+    assert seen == [False]
+    assert nginx.verify(made_up.spec, run) is True
+
+
+def test_workers_that_come_up_late(made_up: MadeUp) -> None:
+    """Nobody is told to reload before there is a worker that could be replaced."""
+    old = list[subprocess.Popen[bytes]]()
+    run = scripted(lambda: old.append(made_up.worker()), made_up.worker, lambda: made_up.end(old[0]))
+    nginx.prepare(made_up.spec, run)
+    assert [pid for pid, _ in run.kept["workers"]] == [old[0].pid]
+
+
 def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
     """It is of the old generation all the same: named later and still at work, it says that nothing was reloaded."""
     first, second = made_up.worker(), made_up.fork()
@@ -408,7 +430,8 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
     """The next agent waits for the reload's end and verifies; or finds the event gone and puts the machine back."""
     before = web.include.read_bytes()
     script = tmp_path / "reload"
-    script.write_text(f"#!/bin/sh\n{' '.join(web.nginx_command)} -s reload\ntouch {tmp_path}/reloaded\nsleep 1\n")
+    reload = f"{' '.join(web.nginx_command)} -s reload; touch {tmp_path}/reloaded"
+    script.write_text(f"#!/bin/sh\n{reload}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n")
     script.chmod(0o700)
     ready = lambda: who(web) == {"web-1"}  # noqa: E731
     with living(tmp_path, step(web, reload=[str(script)]), ready) as (platform, agent):
@@ -419,6 +442,8 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
         if cancelled:
             platform.end()
         agent.up()
+        agent.until(lambda: agent.kinds.count("start") == 2)
+        (tmp_path / "go").touch()
         if not cancelled:
             agent.until(lambda: platform.approvals == [True])
             platform.start()
@@ -477,7 +502,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
     toml = step(web, reload=[str(script)]).replace('timeout = "10s"', 'timeout = "3s"')
     with living(tmp_path, toml, lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.went("prepare") == [False])
+        agent.until(lambda: agent.went("prepare")[:1] == [False])
         platform.end()
         agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         mode.write_text("well")

@@ -382,7 +382,10 @@ def test_reassigning_work(house: House) -> None:
     assert [verb for verb in verbs if verb not in ("held", "paused")] == ["pause", "reassign", "resume"]
     house.stand_in("workctl", WORKCTL.replace("echo 0 > held", "true"))
     house.has("held", "3\n")
-    refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared: it ended without an error, but its verify says")
+    refused(
+        house.rehearse(REASSIGN),
+        "'give the work to others' is not prepared: it ended without an error, but its verify says",
+    )
     assert not house.there("paused")
 
 

@@ -36,9 +36,10 @@ global
 defaults
   mode http
   retries 0
-  timeout connect 2s
-  timeout client 10s
-  timeout server 10s
+  timeout connect 1m
+  timeout client 1m
+  timeout server 1m
+  timeout check 1m
 frontend all
   bind {front}
   default_backend web

@@ -17,7 +17,7 @@ from forewarn.store import Known, News
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import START, WEB_0, WEB_1, get, serving, status
 from tests.integration.nodes.test_parts import news, sharing
-from tests.service.test_ticker import OPERATOR, make_service
+from tests.support.services import OPERATOR, make_service
 
 SHOP = Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)
 

@@ -23,7 +23,7 @@ from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import START, WEB_0, WEB_1, Serving, body, get, serving, status
-from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.support.services import ScriptedExecutor, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -192,7 +192,7 @@ def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
         documents = served.side.documents
         tag = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "2"')
         assert [status(another.ask(tag)) for _ in range(3)] == [200] * 3  # nobody has it: ours is told
-        served.service.control._bells.clear()  # another node changes it, and this one does not hear of it
+        served.service.control._listeners.clear()  # another node changes it, and this one does not hear of it
         served.reboot("shop", "web-0")
         assert documents.views["shop"].state.etag == '"1"'
         assert status(client.ask(tag)) == 304
@@ -209,10 +209,10 @@ def test_a_yes_to_what_another_node_did_is_shown_here_first() -> None:
     with sharing() as served:
         served.client().ask(get())
         control, documents = served.service.control, served.side.documents
-        control.listen_to_answers(documents.at_least)
+        control.listen_to_unchanged(documents.at_least)
         served.reboot("shop", "web-0")
         (event,) = documents.views["shop"].state.events
-        control._bells.clear()  # from here on another node does it, and this one does not hear of it
+        control._listeners.clear()  # from here on another node does it, and this one does not hear of it
         control.cancel_maintenance(event.maintenance_id, Actor("operator of another node"))
         assert len(documents.views["shop"].state.events) == 1
         control.approve("shop", "web-0", [event.id], Actor("shop/web-0"))  # "ended: 200, nothing changes"
@@ -246,11 +246,11 @@ def test_many_with_a_newer_tag_cost_one_look() -> None:
 def test_a_scope_enabled_elsewhere_is_shown_as_it_is() -> None:
     """A first request here, of a scope whose guests asked another node before, is answered with what they got there."""
     with sharing() as served:
-        bells = list(served.service.control._bells)
-        served.service.control._bells.clear()
+        bells = list(served.service.control._listeners)
+        served.service.control._listeners.clear()
         served.service.control.enable("shop", Actor("another node"))
         served.reboot("shop", "web-0")
-        served.service.control._bells.extend(bells)
+        served.service.control._listeners.extend(bells)
         answer = served.client().ask(get())
         assert b'"DocumentIncarnation":2' in body(answer)
 
@@ -358,7 +358,7 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     reboot(service)
     assert not other.cycle_until_idle()
     assert other.next_wakeup() is None
-    assert second.asked == []
+    assert second.calls == []
     assert holder.cycle_until_idle()
     holder.leave()
     other.leases.renew_at_s = 0.0
@@ -379,19 +379,19 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     ticker = ticker_on(service, "a:1", executor)
     ticker.recover()
     ticker.cycle()
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.discard(dead)
     store.lately.add(dead)
     renewed(ticker)
-    assert bool(executor.asked) is not waits
+    assert bool(executor.calls) is not waits
     store.lately.discard(dead)
     renewed(ticker)
-    assert executor.asked == ["status", f"begin {begun.attempt} running on h"]
+    assert executor.calls == ["status", f"take {begun.attempt} running on h"]
     order = service.control.event(begun.id)[1]
     assert order is not None
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     renewed(ticker)
-    assert len(executor.asked) == 2
+    assert len(executor.calls) == 2
     assert ticker.taken_over == 1
 
 
@@ -421,10 +421,10 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     order = service.control.event(event_id)[1]
     assert order is not None
     assert order.state is OrderState.RUNNING
-    assert executor.asked == []
+    assert executor.calls == []
     store.alive.add("b:2")
     ticker.cycle()
-    assert executor.asked == ([] if overtaken else ["status", "begin 1 running on h"])
+    assert executor.calls == ([] if overtaken else ["status", "take 1 running on h"])
 
 
 @pytest.mark.parametrize("door", ["apply", "snapshot"])
@@ -455,9 +455,9 @@ def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkey
         failing.setattr(store, "snapshot", snapshot)
         with pytest.raises(StoreUnavailable):
             ticker.cycle()
-    assert (len(saved), executor.asked) == (1, [])
+    assert (len(saved), executor.calls) == (1, [])
     ticker.cycle()
-    assert executor.asked == ["status", "begin 1 running on h"]
+    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
@@ -469,7 +469,7 @@ def test_what_still_runs_is_watched_and_what_ended_is_reported() -> None:
     store.ticks = "a:1"
     executor = ScriptedExecutor(Progress.RUNNING)
     renewed(ticker_on(service, "a:1", executor))
-    assert executor.asked == ["status", "watch"]
+    assert executor.calls == ["status", "watch"]
 
 
 def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
@@ -480,4 +480,4 @@ def test_a_node_comes_back_to_its_own_orders_at_once() -> None:
     same, other = ScriptedExecutor(Progress.RUNNING), ScriptedExecutor(Progress.RUNNING)
     ticker_on(service, "b:1", other).recover()
     ticker_on(service, "a:1", same).recover()
-    assert (other.asked, same.asked) == ([], ["status", "watch"])
+    assert (other.calls, same.calls) == ([], ["status", "watch"])

@@ -25,7 +25,7 @@ from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog
 from tests.endpoint.serving import START
 from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
-from tests.service.test_ticker import ScriptedExecutor, make_service, reboot
+from tests.support.services import ScriptedExecutor, make_service, reboot
 
 
 class ClosedFeed(ScriptedFeed):
@@ -77,7 +77,7 @@ def test_who_is_alone_at_its_place_takes_up_what_was_left_there_at_once(alone: b
     ticker = ticker_on(service, "a:2", executor, alone=lambda: nullcontext(alone))
     ticker.recover()
     renewed(ticker)
-    assert executor.asked == (["status", "watch"] if alone else [])
+    assert executor.calls == (["status", "watch"] if alone else [])
     order = order_of(service, begun.id)
     assert order.node == ("scripted on a:2" if alone else "scripted on a:1")
 
@@ -103,8 +103,8 @@ def taken_over() -> tuple[Service, Order, Ticker, ScriptedExecutor, Ticker, Scri
     second = ticker_on(service, "b:2", goes_on)
     renewed(second)
     assert order_of(service, begun.id).node == "scripted on b:2"
-    frozen.asked.clear()
-    goes_on.asked.clear()
+    frozen.calls.clear()
+    goes_on.calls.clear()
     return service, begun, first, frozen, second, goes_on
 
 
@@ -118,11 +118,11 @@ def test_an_event_does_not_end_while_its_work_still_runs(outcome: Outcome) -> No
     assert order is not None
     assert (event.status, order.state) == (Status.STARTED, OrderState.RUNNING)
     # What is kept of it may be what the other waits for, at the same place.
-    assert frozen.asked == []
+    assert frozen.calls == []
     goes_on.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     second.cycle_until_idle()
     assert service.control.event(begun.id)[0].status is Status.COMPLETED
-    assert goes_on.asked == ["settled"]
+    assert goes_on.calls == ["report_saved"]
 
 
 def test_what_came_too_late_is_tidied() -> None:
@@ -132,7 +132,7 @@ def test_what_came_too_late_is_tidied() -> None:
     second.cycle_until_idle()
     frozen.ended = [OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))]
     renewed(first)
-    assert frozen.asked == ["settled"]
+    assert frozen.calls == ["report_saved"]
     assert order_of(service, begun.id).node == "scripted on b:2"
 
 
@@ -249,7 +249,7 @@ def test_a_report_without_a_name_counts_as_ever() -> None:
     """Whoever does the work through the API is no node: the attempt alone says what it is about."""
     service, begun, *_ = taken_over()
     report = OrderReport(begun.id, begun.attempt, Outcome(ok=True, reason="done"))
-    with pytest.raises(Exception, match="no longer matters"):
+    with pytest.raises(Exception, match="no longer counts"):
         service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
     service.control.report_orders([report], Actor("test"))
     assert service.control.event(begun.id)[0].status is Status.COMPLETED

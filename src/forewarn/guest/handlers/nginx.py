@@ -15,7 +15,7 @@ from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
 from forewarn.guest.handlers.process import command_line, pid_of
-from forewarn.guest.processes import POLL_S, children
+from forewarn.guest.processes import POLL_S, alive, children, start_ticks
 from forewarn.guest.steps import Run, drain_end_s
 
 # An interrupted recover runs again: it leaves what is undone already.
@@ -58,7 +58,8 @@ def check(spec: Spec) -> List[str]:
     problems = missing_program(spec.test) + missing_program(spec.reload)
     try:
         read(spec.file).with_down(spec.servers)
-        _workers(spec)
+        if not _workers(spec):
+            problems.append(_not_running(spec))
     except StepFailed as error:
         problems.append(str(error))
     return problems
@@ -82,7 +83,7 @@ def verify(spec: Spec, run: Run) -> bool:
     old = _recorded_workers(run)
     if not old or not read(spec.file).is_down(spec.servers) or not _in_force(spec, old):
         return False
-    return bool(run.kept.get("left")) or not _old_workers_left(spec, old)
+    return bool(run.kept.get("left")) or not _still_alive(old)
 
 
 def recover(spec: Spec, run: Run) -> None:
@@ -113,7 +114,13 @@ def _reload(spec: Spec, run: Run, fallback: Upstream) -> List[Worker]:
     except StepFailed as error:
         write(spec.file, fallback)
         raise StepFailed(f"{error}; {spec.file} is as before") from None
-    old = _workers(spec)
+    old: List[Worker] = []
+
+    def has_workers() -> Tuple[bool, str]:
+        old[:] = _workers(spec)
+        return bool(old), _not_running(spec)
+
+    run.require(has_workers, POLL_S)
     run.keep(workers=old)
     run.command(spec.reload)
     run.require(lambda: (_in_force(spec, old), "nginx did not reload although it was asked to"), POLL_S)
@@ -126,7 +133,7 @@ def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
     end_s = drain_end_s(begun_s, spec.drain_for)
 
     def drained() -> Tuple[bool, str]:
-        left = _old_workers_left(spec, old)
+        left = _still_alive(old)
         if left and spec.drain_for and run.left_s() <= end_s:
             after_s = begun_s - run.left_s()
             log.warning("connections of %d old worker(s) are left behind after %.0f s", len(left), after_s)
@@ -138,12 +145,19 @@ def _drain(spec: Spec, run: Run, old: List[Worker]) -> None:
 
 
 def _workers(spec: Spec) -> List[Worker]:
-    """Return all live workers, with those that finish their last connections and those that were just forked."""
+    """Return all live workers, with those that finish their last connections and those that were just forked.
+
+    Processes are listed one after another. A reload meanwhile may end every old worker before it is listed, and fork the new
+    ones afterwards: an empty list does not mean that nginx is down while its master lives.
+    """
     master = pid_of(spec.pid_file)
-    workers = [each for each in children(master) if _is_worker(each)] if master else []
-    if not workers:
-        raise StepFailed(f"nginx is not running: {spec.pid_file} names no process with workers")
-    return workers
+    if not master or not alive(master):
+        raise StepFailed(_not_running(spec))
+    return [each for each in children(master) if _is_worker(each)]
+
+
+def _not_running(spec: Spec) -> str:
+    return f"nginx is not running: {spec.pid_file} names no process with workers"
 
 
 def _is_worker(child: Worker) -> bool:
@@ -164,8 +178,8 @@ def _in_force(spec: Spec, old: List[Worker]) -> bool:
     return any(WORKER in titles[each] for each in accepting) and not any(each in old for each in accepting)
 
 
-def _old_workers_left(spec: Spec, old: List[Worker]) -> List[Worker]:
-    return [each for each in _workers(spec) if each in old]
+def _still_alive(old: List[Worker]) -> List[Worker]:
+    return [(pid, ticks) for pid, ticks in old if start_ticks(pid) == ticks]
 
 
 def _recorded_workers(run: Run) -> List[Worker]:

@@ -20,6 +20,22 @@ FROM pg_control_system()
 """
 
 
+class PostgresDatabase:
+    """A PostgreSQL database as `forewarn db` handles it."""
+
+    newest_schema = SCHEMA_VERSION
+
+    def __init__(self, address: str) -> None:
+        self._dsn = Dsn(address)
+        self.name = self._dsn.shown
+
+    def describe(self) -> list[tuple[str, str]]:
+        return describe(self._dsn)
+
+    def migrate(self) -> list[str]:
+        return migrate(self._dsn)
+
+
 def require_schema(dsn: Dsn) -> None:
     """An empty database gets the schema; an old one is left to `forewarn db migrate`."""
     with _working(dsn) as connection:

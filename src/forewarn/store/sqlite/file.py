@@ -16,6 +16,21 @@ LOCK_WAIT_S = 5.0
 SCHEMA_VERSION = migrations("sqlite")[-1].number
 
 
+class SqliteDatabase:
+    """An SQLite file as `forewarn db` handles it."""
+
+    newest_schema = SCHEMA_VERSION
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = str(path), path
+
+    def describe(self) -> list[tuple[str, str]]:
+        return describe(self._path)
+
+    def migrate(self) -> list[str]:
+        return migrate_file(self._path)
+
+
 def connect(path: Path) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))

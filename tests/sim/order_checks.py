@@ -1,17 +1,17 @@
-"""What was done to machines: every order begun was saved first, asked for before it was begun again, and done once."""
+"""Check executors: an order is saved as taken before its work, its status is requested before a repeat, it is done once."""
 
 from forewarn.core.model import OrderState
 from tests.sim.account import Account
-from tests.sim.history import Asked, Begun, Committed, FailedOver, Forgotten
+from tests.sim.history import Committed, ExecutorCalled, FailedOver, Forgotten, StatusRequested
 
 Key = tuple[str, int]
 
 
-class Deeds:
+class OrderChecks:
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._may_begin: set[tuple[str, Key]] = set()
-        self._begun: set[Key] = set()
+        self._may_execute: set[tuple[str, Key]] = set()
+        self._executed: set[Key] = set()
         self._taken_ms: dict[Key, int] = {}
         self._performed: set[Key] = set()
         self._forgotten: set[Key] = set()
@@ -20,47 +20,47 @@ class Deeds:
         for order in entry.change.orders:
             key = (order.id, order.attempt)
             if order.state is OrderState.RUNNING:
-                # Whoever takes over from another must ask what became of it.
+                # A node that takes over an order must first request its status.
                 if key not in self._taken_ms and order.node.endswith(f" on {entry.life.partition('#')[0]}"):
-                    self._may_begin.add((entry.life, key))
+                    self._may_execute.add((entry.life, key))
                 self._taken_ms.setdefault(key, entry.at_ms)
             timed_out = order.state is OrderState.FAILED and order.reason.startswith("timed out")
             in_time = not self._account.jumped_since(self._taken_ms.get(key, entry.at_ms))
-            if timed_out and order.node and key not in self._begun and in_time:
-                self._account.complain(f"order {_name(key)} was taken by {order.node} and never begun: it timed out")
+            if timed_out and order.node and key not in self._executed and in_time:
+                self._account.complain(f"order {_name(key)} was taken by {order.node} and never executed: it timed out")
 
     def failed_over(self, entry: FailedOver) -> None:
-        """What was taken in a lost commit is to be taken again."""
+        """Orders taken in a lost commit must be taken again."""
         for change in entry.lost:
             for order in change.orders:
                 self._taken_ms.pop((order.id, order.attempt), None)
 
-    def asked(self, entry: Asked) -> None:
-        """Who was told that nobody knows of it may begin it."""
+    def status_requested(self, entry: StatusRequested) -> None:
+        """A node may call the executor for an order that the executor does not know."""
         permission = (entry.life, (entry.order_id, entry.attempt))
         if entry.unknown:
-            self._may_begin.add(permission)
+            self._may_execute.add(permission)
         else:
-            self._may_begin.discard(permission)
+            self._may_execute.discard(permission)
 
     def forgotten(self, entry: Forgotten) -> None:
         self._performed.discard((entry.order_id, entry.attempt))
         self._forgotten.add((entry.order_id, entry.attempt))
 
-    def begun(self, entry: Begun) -> None:
+    def executor_called(self, entry: ExecutorCalled) -> None:
         key = (entry.order_id, entry.attempt)
-        if (entry.life, key) not in self._may_begin:
+        if (entry.life, key) not in self._may_execute:
             self._account.complain(
-                f"{entry.life} began order {_name(key)} without having taken it or asked for its status"
+                f"{entry.life} executed order {_name(key)} without having taken it or requested its status"
             )
-        self._may_begin.discard((entry.life, key))
-        self._begun.add(key)
+        self._may_execute.discard((entry.life, key))
+        self._executed.add(key)
         if entry.performed:
             self._check_performed(key)
 
     def _check_performed(self, key: Key) -> None:
         order = self._account.orders.get(key[0])
-        # It was saved, before another server went on without that; or who was told that nobody knows of it was slow to act.
+        # The order was saved, and a failover lost it; or the executor forgot it after the node had requested its status.
         excused = key in self._account.lost_orders or key in self._forgotten
         running = order is not None and order.attempt == key[1] and order.state is OrderState.RUNNING
         if not excused and not running:

@@ -1,0 +1,186 @@
+"""Mutations of the core: each bends one rule on purpose, and the tests must notice it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from forewarn.core import advance, lifecycle, planning, waiting
+from forewarn.core.draft import Draft
+from forewarn.core.model import Event, Scope, Status
+from forewarn.core.transitions import TRANSITIONS, Verb
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _ignore_obstacles(patch: pytest.MonkeyPatch, code: str) -> None:
+    """Ignore the obstacles with this code that started events cause."""
+    original = waiting._blocked_by_started
+
+    def others(draft: Draft, wave: list[Event]) -> Iterator[waiting.Waiting]:
+        return (reason for reason in original(draft, wave) if reason.code != code)
+
+    patch.setattr(waiting, "_blocked_by_started", others)
+
+
+def no_update_domain_guard(patch: pytest.MonkeyPatch) -> None:
+    _ignore_obstacles(patch, "update-domain")
+
+
+def no_machine_guard(patch: pytest.MonkeyPatch) -> None:
+    _ignore_obstacles(patch, "machine")
+
+
+def start_without_approval(patch: pytest.MonkeyPatch) -> None:
+    for module in (waiting, advance):
+        patch.setattr(module, "ready", lambda maintenance, event, now: True)
+
+
+def one_approval_is_enough_for_all(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "approved", lambda event: bool(event.approvals))
+
+
+def approval_bumps_the_incarnation(patch: pytest.MonkeyPatch) -> None:
+    original = Draft._changed_scopes
+
+    def bumped(draft: Draft, moved: list[Event]) -> dict[str, Scope]:
+        changed = original(draft, moved)
+        for approval in draft._approvals:
+            name = draft.events[approval.event_id].scope
+            scope = changed.get(name, draft.scopes[name])
+            changed[name] = replace(scope, incarnation=scope.incarnation + 1)
+        return changed
+
+    patch.setattr(Draft, "_changed_scopes", bumped)
+
+
+def incarnation_stays(patch: pytest.MonkeyPatch) -> None:
+    original = Draft._next_scope
+
+    def stays(draft: Draft, name: str) -> Scope:
+        return replace(original(draft, name), incarnation=draft.before.scopes[name].incarnation)
+
+    patch.setattr(Draft, "_next_scope", stays)
+
+
+def notice_not_applied(patch: pytest.MonkeyPatch) -> None:
+    original = planning.publication
+
+    def hasty(*arguments: Any) -> dict[str, planning.Publication]:
+        publications = original(*arguments)
+        return {i: replace(each, not_before=each.published, minimum_notice_s=0) for i, each in publications.items()}
+
+    patch.setattr(advance, "publication", hasty)
+
+
+def raised_notice_not_applied(patch: pytest.MonkeyPatch) -> None:
+    original = planning.publication
+
+    def protocol_only(maintenance: Any, events: Any, scopes: dict[str, Scope], now_in: Any) -> Any:
+        return original(maintenance, events, {n: replace(s, minimum_notice_s={}) for n, s in scopes.items()}, now_in)
+
+    patch.setattr(advance, "publication", protocol_only)
+
+
+def notice_counts_from_publication(patch: pytest.MonkeyPatch) -> None:
+    for module in (waiting, advance):
+        patch.setattr(module, "notice_end", lambda maintenance, event: event.not_before)
+
+
+def started_events_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(TRANSITIONS[Status.STARTED], Verb.CANCEL, Status.CANCELLED)
+
+
+def ended_events_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(TRANSITIONS[Status.COMPLETED], Verb.CANCEL, Status.CANCELLED)
+
+
+def overtaking_in_a_scope(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "_due_wave_ahead", lambda draft, maintenance, wave: [])
+
+
+def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "_before_earliest", lambda draft, maintenance, wave: False)
+
+
+def waves_do_not_start_together(patch: pytest.MonkeyPatch) -> None:
+    original = waiting.current_wave
+    patch.setattr(advance, "current_wave", lambda draft, maintenance: original(draft, maintenance)[:1])
+
+
+def all_waves_published_at_once(patch: pytest.MonkeyPatch) -> None:
+    def everything(draft: Draft, maintenance: Any) -> list[Event]:
+        return [
+            e for e in draft.events_of(maintenance.id) if e.status is Status.PLANNED or e.status is Status.SCHEDULED
+        ]
+
+    patch.setattr(advance, "current_wave", everything)
+
+
+def not_before_moves_after_publication(patch: pytest.MonkeyPatch) -> None:
+    original = lifecycle._record_approval
+
+    def moving(draft: Draft, event: Event, machine: str) -> None:
+        original(draft, event, machine)
+        draft.put(replace(draft.events[event.id], not_before=draft.now_in(event.scope)))
+
+    patch.setattr(lifecycle, "_record_approval", moving)
+
+
+def nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Draft, "_wakes", lambda draft, moved: set())
+
+
+def others_are_not_woken(patch: pytest.MonkeyPatch) -> None:
+    """Wake only the maintenance whose own event changed, not those that waited for the event."""
+    original = Draft._wakes
+
+    def own(draft: Draft, moved: list[Event]) -> set[str]:
+        return original(draft, moved) & {e.maintenance_id for e in moved}
+
+    patch.setattr(Draft, "_wakes", own)
+
+
+def wakes_too_late(patch: pytest.MonkeyPatch) -> None:
+    def never(draft: Draft, maintenance: Any) -> datetime | None:
+        return None
+
+    patch.setattr(advance, "_wake_at", never)
+
+
+def enabling_keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    original = lifecycle.enable
+
+    def same_epoch(snapshot: Any, scope: str, **options: Any) -> Any:
+        change = original(snapshot, scope, **options)
+        kept = tuple(replace(s, epoch=snapshot.scopes[s.name].epoch, incarnation=1) for s in change.scopes)
+        return replace(change, scopes=kept)
+
+    patch.setattr(lifecycle, "enable", same_epoch)
+
+
+# Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
+MUTATIONS: dict[Patch, str] = {
+    no_update_domain_guard: "invariant 6: ",
+    no_machine_guard: "invariant 6: machine .* at once",
+    start_without_approval: "invariant 1: .* without approval",
+    one_approval_is_enough_for_all: "invariant 1: .* without approval",
+    approval_bumps_the_incarnation: "invariant 4: ",
+    incarnation_stays: "invariant 4: ",
+    notice_not_applied: "invariant 2: .* less than its minimum notice",
+    raised_notice_not_applied: "invariant 2: .* less than its minimum notice",
+    notice_counts_from_publication: "invariant 2: .* before guests could see it",
+    started_events_can_be_cancelled: "invariant 7: .* Started to Cancelled",
+    ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
+    overtaking_in_a_scope: "would overtake",
+    earliest_ignored: "invariant 1: .* before the earliest start",
+    waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
+    all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
+    not_before_moves_after_publication: "invariant 2: .* change its NotBefore",
+    nobody_is_woken: "the ticker does not move it",
+    others_are_not_woken: "the ticker does not move it",
+    wakes_too_late: "the ticker does not move it",
+    enabling_keeps_the_epoch: "invariant 4: ",
+}

@@ -1,0 +1,206 @@
+"""The orders of a node: saved before the executor gets them, reported once, recovered after a crash."""
+
+import logging
+
+import pytest
+
+from forewarn.core.errors import StoreUnavailable
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import (
+    Actor,
+    OrderState,
+    Status,
+)
+from forewarn.core.transitions import Verb
+from forewarn.executors import OrderReport, Progress, Work
+from forewarn.store import Store
+from forewarn.store.memory import MemoryStore
+from forewarn.testing.stories import START
+from tests.support.services import (
+    OPERATOR,
+    BrittleStore,
+    ScriptedExecutor,
+    SilentStore,
+    make_service,
+    reboot,
+    ticker_with,
+)
+
+
+def test_simulated_work_does_not_report_an_order_that_was_reported_already() -> None:
+    """An order that an operator reported as failed stays failed when the simulated work ends."""
+    service = make_service(MemoryStore(), executor="simulated")
+    event_id = reboot(service)
+    service.ticker.advance(15 * 60)
+    service.control.report_order(event_id, Outcome(ok=False, reason="burnt"), OPERATOR)
+    service.ticker.advance(3_600)
+    event, order = service.control.event(event_id)
+    assert order is not None
+    assert (event.status, order.state) == (Status.STARTED, OrderState.FAILED)
+    service.control.resolve_failure(event_id, Verb.RETRY, OPERATOR)
+    service.ticker.advance(3_600)
+    assert service.control.event(event_id)[0].status is Status.COMPLETED
+
+
+def test_an_order_is_saved_as_running_before_the_executor_takes_it() -> None:
+    """Decide, save, then act: the order that the executor gets is already in the store."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker_with(service, executor).cycle_until_idle()
+    assert executor.calls == ["take 1 running on h"]
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert (order.state, order.node, order.taken) == (OrderState.RUNNING, "scripted on here", START)
+
+
+def test_only_as_many_orders_are_taken_as_the_executor_has_free_slots() -> None:
+    """The other orders stay open."""
+    service = make_service(MemoryStore(), scopes=5, enabled=False)
+    for i in range(5):
+        reboot(service, f"s-{i}")
+    ticker_with(service, ScriptedExecutor()).cycle()
+    assert len(service.store.orders({OrderState.RUNNING}, 10)) == 2
+    assert len(service.store.orders({OrderState.OPEN}, 10)) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "status"),
+    [
+        (Progress.UNKNOWN, ["status", "take 1 running on h"], Status.STARTED),
+        (Progress.RUNNING, ["status", "watch"], Status.STARTED),
+        (Outcome(ok=True), ["status", "report_saved"], Status.COMPLETED),
+        (Outcome(ok=False, reason="no"), ["status", "report_saved"], Status.STARTED),
+    ],
+)
+def test_after_a_crash_the_status_of_an_order_comes_first(
+    store: Store, answer: Progress | Outcome, calls: list[str], status: Status
+) -> None:
+    """Known work is watched or reported; only unknown work is taken again, under the same id and attempt."""
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = ScriptedExecutor(answer)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.cycle_until_idle()
+    assert executor.calls == calls
+    assert service.control.event(event_id)[0].status is status
+
+
+def test_a_report_of_an_older_attempt_changes_nothing() -> None:
+    """After a retry, a late report of the first attempt does not count for the second."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    service.control.report_order(event_id, Outcome(ok=False, reason="no"), Actor("ticker"))
+    service.control.resolve_failure(event_id, Verb.RETRY, OPERATOR)
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
+    ticker.cycle_until_idle()
+    assert service.control.event(event_id)[0].status is Status.STARTED
+
+
+def test_one_late_report_does_not_hold_up_the_others() -> None:
+    """Reports are saved many at once; if one of them is too late, the others are still saved."""
+    service = make_service(MemoryStore(), scopes=3, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(3)]
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    service.control.report_order(events[1], Outcome(ok=True), OPERATOR)
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in events]
+    ticker.cycle_until_idle()
+    assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 3
+    assert executor.calls.count("report_saved") == 3
+
+
+def test_a_report_after_the_end_of_the_event_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Another tool reported the order before; the executor's report is too late, and nothing breaks."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
+    with caplog.at_level(logging.INFO, "forewarn.service.orders"):
+        ticker.cycle_until_idle()
+    assert "came too late" in caplog.text
+
+
+def test_an_order_of_another_tool_is_not_recovered(caplog: pytest.LogCaptureFixture) -> None:
+    """After a change of the executor, an order that a playbook took is not taken a second time."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("playbook"), node="playbook")
+    executor = ScriptedExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == []
+    assert "taken by others" in caplog.text
+
+
+class FailingExecutor(ScriptedExecutor):
+    def take(self, work: Work) -> None:
+        raise OSError("no more processes")
+
+
+def test_an_executor_that_cannot_take_an_order_fails_it() -> None:
+    """The order has the reason, and waits for an operator."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    ticker_with(service, FailingExecutor()).cycle_until_idle()
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert (order.state, order.reason) == (OrderState.FAILED, "the executor could not take it: no more processes")
+
+
+def test_a_report_survives_a_full_disk() -> None:
+    """A report that could not be saved is saved when the disk has room again; nothing times out, and no slot is lost."""
+    store = BrittleStore()
+    service = make_service(store, scopes=2, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(2)]
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    executor.ended = [OrderReport(event_id, 1, Outcome(ok=True)) for event_id in events]
+    store.full = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.full = False
+    ticker.cycle_until_idle()
+    assert [service.control.event(event_id)[0].status for event_id in events] == [Status.COMPLETED] * 2
+    assert executor.calls.count("report_saved") == 2
+
+
+@pytest.mark.parametrize("answer", [Progress.UNKNOWN, Progress.RUNNING])
+def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress) -> None:
+    """The store failed after it had saved that this node takes the order: no other node will take it, so this one does."""
+    store = SilentStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    executor = ScriptedExecutor(answer)
+    ticker = ticker_with(service, executor)
+    store.silent = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    assert executor.calls == []
+    store.silent = False
+    ticker.cycle_until_idle()
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status", "take 1 running on h" if answer is Progress.UNKNOWN else "watch"]
+
+
+def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
+    """The store failed before it saved anything: the order is still open."""
+    store = BrittleStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    store.full = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.full = False
+    ticker.cycle_until_idle()
+    assert executor.calls == ["take 1 running on h"]
