@@ -10,7 +10,7 @@ from pathlib import Path
 from forewarn.core.change import Change
 from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import forewarn, serving
+from tests.support.serve_process import forewarn, serving
 from tests.support.waiting import PATIENCE_S, until
 
 EVENT = "A1B2C3D4-0000-4000-8000-000000000000"

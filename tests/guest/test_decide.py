@@ -13,7 +13,7 @@ from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
 from forewarn.guest.state import State
-from tests.guest.talking import E1, E2
+from tests.support.fake_endpoint import E1, E2
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Me("web-0")

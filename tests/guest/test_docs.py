@@ -12,7 +12,7 @@ from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.state import State
 from forewarn.guest.status import metrics
 from forewarn.guest.steps import Run
-from tests.guest.talking import Endpoint, MovedTime
+from tests.support.fake_endpoint import FakeEndpoint, ManualTime
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guide"
@@ -49,8 +49,8 @@ def test_every_command_variable_metric_and_handler_is_described() -> None:
 def test_the_sdks_example_runs() -> None:
     """As printed, but for the client, whose endpoint is ours, and its end."""
     (example,) = re.findall(r"```python\n(.*?)```", SDK, re.DOTALL)
-    clock = MovedTime()
-    endpoint = Endpoint(clock)
+    clock = ManualTime()
+    endpoint = FakeEndpoint(clock)
     endpoint.announce()
 
     class Enough(Exception):

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.guest.document import Document, event_json, parse_document, parse_event, parse_moment
 from forewarn.guest.errors import BadDocument
-from tests.guest.talking import E1, E2, document, event
+from tests.support.fake_endpoint import E1, E2, document, event
 
 GOLDEN = Path(__file__).parent.parent / "core" / "golden"
 MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)

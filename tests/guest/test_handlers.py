@@ -21,8 +21,8 @@ from forewarn.guest.journal import read
 from forewarn.guest.plan import NOTIFIERS
 from forewarn.guest.processes import alive
 from forewarn.guest.steps import Run
-from tests.guest.agents import Lived
-from tests.guest.talking import E1, event, http_endpoint, say
+from tests.guest.in_process_agent import AgentHarness
+from tests.support.fake_endpoint import E1, event, http_server, respond
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -235,20 +235,20 @@ def test_half_a_character_in_an_event_stops_nothing(tmp_path: Path) -> None:
     from forewarn.guest import status
 
     hook = Webhook()
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         toml = (
             f'[[steps]]\nname = "file"\nlog = {{ file = "{tmp_path}/log" }}\n'
             f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
             '[[steps]]\nname = "run"\nrequired = true\ncommand = { prepare = ["true"] }\n'
         )
-        lived = Lived(tmp_path, toml)
+        harness = AgentHarness(tmp_path, toml)
         odd = "\ud800\0"
-        lived.endpoint.announce(Description=odd, EventSource=odd, EventType=odd, Resources=["web-0", odd])
-        lived.live(for_s=5)
-        status.write(lived.agent, tmp_path, None)
-    assert lived.endpoint.approved == [E1]
+        harness.endpoint.announce(Description=odd, EventSource=odd, EventType=odd, Resources=["web-0", odd])
+        harness.run(for_s=5)
+        status.write(harness.agent, tmp_path, None)
+    assert harness.endpoint.approved == [E1]
     assert '"Description":"??"' in (tmp_path / "log").read_text("ascii")
-    lived.again()
+    harness.restart()
 
 
 # -- notify
@@ -261,7 +261,7 @@ class Webhook:
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         self.got.append((handler.path, json.loads(body), handler.headers["Idempotency-Key"]))
-        say(handler, self.status)
+        respond(handler, self.status)
 
 
 def secret(tmp_path: Path, url: str) -> str:
@@ -274,7 +274,7 @@ def secret(tmp_path: Path, url: str) -> str:
 def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
     """With a key that tells repetitions apart."""
     hook = Webhook()
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         assert notify.check(spec) == []
         notify.notify(spec, run_of())
@@ -301,7 +301,7 @@ def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Pa
     assert "hunter2" not in str(caught.value)
     hook = Webhook()
     hook.status = 500
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         secret(tmp_path, url)
         with pytest.raises(StepFailed, match="the webhook answered 500"):
             notify.notify(spec, run_of())
@@ -322,7 +322,7 @@ def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
             while not over.wait(0.1):
                 handler.wfile.write(b"H")
 
-    with http_endpoint(trickle) as url:
+    with http_server(trickle) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         began_s = time.monotonic()
         with pytest.raises(StepFailed, match="NoAnswer"):
@@ -336,24 +336,24 @@ def test_each_event_and_change_is_told_once_across_restarts(tmp_path: Path, capl
     from forewarn.guest import status
 
     hook = Webhook()
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         toml = f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}", shape = "event" }}\n'
-        lived = Lived(tmp_path, toml)
-        lived.endpoint.announce()
-        lived.live(for_s=5)
-        lived.again()
-        lived.live(for_s=5)
-        lived.endpoint.start()
-        lived.live(for_s=5)
-        lived.again()
-        lived.endpoint.end()
-        lived.live(for_s=5)
-        lived.again()
-        lived.live(for_s=60)
-        status.write(lived.agent, tmp_path, None)
+        harness = AgentHarness(tmp_path, toml)
+        harness.endpoint.announce()
+        harness.run(for_s=5)
+        harness.restart()
+        harness.run(for_s=5)
+        harness.endpoint.start()
+        harness.run(for_s=5)
+        harness.restart()
+        harness.endpoint.end()
+        harness.run(for_s=5)
+        harness.restart()
+        harness.run(for_s=60)
+        status.write(harness.agent, tmp_path, None)
     changes = [body["change"] for _, body, _ in hook.got]
     assert changes == ["scheduled", "approved", "started", "completed", "back in service"]
-    for text in (lived.journal.path.read_text(), (tmp_path / "status.json").read_text(), caplog.text):
+    for text in (harness.journal.path.read_text(), (tmp_path / "status.json").read_text(), caplog.text):
         assert "hunter2" not in text
 
 
@@ -361,14 +361,14 @@ def test_a_webhook_that_fails_delays_nothing_and_is_given_up(tmp_path: Path) -> 
     """Three tries with pauses; approval does not wait for it; another try only for the next change."""
     hook = Webhook()
     hook.status = 503
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         toml = f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
-        lived = Lived(tmp_path, toml)
-        lived.endpoint.announce()
-        lived.live(for_s=2)
-        assert lived.endpoint.approved == [E1]
-        lived.live(for_s=900)
+        harness = AgentHarness(tmp_path, toml)
+        harness.endpoint.announce()
+        harness.run(for_s=2)
+        assert harness.endpoint.approved == [E1]
+        harness.run(for_s=900)
     assert len(hook.got) == 6
-    records = read(lived.journal.path)[0]
+    records = read(harness.journal.path)[0]
     assert [record["ok"] for record in records if record["kind"] == "told"] == [False, False]
-    assert not lived.agent.state.messages
+    assert not harness.agent.state.messages

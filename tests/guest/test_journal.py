@@ -13,8 +13,8 @@ from forewarn.guest import journal as journals
 from forewarn.guest.errors import JournalError, JournalInUse
 from forewarn.guest.journal import Journal, in_use, read
 from forewarn.guest.state import KINDS, State, fold_records
-from tests.guest.agents import Lived, step
-from tests.guest.talking import E1
+from tests.guest.in_process_agent import AgentHarness, step
+from tests.support.fake_endpoint import E1
 
 
 def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
@@ -72,24 +72,24 @@ def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
 
 def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not the step's failure; with room again the next agent does the step."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
-    lived.endpoint.announce()
-    append = lived.journal.append
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
+    harness.endpoint.announce()
+    append = harness.journal.append
 
     def full(record: Mapping[str, Any]) -> dict[str, Any]:
         if record["kind"] == "child":
             raise JournalError("the disk is full")
         return append(record)
 
-    monkeypatch.setattr(lived.journal, "append", full)
+    monkeypatch.setattr(harness.journal, "append", full)
     with pytest.raises(JournalError):
-        lived.live()
-    assert "end" not in lived.kinds
-    assert not lived.did
-    lived.again()
-    lived.live()
-    assert lived.did == ["prepare one"]
-    assert lived.endpoint.approved == [E1]
+        harness.run()
+    assert "end" not in harness.kinds
+    assert not harness.actions
+    harness.restart()
+    harness.run()
+    assert harness.actions == ["prepare one"]
+    assert harness.endpoint.approved == [E1]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])

@@ -15,7 +15,7 @@ import pytest
 from forewarn.guest.journal import read
 from forewarn.guest.processes import start_ticks
 from tests.endpoint.serving import WEB_0, serving
-from tests.guest.talking import E1, document, event, http_endpoint, say
+from tests.support.fake_endpoint import E1, document, event, http_server, respond
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -177,10 +177,10 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
 
     def reply(handler: object, body: bytes) -> None:
         served = document(event(NotBefore=not_before, Resources=["other", "here"]))
-        say(handler, 200, served)  # type: ignore[arg-type]
+        respond(handler, 200, served)  # type: ignore[arg-type]
 
     assert run(tmp_path, "status").returncode == 2
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\napprove = "first-in-resources"\n' + STEPS)
         assert run(tmp_path, "status", *AT).returncode == 3
         agent = subprocess.Popen(
@@ -223,7 +223,7 @@ def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> 
     """A metrics file in a folder that is not there: the agent goes on with its work."""
     not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
     documents = [document()]
-    with http_endpoint(lambda handler, _: say(handler, 200, documents[-1])) as url:
+    with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
         at = f'endpoint = "{url}"\nname = "here"\napprove = "never"\nmetrics_file = "/nowhere/x.prom"\n'
         configure(tmp_path, at + STEPS)
         agent = subprocess.Popen(
@@ -249,9 +249,9 @@ def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
     def reply(handler: object, body: bytes) -> None:
         posts.extend([body] if body else [])
         later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 600))
-        say(handler, 200, document(event(NotBefore=later, Resources=["here"])))  # type: ignore[arg-type]
+        respond(handler, 200, document(event(NotBefore=later, Resources=["here"])))  # type: ignore[arg-type]
 
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n' + STEPS)
         agent = subprocess.Popen(
             command("run", "--dry-run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True

@@ -4,7 +4,7 @@ import pytest
 
 from forewarn.guest.document import parse_event
 from forewarn.guest.names import Me, same_machine
-from tests.guest.talking import event
+from tests.support.fake_endpoint import event
 
 
 @pytest.mark.parametrize(

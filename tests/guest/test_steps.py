@@ -15,7 +15,7 @@ from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
-from tests.guest.talking import E1, StepTime, event
+from tests.support.fake_endpoint import E1, StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]

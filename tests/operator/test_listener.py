@@ -24,8 +24,8 @@ from forewarn.operator.api.access import digest
 from forewarn.service.settings import load
 from forewarn.store import ScopeQuery
 from forewarn.store.memory import MemoryStore
-from tests.app.test_serve import run, serving
 from tests.support.running_service import RunningService, running_service
+from tests.support.serve_process import run, serving
 from tests.support.waiting import PATIENCE_S
 
 IN_MEMORY = ["--store", "memory:", "--guest", "127.0.0.1:0"]

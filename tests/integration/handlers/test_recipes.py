@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.handlers.loopback import clean
-from tests.integration.handlers.patronis import AS_POSTGRES, BINARIES
+from tests.support.own_network import clean_environment
+from tests.support.patroni_cluster import AS_POSTGRES, BINARIES
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -356,11 +356,11 @@ def database() -> Iterator[dict[str, str]]:
         inner.mkdir()
         shutil.chown(inner, "postgres", "postgres")
         initdb = [*AS_POSTGRES, str(BINARIES[-1] / "initdb"), "-D", str(inner), "-A", "trust", "--no-sync"]
-        subprocess.run(initdb, cwd="/", env=clean(), check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(initdb, cwd="/", env=clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout=60)
         words = [*AS_POSTGRES, str(BINARIES[-1] / "postgres"), "-D", str(inner), "-k", str(inner), "-h", "", "-F"]
         with (folder / "log").open("ab") as log:
-            server = subprocess.Popen(words, cwd="/", env=clean(), stdout=log, stderr=log)
-        environment = {**clean(), "PGHOST": str(inner), "PGUSER": "postgres"}
+            server = subprocess.Popen(words, cwd="/", env=clean_environment(), stdout=log, stderr=log)
+        environment = {**clean_environment(), "PGHOST": str(inner), "PGUSER": "postgres"}
         try:
             up = ["psql", "--dbname", "postgres", "-qAtc", "SELECT 1"]
             until(lambda: subprocess.run(up, env=environment, capture_output=True, check=False).returncode == 0)

@@ -12,11 +12,11 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.redis_protocol import Reply
 from forewarn.guest.handlers.redis_replication import Spec, split_address
-from tests.integration.handlers.agents import hurried, run_of
-from tests.integration.handlers.announced import page_steps
-from tests.integration.handlers.loopback import alone
-from tests.integration.handlers.redises import Server, pair, watched
-from tests.integration.handlers.writer import Writer, writing
+from tests.integration.handlers.agent_process import fast_run, new_run
+from tests.integration.handlers.redis_servers import Server, pair, watched
+from tests.integration.handlers.service_with_event import page_steps
+from tests.integration.handlers.steady_writer import Writer, writing
+from tests.support.own_network import own_network
 from tests.support.waiting import until
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
@@ -24,7 +24,7 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 
 @pytest.fixture(scope="module", autouse=True)
 def network() -> Iterator[None]:
-    with alone():
+    with own_network():
         yield
 
 
@@ -71,24 +71,24 @@ def test_a_master_hands_over_and_comes_back_as_a_replica(tmp_path: Path) -> None
     with pair(tmp_path) as (first, second):
         spec = spec_of(first)
         assert redis.check(spec) == []
-        assert redis.verify(spec, run_of()) is False
-        run = run_of()
+        assert redis.verify(spec, new_run()) is False
+        run = new_run()
         with writing(lambda: Keys([first, second])) as writer:
             redis.prepare(spec, run)
             assert (first.role, second.role) == ("slave", "master")
             went_on(writer, writer.last_s)
         print(f"FAILOVER: {writer.longest_gap_s():.2f} s without writes")
         assert set(writer.acknowledged) - stored(second) == set()
-        assert redis.verify(spec, run_of()) is True
-        redis.prepare(spec, run_of())  # again: nothing is left to do
+        assert redis.verify(spec, new_run()) is True
+        redis.prepare(spec, new_run())  # again: nothing is left to do
         assert (first.role, second.role) == ("slave", "master")
         first.down()
         first.up()
         assert first.role == "master"
-        redis.recover(spec, run_of(**run.kept))
+        redis.recover(spec, new_run(**run.kept))
         assert first.linked
         assert stored(first) == stored(second)
-        redis.recover(spec, run_of(**run.kept))
+        redis.recover(spec, new_run(**run.kept))
 
 
 def test_there_and_back_again(tmp_path: Path) -> None:
@@ -97,37 +97,37 @@ def test_there_and_back_again(tmp_path: Path) -> None:
         with writing(lambda: Keys([first, second])) as writer:
             for _ in range(3 * BUDGET):
                 old, new = (first, second) if first.role == "master" else (second, first)
-                redis.prepare(spec_of(old), run_of())
+                redis.prepare(spec_of(old), new_run())
                 assert (old.role, new.role) == ("slave", "master")
                 went_on(writer, writer.last_s)
-                redis.recover(spec_of(old), run_of())
+                redis.recover(spec_of(old), new_run())
         assert set(writer.acknowledged) - stored(new) == set()
 
 
 def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
     """Prepared as it is, but not when nobody is master; back when it has its link."""
     with pair(tmp_path) as (first, second):
-        spec, run = spec_of(second), run_of()
+        spec, run = spec_of(second), new_run()
         redis.prepare(spec, run)
-        redis.recover(spec, run_of(**run.kept))
+        redis.recover(spec, new_run(**run.kept))
         assert (first.role, second.role) == ("master", "slave")
         first.down()
-        assert redis.verify(spec, run_of()) is None
+        assert redis.verify(spec, new_run()) is None
         with pytest.raises(OutOfTime, match=f"{first.address}, which should be master, does not answer"):
-            redis.prepare(spec, hurried())
+            redis.prepare(spec, fast_run())
         with pytest.raises(OutOfTime, match=f"it has no link to {first.address}"):
-            redis.recover(spec, hurried(**run.kept))
+            redis.recover(spec, fast_run(**run.kept))
 
 
 def test_nobody_to_hand_over_to(tmp_path: Path) -> None:
     """Told at once; the master is as it was and takes writes."""
     with pair(tmp_path) as (first, second):
         with pytest.raises(StepFailed, match=r"no replica can take over: 127.0.0.99:6379 is not online at 127.0.0.20"):
-            redis.prepare(spec_of(first, replica="127.0.0.99:6379"), run_of())
+            redis.prepare(spec_of(first, replica="127.0.0.99:6379"), new_run())
         second.down()
         until(lambda: "connected_slaves:0" in str(first.say("INFO")))
         with pytest.raises(StepFailed, match=r"no replica can take over: none is online at 127.0.0.20"):
-            redis.prepare(spec_of(first), run_of())
+            redis.prepare(spec_of(first), new_run())
         assert first.say("SET", "a", "b") == "OK"
 
 
@@ -138,7 +138,7 @@ def test_a_replica_that_does_not_catch_up(tmp_path: Path) -> None:
         second.process.send_signal(signal.SIGSTOP)  # connected, and receives nothing more
         first.say("SET", "a", "b")
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {first.address} is still master"):
-            redis.prepare(spec_of(first), hurried())
+            redis.prepare(spec_of(first), fast_run())
         assert first.say("SET", "a", "c") == "OK"
         assert first.role == "master"
 
@@ -150,16 +150,16 @@ def test_a_password_is_used_and_never_told(tmp_path: Path) -> None:
         path.write_text("hunter2\n")
         path.chmod(0o600)
         spec = page_step(0, first, password_file=str(path))
-        redis.prepare(spec, run_of())
+        redis.prepare(spec, new_run())
         assert second.role == "master"
         path.write_text("hunter3")
         with pytest.raises(StepFailed, match="the login is refused: WRONGPASS") as caught:
-            redis.prepare(spec, run_of())
+            redis.prepare(spec, new_run())
         assert "hunter" not in str(caught.value)
         path.chmod(0o644)
         assert redis.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
         with pytest.raises(StepFailed, match="NOAUTH"):
-            redis.prepare(spec_of(first), run_of())
+            redis.prepare(spec_of(first), new_run())
 
 
 def test_through_sentinel(tmp_path: Path) -> None:
@@ -173,22 +173,22 @@ def test_through_sentinel(tmp_path: Path) -> None:
 
         spec = page_step(1, first, sentinels)
         assert redis.check(spec) == []
-        assert redis.verify(spec, run_of()) is False
+        assert redis.verify(spec, new_run()) is False
         with writing(named) as writer:
-            redis.prepare(spec, run_of())
+            redis.prepare(spec, new_run())
             assert (first.role, second.role) == ("slave", "master")
             went_on(writer, writer.last_s)
         print(f"Sentinel: {writer.longest_gap_s():.2f} s without writes")
         assert set(writer.acknowledged) - stored(second) == set()
-        assert redis.verify(spec, run_of()) is True
+        assert redis.verify(spec, new_run()) is True
         first.down()
         first.up()
-        redis.recover(spec, run_of())
+        redis.recover(spec, new_run())
         assert first.linked
         assert stored(first) == stored(second)
         for each in sentinels[1:]:
             each.down()
-        assert redis.verify(spec, run_of()) is None  # one of three is no majority
+        assert redis.verify(spec, new_run()) is None  # one of three is no majority
 
 
 def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> No
     with watched(tmp_path) as (first, second, sentinels):
         sentinels[0].say("SENTINEL", "FAILOVER", "shop")
         until(lambda: second.role == "master")
-        redis.prepare(page_step(1, first, sentinels), run_of(told=run_of().event["EventId"]))
+        redis.prepare(page_step(1, first, sentinels), new_run(told=new_run().event["EventId"]))
         assert (first.role, second.role) == ("slave", "master")
 
 

@@ -63,7 +63,7 @@ cd {folder}/{name}
 boots=$(($(cat boots 2>/dev/null || echo 0) + 1))
 echo $boots >boots
 echo boot-$boots >boot
-{python} {here}/shop.py {address} 8080 {name}/$boots >>log 2>&1 &
+{python} {here}/web_service.py {address} 8080 {name}/$boots >>log 2>&1 &
 {agent}
 wait
 """
@@ -169,7 +169,7 @@ class Shop:
         stop, out, begun = self.folder / "stop", self.folder / "load.json", self.folder / "load.begun"
         for path in (stop, out, begun):
             path.unlink(missing_ok=True)
-        words = [sys.executable, str(HERE / "load.py"), str(stop), str(out), str(CLIENTS)]
+        words = [sys.executable, str(HERE / "load_clients.py"), str(stop), str(out), str(CLIENTS)]
         self.lab.start(self.host, [*words, *(f"http://{front}" for front in FRONTS)])
         until(begun.exists)
         self._forewarn("maintenance schedule --type Reboot --scope shop --yes --no-notice-ok")

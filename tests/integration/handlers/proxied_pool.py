@@ -103,7 +103,7 @@ def get(front: Path, path: str = "/") -> str:
     return whole.rpartition("\r\n\r\n")[2] if status == "200" else status
 
 
-class Held:
+class OpenRequest:
     """A request that is under way until its service lets it go."""
 
     def __init__(self, front: Path, service: Service) -> None:
@@ -162,11 +162,11 @@ class Pool:
             return False
 
     @staticmethod
-    def seen(proxy: str, name: str = "web-0") -> ServerState:
+    def server_state(proxy: str, name: str = "web-0") -> ServerState:
         return server_states(proxy, "web", Deadline(5))[name]
 
     @staticmethod
-    def tell(proxy: str, state: str, name: str = "web-0") -> None:
+    def set_state(proxy: str, state: str, name: str = "web-0") -> None:
         assert ask(proxy, f"set server web/{name} state {state}", Deadline(5)).strip() == ""
 
     def front(self, name: str = "one") -> Path:

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
-from tests.guest.agents import Lived, step
-from tests.guest.talking import E1, Reply, answer, document
+from tests.guest.in_process_agent import AgentHarness, step
+from tests.support.fake_endpoint import E1, Reply, answer, document
 
 
 class Troubled:
     """70 s of 410, then 500s, then cut bodies, then a first call of 120 s; then all is well."""
 
-    def __init__(self, lived: Lived) -> None:
-        self.honest, self.clock = lived.endpoint.transport.reply, lived.clock
+    def __init__(self, harness: AgentHarness) -> None:
+        self.honest, self.clock = harness.endpoint.transport.reply, harness.clock
         self.began_s = self.clock.now_s
         self.slow_to_come = 1
-        lived.endpoint.transport.reply = self.reply
+        harness.endpoint.transport.reply = self.reply
 
     def reply(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         passed_s = self.clock.now_s - self.began_s
@@ -37,26 +37,26 @@ class Troubled:
 
 def test_a_bad_start_is_borne(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No event missed, no exit, no busy loop, one log line for each kind of failure."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
-    Troubled(lived)
-    lived.endpoint.at(30, lived.endpoint.announce)
-    began_s = lived.clock.now_s
-    lived.live(lambda: lived.endpoint.approved == [E1], for_s=800)
-    assert lived.endpoint.approved == [E1]
-    assert lived.did == ["prepare one"]
-    assert 310 <= lived.clock.now_s - began_s <= 330
-    assert len(lived.endpoint.transport.asked) < 60
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
+    Troubled(harness)
+    harness.endpoint.at(30, harness.endpoint.announce)
+    began_s = harness.clock.now_s
+    harness.run(lambda: harness.endpoint.approved == [E1], for_s=800)
+    assert harness.endpoint.approved == [E1]
+    assert harness.actions == ["prepare one"]
+    assert 310 <= harness.clock.now_s - began_s <= 330
+    assert len(harness.endpoint.transport.asked) < 60
     told = [record.getMessage() for record in caplog.records if record.name == "forewarn.guest"]
     assert [line.partition(": ")[2][:3] for line in told[:2]] == ["410", "500"]
     assert len(told) == 5
-    longest_s = max(timeout_s for _, _, _, _, timeout_s in lived.endpoint.transport.asked)
+    longest_s = max(timeout_s for _, _, _, _, timeout_s in harness.endpoint.transport.asked)
     assert longest_s >= 120, "the first call may take so long"
 
 
 def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
     """After the steps and before the approval, for two hours and unreachable: approved when it is back."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    honest = lived.endpoint.transport.reply
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    honest = harness.endpoint.transport.reply
 
     def away(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         return Unreachable("nobody there") if method == "GET" else NoAnswer("late")
@@ -64,28 +64,28 @@ def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
     def away_for_approvals(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         return away(method, path, headers, body) if method == "POST" else honest(method, path, headers, body)
 
-    lived.endpoint.announce(in_s=9_000)
-    lived.endpoint.transport.reply = away_for_approvals
-    lived.live(lambda: lived.did == ["prepare one"], for_s=60)
-    lived.again()
-    lived.endpoint.transport.reply = away
-    lived.live(for_s=7_200)
-    requests = len(lived.endpoint.transport.asked)
+    harness.endpoint.announce(in_s=9_000)
+    harness.endpoint.transport.reply = away_for_approvals
+    harness.run(lambda: harness.actions == ["prepare one"], for_s=60)
+    harness.restart()
+    harness.endpoint.transport.reply = away
+    harness.run(for_s=7_200)
+    requests = len(harness.endpoint.transport.asked)
     assert requests < 7_200 / 4
-    assert not lived.endpoint.approved
-    assert not lived.known().approved
-    lived.endpoint.transport.reply = honest
-    lived.live(for_s=60)
-    assert lived.endpoint.approved == [E1]
-    assert lived.did == ["prepare one"]
-    lived.endpoint.end()
-    lived.live(for_s=60)
-    assert lived.in_service()
+    assert not harness.endpoint.approved
+    assert not harness.known().approved
+    harness.endpoint.transport.reply = honest
+    harness.run(for_s=60)
+    assert harness.endpoint.approved == [E1]
+    assert harness.actions == ["prepare one"]
+    harness.endpoint.end()
+    harness.run(for_s=60)
+    assert harness.in_service()
 
 
 def test_an_idle_agent_asks_once_a_minute(tmp_path: Path) -> None:
     """By long poll; its journal does not grow."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    lived.live(for_s=3_600)
-    assert len(lived.endpoint.transport.asked) <= 64
-    assert lived.kinds == ["start"]
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    harness.run(for_s=3_600)
+    assert len(harness.endpoint.transport.asked) <= 64
+    assert harness.kinds == ["start"]

@@ -1,4 +1,4 @@
-"""The shop's own service: `python shop.py ADDRESS PORT NAME` answers every request with NAME, after a little work."""
+"""The shop's own service: `python web_service.py ADDRESS PORT NAME` answers every request with NAME, after a little work."""
 
 import socketserver
 import sys

@@ -16,7 +16,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 E1, E2 = "00000001-0000-4000-8000-000000000000", "00000002-0000-4000-8000-000000000000"
 
 
-class MovedTime(Time):
+class ManualTime(Time):
     """Moves when somebody sleeps, and when it is told to."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class StepTime(Time):
         self._paused_s += seconds
 
 
-class Scripted(Transport):
+class ScriptedTransport(Transport):
     """Answers with what `reply` says; remembers what it was asked."""
 
     def __init__(self, reply: Callable[[str, str, Mapping[str, str], bytes], Reply]) -> None:
@@ -117,10 +117,10 @@ def answer(body: bytes, status: int = 200, date: datetime | None = None, **heade
     return Response(status, named, body)
 
 
-class Endpoint:
+class FakeEndpoint:
     """An endpoint with one machine, on a moved clock: what a test puts into `events` is what is served."""
 
-    def __init__(self, time: MovedTime, *, long_poll: bool = True, name: str = "web-0") -> None:
+    def __init__(self, time: ManualTime, *, long_poll: bool = True, name: str = "web-0") -> None:
         self.time, self.long_poll, self.name = time, long_poll, name
         self.events: list[dict[str, object]] = []
         self.incarnation, self.epoch = 1, 1
@@ -129,7 +129,7 @@ class Endpoint:
         self.plan: list[tuple[float, Callable[[], None]]] = []
         self.approved: list[str] = []
         self.on_approve: Callable[[str], None] = lambda _: None
-        self.transport = Scripted(self._reply)
+        self.transport = ScriptedTransport(self._reply)
 
     def announce(self, event_id: str = E1, *, in_s: float = 900, **fields: object) -> None:
         moment = self.time.service() + timedelta(seconds=in_s)
@@ -188,7 +188,7 @@ class Endpoint:
 
 
 @contextmanager
-def http_endpoint(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[str]:
+def http_server(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[str]:
     """A real HTTP server whose every answer `reply` writes."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -213,7 +213,7 @@ def http_endpoint(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Ite
             thread.join()
 
 
-def say(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
+def respond(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name.replace("_", "-"), value)

@@ -19,8 +19,8 @@ from forewarn.guest.journal import read
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import Served, serving
 from tests.support import waiting
+from tests.support.serve_process import Served, serving
 
 ROOT = Path(__file__).parents[2]
 OPERATOR = Actor("operator", "test")

@@ -1,9 +1,9 @@
-"""An agent that is killed at a boundary of its journal: `python -m tests.guest.dying` reads `FOLDER BOUNDARY REBOOTS` lines.
+"""Runs agents that are killed at a boundary of their journal: `python -m tests.guest.killed_agent` reads commands from stdin.
 
-For each line it forks a real process that lives on FOLDER until it has nothing left to do (exit code 0) or until it reaches the
-boundary, where SIGKILL ends it. A boundary lies before each record, in the middle of its line, and behind it. The endpoint is a
-file, so that it outlives the agent; sleeping costs nothing. With REBOOTS 1 the machine is in another boot from the approval on,
-which is when the event is Started. The answer is a line with the exit status and the boundaries passed.
+A command is a line `FOLDER BOUNDARY REBOOTS`. For each line the program forks a process that runs an agent on FOLDER until it has
+nothing left to do (exit code 0) or reaches the boundary, where SIGKILL ends it. A boundary lies before each record, in the middle
+of its line, and after it. The endpoint is a file, so that it outlives the agent; sleeping takes no time. With REBOOTS 1 the
+machine is in another boot from the approval on. The answer is a line with the exit status and the number of boundaries passed.
 """
 
 import json
@@ -23,7 +23,7 @@ from forewarn.guest.clock import Time
 from forewarn.guest.config import parse
 from forewarn.guest.journal import Journal
 from forewarn.guest.transport import Response, Transport
-from tests.guest.talking import document, event
+from tests.support.fake_endpoint import document, event
 
 STARTED_FOR = 2
 PLAN = """

@@ -5,9 +5,9 @@ from pathlib import Path
 import psycopg
 
 from forewarn.core.model import Status
-from tests.integration.handlers.agents import Agent
-from tests.integration.handlers.announced import announced, page_steps
-from tests.integration.handlers.patronis import LOGIN, SQL_PORT, WITHIN_S, Cluster, Member, streaming
+from tests.integration.handlers.agent_process import Agent
+from tests.integration.handlers.service_with_event import page_steps, service_with_event
+from tests.support.patroni_cluster import LOGIN, SQL_PORT, WITHIN_S, Cluster, Member, streaming
 from tests.support.waiting import until
 
 # The example of the documentation, with this cluster's addresses.
@@ -66,7 +66,7 @@ def redeployed(cluster: Cluster, folder: Path) -> None:
     leader = cluster.leader
     agent_folder = folder / "agent-0"
     power_off = POWER_OFF.format(agent=agent_folder, member=leader.pid_file)
-    with announced(folder, command=power_off) as service:
+    with service_with_event(folder, command=power_off) as service:
         agent = service.agent(step_of(leader, login_in(folder)))
         agent.up()
         until(lambda: (agent_folder / "down").exists(), WITHIN_S)

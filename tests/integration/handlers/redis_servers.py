@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forewarn.guest.handlers.redis_protocol import ErrorReply, Reply, parse_info, query
 from forewarn.guest.handlers.redis_replication import join_address, split_address
-from tests.integration.handlers.loopback import clean
+from tests.support.own_network import clean_environment
 from tests.support.waiting import PATIENCE_S, until
 
 PORT, SENTINEL_PORT = 6379, 26379
@@ -33,7 +33,9 @@ class Server:
         self.up()
 
     def up(self) -> None:
-        self.process = subprocess.Popen([self._program, str(self._file)], env=clean(), stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [self._program, str(self._file)], env=clean_environment(), stdout=subprocess.DEVNULL
+        )
         until(self.answers)
 
     def answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Clients that ask without pause and without retries: `python load.py STOP OUT CLIENTS URL…`, until the file STOP is there.
+"""Clients that send requests without pause and without retries: `load_clients.py STOP OUT CLIENTS URL…`, until STOP exists.
 
 Each client sends the next request when the last was answered, every tenth a slow one, to the addresses in turn. What came of
 them is JSON in OUT: answers by who gave them, and everything that was not 2xx by what it was. OUT.begun is there once each

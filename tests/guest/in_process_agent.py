@@ -10,7 +10,7 @@ from forewarn.guest.client import Client
 from forewarn.guest.config import parse
 from forewarn.guest.journal import Journal
 from forewarn.guest.state import EventState
-from tests.guest.talking import E1, Endpoint, MovedTime
+from tests.support.fake_endpoint import E1, FakeEndpoint, ManualTime
 
 
 def noted(folder: Path, text: str) -> list[str]:
@@ -31,16 +31,16 @@ def step(folder: Path, name: str, *, more: str = "", prepare: str = "", recover:
     return "\n".join(lines) + "\n"
 
 
-class Lived:
+class AgentHarness:
     """An agent on a moved clock, and what it did."""
 
-    def __init__(self, folder: Path, toml: str, *, endpoint: Endpoint | None = None, boot: str = "boot-1") -> None:
+    def __init__(self, folder: Path, toml: str, *, endpoint: FakeEndpoint | None = None, boot: str = "boot-1") -> None:
         self.folder, self.toml = folder, toml
-        self.endpoint = endpoint or Endpoint(MovedTime())
+        self.endpoint = endpoint or FakeEndpoint(ManualTime())
         self.clock = self.endpoint.time
-        self.begin(boot)
+        self.start(boot)
 
-    def begin(self, boot: str = "boot-1", *, dry: bool = False) -> None:
+    def start(self, boot: str = "boot-1", *, dry: bool = False) -> None:
         """A new agent on the same journal."""
         config = parse(tomllib.loads(self.toml), dict(os.environ))
         self.client = Client("10.0.0.1", transport=self.endpoint.transport, time=self.clock)
@@ -48,12 +48,12 @@ class Lived:
         self.agent = Agent(config.plan, self.client, self.journal, boot=boot, time=self.clock, dry_run=dry)
         self.wait_s: float | None = None
 
-    def again(self, boot: str = "boot-1") -> None:
+    def restart(self, boot: str = "boot-1") -> None:
         """As after a kill: nothing but the journal is left."""
         self.journal.close()
-        self.begin(boot)
+        self.start(boot)
 
-    def live(self, until: Callable[[], bool] = lambda: False, *, for_s: float = 5.0) -> None:
+    def run(self, until: Callable[[], bool] = lambda: False, *, for_s: float = 5.0) -> None:
         """Go on until it is true, or for so long on the moved clock."""
         end_s = self.clock.now_s + for_s
         while not until() and self.clock.now_s < end_s:
@@ -62,7 +62,7 @@ class Lived:
             self.wait_s = self.agent.turn()
 
     @property
-    def did(self) -> list[str]:
+    def actions(self) -> list[str]:
         path = self.folder / "did"
         return path.read_text().splitlines() if path.exists() else []
 

@@ -16,13 +16,13 @@ from forewarn.guest.sockets import Deadline
 from forewarn.guest.state import fold_records
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Response, Transport
-from tests.guest.talking import StepTime, event
+from tests.support.fake_endpoint import StepTime, event
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 
 
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
+def new_run(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
     """A step's turn, without an agent around it. What hangs needs real `time`, which passes meanwhile."""
     told = event(NotBefore="soon")
     clock = time or StepTime()
@@ -30,7 +30,7 @@ def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | 
 
 
 @contextmanager
-def allowed_s() -> Iterator[list[float]]:
+def recorded_timeouts_s() -> Iterator[list[float]]:
     """How many seconds each connection and each request was given, in order: however long they then took."""
     given: list[float] = []
     connecting, requesting = Deadline.__init__, Transport.request
@@ -49,9 +49,9 @@ def allowed_s() -> Iterator[list[float]]:
         yield given
 
 
-def hurried(health: tuple[str, ...] = (), **kept: object) -> Run:
+def fast_run(health: tuple[str, ...] = (), **kept: object) -> Run:
     """A turn for what does not come about: its ten seconds of pauses are over in one."""
-    return run_of(10.0, health, time=StepTime(rate=10), **kept)
+    return new_run(10.0, health, time=StepTime(rate=10), **kept)
 
 
 class Agent:
@@ -94,16 +94,16 @@ class Agent:
     def ended(self, phase: str) -> list[dict[str, object]]:
         return [record for record in self.records if record["kind"] == "end" and record["phase"] == phase]
 
-    def went(self, phase: str) -> list[bool]:
+    def outcomes(self, phase: str) -> list[bool]:
         """How each preparing or undoing ended."""
         return [bool(record["ok"]) for record in self.ended(phase)]
 
-    def until(self, true: Callable[[], bool]) -> None:
+    def wait_until(self, true: Callable[[], bool]) -> None:
         until(true, told=lambda: self.log)
 
-    def until_back(self) -> None:
+    def wait_until_back(self) -> None:
         """In service since it was last out of it, whatever else was written down after that."""
-        self.until(self._is_back)
+        self.wait_until(self._is_back)
 
     def _is_back(self) -> bool:
         records = self.records

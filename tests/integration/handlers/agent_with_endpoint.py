@@ -10,8 +10,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from tests.guest.talking import E1, document, event, http_endpoint, say
-from tests.integration.handlers.agents import Agent
+from tests.integration.handlers.agent_process import Agent
+from tests.support.fake_endpoint import E1, document, event, http_server, respond
 
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 60.0
@@ -45,11 +45,11 @@ class Platform:
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         if handler.path.startswith("/metadata/instance"):
-            say(handler, 200, b'{"name":"web-0"}')
+            respond(handler, 200, b'{"name":"web-0"}')
         elif handler.command == "POST":
             assert json.loads(body)["StartRequests"] == [{"EventId": E1}]
             self.approvals.append(self._ready())
-            say(handler, 200)
+            respond(handler, 200)
         else:
             with contextlib.suppress(OSError):  # whoever asked was killed meanwhile
                 self._tell(handler)
@@ -65,16 +65,16 @@ class Platform:
             tag = f'"{self._incarnation}"'
             told = document(*self._events, incarnation=self._incarnation)
         if handler.headers.get("If-None-Match") == tag:
-            say(handler, 304, b"", ETag=tag, **more)
+            respond(handler, 304, b"", ETag=tag, **more)
         else:
-            say(handler, 200, told, ETag=tag, **more)
+            respond(handler, 200, told, ETag=tag, **more)
 
 
 @contextmanager
-def living(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, Agent]]:
+def agent_with_endpoint(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, Agent]]:
     """An agent that is up, and the platform that will tell it of something."""
     platform = Platform(ready)
-    with http_endpoint(platform) as endpoint:
+    with http_server(platform) as endpoint:
         agent = Agent(folder, endpoint, toml)
         agent.up()
         try:
