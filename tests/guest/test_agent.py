@@ -13,6 +13,7 @@ import pytest
 from forewarn.guest.actions import Prepare
 from forewarn.guest.decide import why_not_approved
 from forewarn.guest.errors import NotReady
+from forewarn.guest.handlers import command
 from forewarn.guest.steps import Run
 from tests.guest.in_process_agent import AgentHarness, step
 from tests.support.fake_endpoint import E1, E2, FakeEndpoint, ManualTime, Reply
@@ -297,13 +298,8 @@ def test_what_cannot_be_verified_is_not_approved_yet(tmp_path: Path) -> None:
     assert harness.actions == ["prepare flag", "prepare slow"]
 
 
-def test_an_event_that_starts_while_it_is_verified_is_not_approved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_that_starts_while_it_is_verified_is_not_approved(tmp_path: Path) -> None:
     """What is no longer Scheduled is not approved, whatever was decided before."""
-    from forewarn.guest.handlers import command
-
-    harness = AgentHarness(tmp_path, flagged(tmp_path))
 
     def verify(spec: command.Spec, run: Run) -> bool:
         if run.phase == "approve":
@@ -311,7 +307,7 @@ def test_an_event_that_starts_while_it_is_verified_is_not_approved(
             run.pause(2.0)
         return True
 
-    monkeypatch.setattr(command, "verify", verify)
+    harness = AgentHarness(tmp_path, flagged(tmp_path), verify=verify)
     harness.endpoint.announce()
     harness.run(for_s=10)
     assert harness.known().started
@@ -754,10 +750,10 @@ def test_a_journal_that_lost_the_event(tmp_path: Path, ended: bool) -> None:
     assert harness.in_service() is ended
 
 
-def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path) -> None:
     """The agent lives on and says whose fault it is."""
-    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
-    monkeypatch.setattr("forewarn.guest.handlers.command.prepare", lambda spec, run: 1 / 0)
+    toml = step(tmp_path, "one", more="required = true")
+    harness = AgentHarness(tmp_path, toml, prepare=lambda spec, run: 1 / 0)
     harness.endpoint.announce()
     harness.run(for_s=5)
     assert why(harness) == "required step 'one' is not prepared: a fault in the handler: ZeroDivisionError"
@@ -783,12 +779,8 @@ def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
     assert 0.9 <= harness.agent.state.tally.detection_delay_s <= 1.1
 
 
-def test_what_a_handler_keeps_is_there_until_its_step_is_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_handler_keeps_is_there_until_its_step_is_undone(tmp_path: Path) -> None:
     """In the journal before it goes on, known to the next agent, forgotten with the step."""
-    from forewarn.guest.handlers import command
-
     seen: list[dict[str, object]] = []
 
     def prepare(spec: command.Spec, run: Run) -> None:
@@ -796,9 +788,10 @@ def test_what_a_handler_keeps_is_there_until_its_step_is_undone(
         run.keep(tries=2)
         assert '"kept":{"tries":2}' in (tmp_path / "state" / "journal.jsonl").read_text()
 
-    monkeypatch.setattr(command, "prepare", prepare)
-    monkeypatch.setattr(command, "recover", lambda spec, run: seen.append(dict(run.kept)))
-    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    def recover(spec: command.Spec, run: Run) -> None:
+        seen.append(dict(run.kept))
+
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"), prepare=prepare, recover=recover)
     harness.endpoint.announce()
     harness.run(for_s=5)
     harness.restart("boot-2")

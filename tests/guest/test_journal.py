@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from forewarn.guest import journal as journals
 from forewarn.guest.errors import JournalError, JournalInUse
 from forewarn.guest.journal import Journal, in_use, read
 from forewarn.guest.state import KINDS, State, fold_records
@@ -139,10 +138,9 @@ def test_one_agent_at_a_time(tmp_path: Path) -> None:
     Journal(tmp_path).close()
 
 
-def test_a_large_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_journal_begins_anew(tmp_path: Path) -> None:
     """With the one before it kept."""
-    monkeypatch.setattr(journals, "MAX_BYTES", 100)
-    journal = Journal(tmp_path)
+    journal = Journal(tmp_path, max_bytes=100)
     assert not journal.rotate()
     journal.append({"kind": "old", "text": "x" * 100})
     assert journal.rotate()

@@ -45,11 +45,12 @@ class Agent:
         boot: str = "",
         time: Optional[Time] = None,
         dry_run: bool = False,
+        handlers: Mapping[str, Any] = HANDLERS,
         on_change: Callable[[Agent], None] = lambda _: None,
     ) -> None:
         self.plan, self.client, self.journal = plan, client, journal
         self.time = time or Time()
-        self.dry_run = dry_run
+        self.dry_run, self._handlers = dry_run, handlers
         records = journal.records
         self.state: State = fold_records(records)
         if self.state.damaged:
@@ -127,18 +128,15 @@ class Agent:
     # -- acting
 
     def _act(self, action: Union[Note, Prepare, Recover, Approve, CheckHealth, Notify]) -> None:
-        if isinstance(action, Note):
-            self._note(action)
-        elif isinstance(action, Prepare):
-            self._prepare(action)
-        elif isinstance(action, Approve):
-            self._approve(action)
-        elif isinstance(action, Recover):
-            self._recover(action)
-        elif isinstance(action, CheckHealth):
-            self._check_health(action)
-        else:
-            self._notify(action)
+        methods: Mapping[type, Callable[[Any], None]] = {
+            Note: self._note,
+            Prepare: self._prepare,
+            Approve: self._approve,
+            Recover: self._recover,
+            CheckHealth: self._check_health,
+            Notify: self._notify,
+        }
+        methods[type(action)](action)
 
     def _note(self, action: Note) -> None:
         record = action.record
@@ -159,7 +157,7 @@ class Agent:
         self._begin(step, "prepare", action.event, action.share_s)
 
         def work(run: Run) -> None:
-            handler = HANDLERS[step.handler]
+            handler = self._handlers[step.handler]
             if interrupted:
                 await_orphan(child, run, self.time)
                 if handler.verify(step.spec, run) is True:
@@ -181,7 +179,7 @@ class Agent:
         self._begin(step, "recover", action.event, step.timeout_s, verified=verified)
 
         def work(run: Run) -> None:
-            handler = HANDLERS[step.handler]
+            handler = self._handlers[step.handler]
             await_orphan(child, run, self.time)
             if interrupted and not getattr(handler, "UNDOES_AGAIN", False):
                 # Verifying shows whether undoing is complete only if the step verified before undoing began.
@@ -202,7 +200,7 @@ class Agent:
 
         def work(run: Run) -> None:
             await_orphan(child, run, self.time)
-            results.append(HANDLERS[step.handler].verify(step.spec, run))
+            results.append(self._handlers[step.handler].verify(step.spec, run))
 
         reason = self._attempt(work, self._run(step.name, phase, event, share_s, limited=phase == "approve"))
         return (results[0] if results else None), reason
@@ -362,7 +360,7 @@ class Agent:
         self._record({"kind": "telling", **message.key})
         run = self._run(step.name, "notify", message.event, min(NOTIFY_WITHIN_S, step.timeout_s), limited=False)
         run.change = message.change
-        reason = self._attempt(lambda run: HANDLERS[step.handler].notify(step.spec, run), run)
+        reason = self._attempt(lambda run: self._handlers[step.handler].notify(step.spec, run), run)
         self._set_retry(f"notify {step.name}", not reason)
         if reason:
             log.warning("step %r did not report that %s is %s: %s", step.name, message.event.id, message.change, reason)

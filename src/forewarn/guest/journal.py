@@ -32,9 +32,9 @@ log = logging.getLogger("forewarn.guest.journal")
 class Journal:
     """Keeps the file open and locked, but none of its content in memory."""
 
-    def __init__(self, folder: Path, time: Optional[Time] = None) -> None:
+    def __init__(self, folder: Path, time: Optional[Time] = None, *, max_bytes: int = MAX_BYTES) -> None:
         self._time = time or Time()
-        self._folder = folder
+        self._folder, self._max_bytes = folder, max_bytes
         self.path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         complaint = others_may_write(folder)
@@ -73,7 +73,7 @@ class Journal:
 
     def rotate(self) -> bool:
         """Begin a new file if this one has grown large; call it only when nothing in it is open."""
-        if os.fstat(self._file).st_size <= MAX_BYTES:
+        if os.fstat(self._file).st_size <= self._max_bytes:
             return False
         os.close(self._file)
         self.path.replace(self.path.with_suffix(".1.jsonl"))

@@ -78,7 +78,7 @@ def _connect_to(
     return connection
 
 
-def ask(address: str, line: str, deadline: Deadline) -> str:
+def ask(address: str, line: str, deadline: Deadline, *, max_bytes: int = MAX_ANSWER_BYTES) -> str:
     """Send one line to `/path/of/a.socket` or `host:port` and return everything it sends until it closes."""
     with _open(address, deadline) as connection:
         connection.settimeout(deadline.left_s())
@@ -90,8 +90,8 @@ def ask(address: str, line: str, deadline: Deadline) -> str:
             if not chunk:
                 return received.decode("utf-8", "replace")
             received += chunk
-            if len(received) > MAX_ANSWER_BYTES:
-                raise OSError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+            if len(received) > max_bytes:
+                raise OSError(f"its answer is longer than {max_bytes} bytes")
 
 
 def _open(address: str, deadline: Deadline) -> socket.socket:
