@@ -53,8 +53,8 @@ command = ["/bin/sh", "-c", "echo health >> did"]
 """
 
 
-class Quick(Time):
-    """Real time, but for sleeping, which is over at once."""
+class NoSleepTime(Time):
+    """Real time, in which sleeping takes no time."""
 
     def __init__(self) -> None:
         self.skipped_s = 0.0
@@ -66,8 +66,8 @@ class Quick(Time):
         self.skipped_s += max(0.0, seconds)
 
 
-class Filed(Transport):
-    """Scheduled until approved, Started for two looks, then gone; what it remembers is in files."""
+class FileTransport(Transport):
+    """An event that is Scheduled until approved, Started for two requests, then gone; its state is in files."""
 
     def request(
         self,
@@ -100,8 +100,8 @@ class Filed(Transport):
         return document(incarnation=4)
 
 
-class Mortal(Journal):
-    """Three boundaries to each record."""
+class DyingJournal(Journal):
+    """A journal with three boundaries for each record, which kills the process at one of them."""
 
     def __init__(self, folder: Path, clock: Time, die_at: int, passed: int) -> None:
         self.passed, self._die_at = passed, die_at
@@ -135,10 +135,10 @@ def live(folder: str, die_at: int, *, reboots: bool) -> int:
     return journal.passed
 
 
-def born(die_at: int, passed: int, *, reboots: bool) -> tuple[Agent, Mortal]:
-    clock = Quick()
-    journal = Mortal(Path("state"), clock, die_at, passed)
-    client = Client("10.0.0.1", transport=Filed(), time=clock)
+def born(die_at: int, passed: int, *, reboots: bool) -> tuple[Agent, DyingJournal]:
+    clock = NoSleepTime()
+    journal = DyingJournal(Path("state"), clock, die_at, passed)
+    client = Client("10.0.0.1", transport=FileTransport(), time=clock)
     plan = parse(tomllib.loads(PLAN), {}).plan
     return Agent(plan, client, journal, boot=boot(reboots=reboots), time=clock), journal
 

@@ -1,4 +1,4 @@
-"""The agent on a moved clock, with real programs as steps: every case the documentation defines."""
+"""The agent on a manual clock, with real programs as steps: every case that the documentation defines."""
 
 import json
 import shutil
@@ -65,8 +65,8 @@ def test_a_cancelled_event_is_undone(tmp_path: Path) -> None:
     assert '"how":"cancelled"' in harness.journal.path.read_text()
 
 
-def test_an_event_straight_to_started(tmp_path: Path) -> None:
-    """No notice, no time: nothing is begun, it is counted as missed, and health is asked when it is over."""
+def test_an_event_first_seen_started(tmp_path: Path) -> None:
+    """Without notice no step begins; the event counts as missed, and health is checked when it is over."""
     toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
     harness = AgentHarness(tmp_path, toml)
     an_event_before(harness)
@@ -93,8 +93,8 @@ def an_event_before(harness: AgentHarness) -> None:
     (harness.folder / "did").unlink()
 
 
-def test_a_journal_that_is_lost(tmp_path: Path) -> None:
-    """As after a Redeploy onto a new disk: who knows what was prepared; so each step is undone, which does no harm."""
+def test_a_lost_journal(tmp_path: Path) -> None:
+    """With a lost journal, as after a Redeploy onto a new disk, every step is undone, because any may have been prepared."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     harness.endpoint.announce()
     harness.run(for_s=5)
@@ -281,8 +281,8 @@ def test_what_never_stays_prepared_is_given_up(tmp_path: Path) -> None:
     assert harness.agent.state.step("flag").lapses == 0
 
 
-def test_what_cannot_be_verified_is_not_approved_yet(tmp_path: Path) -> None:
-    """Nobody can tell whether it holds: said, and asked again after a pause; it is not prepared a second time."""
+def test_an_event_is_not_approved_while_a_step_cannot_be_verified(tmp_path: Path) -> None:
+    """The agent reports it and verifies again after a pause; it does not prepare the step a second time."""
     program = tmp_path / "verify"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
@@ -315,7 +315,7 @@ def test_an_event_that_starts_while_it_is_verified_is_not_approved(tmp_path: Pat
 
 
 def test_a_checkpoint_is_made_for_each_event(tmp_path: Path) -> None:
-    """What was saved for the first is old when the second comes: the program is asked again, and once for each."""
+    """The program saves a checkpoint once for each event, because the first is old when the second event comes."""
     script, urgent = tmp_path / "save", E2[:-1] + "9"
     script.write_text(f"cd {tmp_path}; echo >> saved; touch -d 2031-01-01 saved; echo save >> did\n")
     spec = f'file = "{tmp_path}/saved", stable_for = "0s", command = ["/bin/sh", "{script}"]'
@@ -346,8 +346,10 @@ def test_a_checkpoint_is_made_for_each_event(tmp_path: Path) -> None:
         ("never", ["web-0"], [], 'approve = "never"'),
     ],
 )
-def test_who_approves(tmp_path: Path, approve: str, resources: list[str], approved: list[str], reason: str) -> None:
-    """As the configuration says; preparing goes on regardless."""
+def test_the_configuration_decides_which_machine_approves(
+    tmp_path: Path, approve: str, resources: list[str], approved: list[str], reason: str
+) -> None:
+    """Steps are prepared whether or not the machine approves."""
     harness = AgentHarness(tmp_path, f'approve = "{approve}"\n' + step(tmp_path, "one"))
     harness.endpoint.announce(Resources=resources)
     harness.run(for_s=5)
@@ -383,7 +385,7 @@ do = "prepare-only"
     ],
 )
 def test_rules(tmp_path: Path, fields: dict[str, object], did: list[str], approved: list[str]) -> None:
-    """The first that matches wins; none means prepare; a duration nobody knows is not short; others' events are not ours."""
+    """The first matching rule wins; without one the event is prepared; an unknown duration is not short."""
     harness = AgentHarness(tmp_path, RULES + step(tmp_path, "one"))
     harness.endpoint.announce(E1, in_s=900, **fields)
     harness.run(for_s=5)
@@ -523,8 +525,8 @@ def test_an_incarnation_that_resets(tmp_path: Path) -> None:
     assert harness.endpoint.approved == [E1, E2]
 
 
-def test_health_that_is_red_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Out of service until it is green, loudly, with a pause that grows; nothing is undone a second time."""
+def test_a_failed_health_check_is_logged_and_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The machine stays out of service until health passes; pauses grow, and no step is undone a second time."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path) + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
     harness.endpoint.announce()
     harness.run(for_s=5)
@@ -555,8 +557,8 @@ def test_a_step_that_cannot_be_undone_is_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_was_half_undone_is_prepared_anew(tmp_path: Path, killed: bool) -> None:
-    """A second event does not find it prepared, whether its undoing failed or was cut short."""
+def test_a_half_undone_step_is_prepared_again(tmp_path: Path, killed: bool) -> None:
+    """A second event does not count it as prepared, whether undoing failed or was interrupted."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true", recover="false"))
     harness.endpoint.announce()
     harness.run(for_s=2)
@@ -590,8 +592,8 @@ def test_back_after_the_reboot(tmp_path: Path) -> None:
     assert harness.agent.state.quiet
 
 
-def test_each_event_is_told_once_that_the_machine_is_back(tmp_path: Path) -> None:
-    """Not again when another event ends while the first is still listed; and red health is told for each."""
+def test_the_return_to_service_is_reported_once_for_each_event(tmp_path: Path) -> None:
+    """It is not reported again when another event ends; a failed health check is reported for each event."""
     toml = step(tmp_path, "one") + f'[[steps]]\nname = "told"\nlog = {{ file = "{tmp_path}/told" }}\n'
     harness = AgentHarness(tmp_path, toml + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
     harness.endpoint.announce()
@@ -665,7 +667,7 @@ def test_an_approval_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
-    """It decides and says, and neither runs a step nor approves."""
+    """A dry run decides and logs, but runs no step and approves nothing."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     harness.journal.close()
     harness.start(dry=True)
@@ -675,8 +677,8 @@ def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
     assert harness.known().approved, "it would be"
 
 
-def test_a_step_that_is_no_longer_configured_is_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot be undone, which is said; the machine comes back all the same."""
+def test_a_step_that_is_no_longer_configured_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The agent logs that it cannot undo the step, and the machine returns to service."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     harness.endpoint.announce()
     harness.run(for_s=5)
@@ -689,8 +691,8 @@ def test_a_step_that_is_no_longer_configured_is_let_go(tmp_path: Path, caplog: p
     assert "step 'one': it is no longer configured: it cannot be undone" in caplog.text
 
 
-def test_the_machines_name_is_asked_for_until_it_is_told(tmp_path: Path) -> None:
-    """A host name stands in while the endpoint does not tell; with the next change it is asked again."""
+def test_the_machines_name_is_requested_until_the_endpoint_gives_it(tmp_path: Path) -> None:
+    """The host name is used meanwhile; the agent asks again at the next change."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     harness.endpoint.name = ""
     harness.run(for_s=5)
@@ -702,8 +704,8 @@ def test_the_machines_name_is_asked_for_until_it_is_told(tmp_path: Path) -> None
     assert harness.actions == ["prepare one"]
 
 
-def test_the_machines_name_is_asked_for_also_when_nothing_changes(tmp_path: Path) -> None:
-    """The first question went unanswered, and an event was there already: it is not missed."""
+def test_the_machines_name_is_requested_also_without_a_change(tmp_path: Path) -> None:
+    """An event that was listed before the name was known is not missed."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     harness.endpoint.name = ""
     harness.endpoint.announce()
@@ -714,8 +716,8 @@ def test_the_machines_name_is_asked_for_also_when_nothing_changes(tmp_path: Path
     assert harness.actions == ["prepare one"]
 
 
-def test_undoing_what_failed_to_prepare_is_not_lost(tmp_path: Path) -> None:
-    """Killed right after its undoing was begun: it does not verify, which says nothing; it is undone again."""
+def test_an_interrupted_undo_of_a_failed_step_is_repeated(tmp_path: Path) -> None:
+    """The step did not verify before undoing began, so verifying says nothing; it is undone again."""
     toml = f"""
 [[steps]]
 name = "half"
@@ -751,7 +753,7 @@ def test_a_journal_that_lost_the_event(tmp_path: Path, ended: bool) -> None:
 
 
 def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path) -> None:
-    """The agent lives on and says whose fault it is."""
+    """The agent goes on, and the reason names the exception."""
     toml = step(tmp_path, "one", more="required = true")
     harness = AgentHarness(tmp_path, toml, prepare=lambda spec, run: 1 / 0)
     harness.endpoint.announce()
@@ -759,8 +761,8 @@ def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path) -> None:
     assert why(harness) == "required step 'one' is not prepared: a fault in the handler: ZeroDivisionError"
 
 
-def test_a_status_nobody_knows_is_not_approved(tmp_path: Path) -> None:
-    """Only what is Scheduled is."""
+def test_an_event_with_an_unknown_status_is_not_approved(tmp_path: Path) -> None:
+    """Only a Scheduled event is approved."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     harness.endpoint.announce(E1, in_s=900, EventStatus="Paused")
     harness.run(for_s=5)
@@ -769,7 +771,7 @@ def test_a_status_nobody_knows_is_not_approved(tmp_path: Path) -> None:
 
 
 def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
-    """Where the endpoint has neither tags nor long polls; the delay is told as what it may have been at most."""
+    """Without tags and long polls the agent polls once a second and records the longest possible delay."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"), endpoint=FakeEndpoint(ManualTime(), long_poll=False))
     harness.run(for_s=5)
     harness.endpoint.at(2.5, harness.endpoint.announce)

@@ -1,4 +1,4 @@
-"""The SDK's conversation with an endpoint: on a moved clock, and over real sockets."""
+"""The SDK's requests to an endpoint, on a manual clock and over real sockets."""
 
 import contextlib
 import itertools
@@ -55,8 +55,8 @@ def test_watch_yields_the_document_and_each_change() -> None:
     assert len(endpoint.transport.asked) < 20
 
 
-def test_watch_asks_once_a_second_where_nothing_better_is_offered() -> None:
-    """No ETag, no long poll: a request a second, and a change is seen within that."""
+def test_watch_polls_once_a_second_without_long_polls() -> None:
+    """Without ETag and long poll the client sends a request a second and sees a change within that."""
     clock = ManualTime()
     endpoint = FakeEndpoint(clock, long_poll=False)
     endpoint.at(9.5, endpoint.announce)
@@ -79,8 +79,8 @@ def test_an_endpoint_that_answers_long_polls_at_once_is_no_busy_loop() -> None:
     assert clock.now_s - began_s >= 59
 
 
-def test_failures_are_borne_with_backoff_and_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
-    """404, 410, 429, 5xx, cut and missing answers: one line for the first, one for each change, one when it is over."""
+def test_failures_are_retried_with_backoff_and_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
+    """The client logs one line for the first failure, one for each change of it, and one when it is over."""
     failures: list[Reply] = [
         *[NotReady(410, "gone")] * 4,
         NotReady(429, "slow down", 7.0),
@@ -122,8 +122,8 @@ def test_the_first_answer_may_take_two_minutes() -> None:
     assert limits == [FIRST_ANSWER_TIMEOUT_S, FIRST_ANSWER_TIMEOUT_S, 74, FIRST_ANSWER_TIMEOUT_S + 59, 74]
 
 
-def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> None:
-    """Not after a status, not after silence."""
+def test_the_endpoint_is_discovered_again_after_three_failed_connections() -> None:
+    """An error status or silence does not count as a failed connection."""
     found: list[str] = []
     replies: list[Reply] = [
         Unreachable("1"),
@@ -200,8 +200,8 @@ def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
         refusing.approve(E1)
 
 
-def test_who_we_are() -> None:
-    """As configured, as the endpoint has it, else the host's name without its domain."""
+def test_this_machines_name() -> None:
+    """The name is the configured one, else the endpoint's, else the host name without its domain."""
     told = FakeEndpoint(ManualTime(), name="pool_7")
     assert client_of(told).me().name == "pool_7"
     assert Client("10.0.0.1", name="mine", transport=told.transport).me().origin == "configured"
@@ -301,8 +301,8 @@ def test_silence_and_trickle_end_in_time(where: str) -> None:
     assert 0.9 < took_s < PATIENCE_S
 
 
-def test_nobody_there_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection names the endpoint; http_proxy is not looked at."""
+def test_a_refused_connection_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the endpoint; http_proxy is ignored."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""agent.toml: what is read, and what is refused with the place and what to write instead."""
+"""agent.toml: what is read, and what is refused with its key and what to write instead."""
 
 import os
 import re
@@ -18,8 +18,8 @@ from forewarn.guest.template import TEMPLATE
 STEP = '[[steps]]\nname = "x"\n'
 
 
-def test_everything_that_can_be_said() -> None:
-    """Every key, read."""
+def test_every_key_is_read() -> None:
+    """Every key of agent.toml is read into the configuration."""
     config = parse(
         tomllib.loads("""
 approve = "first-in-resources"
@@ -147,8 +147,8 @@ def test_every_folder_and_link_on_the_way_counts(tmp_path: Path) -> None:
         load(tmp_path / "round", {})
 
 
-def test_a_state_dir_or_secret_of_others_is_refused(tmp_path: Path) -> None:
-    """A made-up journal could keep a machine out of service; a secret of somebody else's leads elsewhere."""
+def test_a_state_dir_or_secret_of_another_user_is_refused(tmp_path: Path) -> None:
+    """A forged journal could keep a machine out of service, and a forged secret could send messages elsewhere."""
     secret = tmp_path / "url"
     secret.write_text("http://x")
     secret.chmod(0o600)

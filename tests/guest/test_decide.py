@@ -1,4 +1,4 @@
-"""What is decided, as a pure function: the budget's arithmetic, and the invariant that guards every approval."""
+"""`decide` as a pure function: the arithmetic of the budget, and the invariant of every approval."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -70,8 +70,8 @@ def test_how_the_budget_is_shared(
         assert (action.step.name, round(action.share_s, 1)) == expected
 
 
-def test_what_just_appeared_limits_what_is_under_way() -> None:
-    """A Preempt that the document shows and nobody has noted yet; not one that is ignored or not ours."""
+def test_a_new_event_limits_the_current_step() -> None:
+    """An urgent event limits the current step before it is recorded, unless it is ignored or names another machine."""
     plan = Plan(rules=(Rule(When(types=("Freeze",)), "ignore"),), steps=(step_of("a", 600),))
     state, _ = first_choice(plan, view_of(event_in(900)))
     assert limit_s(plan, ME, state, view_of(event_in(900))) == 870
@@ -83,8 +83,8 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, state, view_of(event_in(90)), E1) == 60, "its NotBefore moved meanwhile"
 
 
-def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:
-    """One inside its reserve or overdue has nothing left to save; the event's own budget counts always."""
+def test_an_event_without_time_or_steps_limits_no_other() -> None:
+    """An event inside its reserve or overdue does not limit other events; an event's own budget always counts."""
     plan = Plan(approve="never", steps=(step_of("a", 5), Step("b", "command", None, When(types=("Redeploy",)), 5.0)))
     view = view_of(event_in(900, type="Redeploy"), event_in(400, E2))
     state, _ = first_choice(plan, view)
@@ -164,8 +164,8 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
                 state.apply({"kind": "approved", "ids": [action.event.id]})
 
 
-def test_a_step_of_its_own_for_each_event() -> None:
-    """A checkpoint made for one event is none for the next; any other step is prepared once for both."""
+def test_a_checkpoint_is_prepared_for_each_event() -> None:
+    """A checkpoint for one event does not serve the next; any other step is prepared once for both."""
     plan = Plan(approve="never", steps=(Step("a", "command", None), Step("b", "checkpoint", None)))
     view = view_of(event_in(900), event_in(950, E2))
     state, action = first_choice(plan, view)

@@ -1,4 +1,4 @@
-"""What the agent's and the SDK's pages say is true."""
+"""The pages about agent and SDK describe every command, key, metric and handler."""
 
 import contextlib
 import re

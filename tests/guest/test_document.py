@@ -68,15 +68,15 @@ def test_an_incarnation_is_a_number_or_a_text(incarnation: object) -> None:
     "body",
     [b"", b"[]", b"{}", b'{"DocumentIncarnation":1,"Events":{}}', b"\xff"],
 )
-def test_what_is_no_document_is_said(body: bytes) -> None:
-    """Never a half-read document."""
+def test_a_malformed_document_raises_bad_document(body: bytes) -> None:
+    """A document is never read in part."""
     with pytest.raises(BadDocument):
         parse_document(body)
 
 
 @pytest.mark.parametrize("wrong", [{}, [], None, "text", {**event(), "EventId": None}])
-def test_an_event_that_makes_no_sense_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It is passed over and said."""
+def test_a_malformed_event_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is ignored, and a line is logged."""
     assert [each.id for each in parse_document(document(wrong, event(E2))).events] == [E2]
     assert "an event cannot be read and is ignored" in caplog.text
 

@@ -33,8 +33,8 @@ def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))
-def test_a_handler_is_these_functions(name: str) -> None:
-    """One small module with the same five, and `tell` where it is told."""
+def test_a_handler_has_these_functions(name: str) -> None:
+    """Every handler has the same five functions, and `notify` where it reports changes."""
     module: ModuleType = HANDLERS[name]
     for function in ("parse", "check", "prepare", "verify", "recover"):
         assert callable(getattr(module, function)), function
@@ -47,7 +47,7 @@ def test_a_handler_is_these_functions(name: str) -> None:
 
 
 def test_command_checks_and_verifies() -> None:
-    """A program that is not there is told by check; without verify nobody can tell."""
+    """`check` reports a missing program; without a verify command the state is unknown."""
     spec = command.parse({"prepare": ["/nowhere/x"], "verify": ["false"]}, "here")
     assert command.check(spec) == ["/nowhere/x is not a program on this machine"]
     assert command.verify(spec, run_of()) is False
@@ -114,8 +114,8 @@ def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
         process.recover(silent, run_of(share_s=0.3))
 
 
-def test_a_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
-    """With `match`, a process whose command line lacks it is not ours, and is left alone."""
+def test_a_pid_file_that_names_another_process(tmp_path: Path) -> None:
+    """With `match`, a process with another command line is left alone."""
     spec = process.parse({"pid_file": str(tmp_path / "pid"), "match": "importer"}, "here")
     with running(tmp_path) as child:
         process.prepare(spec, run_of())
@@ -127,8 +127,8 @@ def test_a_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
         child.stdout.close()
 
 
-def test_a_process_that_does_not_go(tmp_path: Path) -> None:
-    """Killed after `kill_after`; without that the step fails and says so."""
+def test_a_process_that_does_not_end(tmp_path: Path) -> None:
+    """It is killed after `kill_after`; without that the step fails with a reason."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     patient = process.parse({"pid_file": str(tmp_path / "pid")}, "here")
     strict = process.parse({"pid_file": str(tmp_path / "pid"), "kill_after": "1s"}, "here")
@@ -141,8 +141,8 @@ def test_a_process_that_does_not_go(tmp_path: Path) -> None:
         child.stdout.close()
 
 
-def test_a_started_process_hears_every_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
-    """As if somebody had started it by hand; an old pid file is no matter."""
+def test_a_started_process_receives_every_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
+    """It runs as if started by hand, and an old pid file does not matter."""
 
     def ignored(who: object) -> int:
         lines = Path(f"/proc/{who}/status").read_text().splitlines()
@@ -180,7 +180,7 @@ esac
 
 
 def test_a_unit_is_stopped_and_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What systemctl is asked for, and how its exit codes are understood."""
+    """The handler calls systemctl with these arguments and interprets its exit codes."""
     program = tmp_path / "systemctl"
     program.write_text(SYSTEMCTL.format(tmp_path))
     program.chmod(0o755)
@@ -203,7 +203,7 @@ def test_a_unit_is_stopped_and_started(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_real_systemctl_is_understood() -> None:
-    """It is here, and a unit that nobody knows is none that was stopped."""
+    """An unknown unit does not count as stopped."""
     spec = systemd.parse({"unit": "forewarn-nowhere.service"}, "here")
     assert systemd.check(spec) == []
     assert systemd.verify(spec, run_of()) in (None, True)
@@ -215,7 +215,7 @@ def test_the_real_systemctl_is_understood() -> None:
 
 
 def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
-    """One structured line; a folder that is not there is told by check."""
+    """`log` writes one JSON line; `check` reports a missing folder."""
     spec = log.parse({"file": str(tmp_path / "events.jsonl")}, "here")
     assert log.check(spec) == []
     log.notify(spec, run_of())
@@ -271,8 +271,8 @@ def secret(tmp_path: Path, url: str) -> str:
     return str(path)
 
 
-def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
-    """With a key that tells repetitions apart."""
+def test_notify_posts_in_slacks_format_or_the_whole_event(tmp_path: Path) -> None:
+    """Each message has an Idempotency-Key, so that the receiver recognises repetitions."""
     hook = Webhook()
     with http_server(hook) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
@@ -286,8 +286,8 @@ def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
     assert whole == {"change": "started", "event": event(NotBefore="soon")}
 
 
-def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Path) -> None:
-    """A file that other users may read, no file, no address, nobody there, a refusal."""
+def test_errors_of_notify_do_not_contain_the_address(tmp_path: Path) -> None:
+    """Neither for a file that others may read nor for a missing file, a bad address, no server or a refusal."""
     path = Path(secret(tmp_path, "http://127.0.0.1:9"))
     spec = notify.parse({"url_file": str(path)}, "here")
     path.chmod(0o640)
@@ -331,8 +331,10 @@ def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
         over.set()
 
 
-def test_each_event_and_change_is_told_once_across_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And the address is in neither journal, status nor log."""
+def test_each_event_and_change_is_reported_once_across_restarts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The address appears in neither journal, status nor log."""
     from forewarn.guest import status
 
     hook = Webhook()

@@ -1,4 +1,4 @@
-"""The journal: whole lines or none, one agent at a time, and a state that is nothing but its records."""
+"""The journal: complete lines only, one agent at a time, and a state that follows from the records alone."""
 
 import logging
 import os
@@ -117,7 +117,7 @@ def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog
 
 
 def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
-    """Once fold_records nobody needs them: a journal of a megabyte is many megabytes of records."""
+    """The agent does not keep the records in memory: a large journal takes many megabytes as records."""
     journal = Journal(tmp_path)
     journal.append({"kind": "note", "text": "x" * 1_000})
     journal.close()
@@ -138,8 +138,8 @@ def test_one_agent_at_a_time(tmp_path: Path) -> None:
     Journal(tmp_path).close()
 
 
-def test_a_large_journal_begins_anew(tmp_path: Path) -> None:
-    """With the one before it kept."""
+def test_a_large_journal_is_rotated(tmp_path: Path) -> None:
+    """The previous journal is kept."""
     journal = Journal(tmp_path, max_bytes=100)
     assert not journal.rotate()
     journal.append({"kind": "old", "text": "x" * 100})

@@ -66,7 +66,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 def cycle(zygote: Zygote, folder: Path, *deaths: int, reboots: bool) -> None:
-    """Live and die as told, then live on to the end; then everything must be as it should."""
+    """Kill agents at the given boundaries, let the last one finish, and check that everything is as it should be."""
     folder.mkdir()
     killed = 0
     for die_at in deaths:

@@ -100,8 +100,8 @@ def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: 
     assert "other users may write" in run(tmp_path, verb, *AT).stderr
 
 
-def test_check_has_no_effect(tmp_path: Path) -> None:
-    """Programs, files, the endpoint and our name are looked at; nothing runs, and no scope is enabled."""
+def test_check_changes_nothing(tmp_path: Path) -> None:
+    """`check` examines programs, files, the endpoint and the name; no step runs, and no scope is enabled."""
     with serving() as service:
         at = f'endpoint = "http://127.0.0.1:{service.port}"\nsource_address = "{WEB_0}"\n'
         configure(tmp_path, at + STEPS)
@@ -121,14 +121,14 @@ def test_check_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
-    """The configuration is fine, nobody answers."""
+    """The configuration is correct, but the endpoint does not answer."""
     configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS)
     ended = run(tmp_path, "check", *AT)
     assert ended.returncode == 3
     assert "WRONG http://127.0.0.1:9 does not say which machine this is" in ended.stdout
 
 
-def test_simulate_rehearses_and_undoes(tmp_path: Path) -> None:
+def test_simulate_prepares_and_undoes(tmp_path: Path) -> None:
     """A required step that fails ends it with 1; what was done is undone either way."""
     configure(tmp_path, STEPS)
     good = run(tmp_path, "simulate", "Preempt", *AT)
@@ -147,8 +147,8 @@ def test_simulate_rehearses_and_undoes(tmp_path: Path) -> None:
     assert run(tmp_path, "simulate", "Reboot", "--in", "soon", *AT).returncode == 2
 
 
-def test_a_rehearsal_that_was_killed_is_undone_by_the_next(tmp_path: Path) -> None:
-    """It has a journal of its own."""
+def test_a_killed_simulation_is_undone_by_the_next(tmp_path: Path) -> None:
+    """The simulation has its own journal."""
     waiting = '\n[[steps]]\nname = "wait"\ncommand = { prepare = ["sleep", "30"], recover = ["true"] }\n'
     configure(tmp_path, STEPS + waiting)
     killed = subprocess.Popen(command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
@@ -171,8 +171,8 @@ def test_a_rehearsal_that_was_killed_is_undone_by_the_next(tmp_path: Path) -> No
     assert not (tmp_path / "flag").exists()
 
 
-def test_run_status_history_and_the_end(tmp_path: Path) -> None:
-    """What it is doing, what remains, why it has not approved; SIGTERM ends it with 0; afterwards status says so."""
+def test_run_status_and_history(tmp_path: Path) -> None:
+    """`status` shows activity, budget and why the event is not approved, and that the agent has ended after SIGTERM."""
     not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
 
     def reply(handler: object, body: bytes) -> None:
@@ -219,8 +219,8 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
     assert [json.loads(line)["kind"] for line in lines][:3] == ["start", "seen", "begin"]
 
 
-def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
-    """A metrics file in a folder that is not there: the agent goes on with its work."""
+def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:
+    """The agent goes on with its work."""
     not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
     documents = [document()]
     with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
@@ -242,8 +242,8 @@ def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> 
     assert said.count("status or metrics cannot be written") == 1
 
 
-def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
-    """And touches nothing: no step, no approval, no state."""
+def test_a_dry_run_logs_what_it_would_do(tmp_path: Path) -> None:
+    """It runs no step, sends no approval and stores nothing."""
     posts: list[bytes] = []
 
     def reply(handler: object, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Carrying out steps in real time, with real programs: what hangs, what is urgent, what outlives the agent."""
+"""Steps in real time with real programs: hanging programs, urgent events, programs that outlive the agent."""
 
 import json
 import os
@@ -86,8 +86,8 @@ def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
     assert shown == names[: len(shown)]
 
 
-def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """At the end of its share: asked first, then killed, and its children too."""
+def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
+    """At the end of its share it gets SIGTERM, then SIGKILL."""
     shell = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.1; done"
     with pytest.raises(OutOfTime, match="sh did not end in time and was ended"):
         over_once(tmp_path / "pid", StepTime()).command(["/bin/sh", "-c", shell])
@@ -104,8 +104,8 @@ def test_what_a_program_started_has_the_same_grace(tmp_path: Path) -> None:
     assert clock.monotonic() < 10 + GRACE_S
 
 
-def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
-    """The endpoint is looked at while a program runs; the limit that comes of it holds at once."""
+def test_a_more_urgent_event_shortens_the_current_step() -> None:
+    """The endpoint is polled while a program runs, and a new limit applies at once."""
     limits: list[float | None] = [None]
     looked: list[float] = []
 
@@ -161,8 +161,8 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
     await_orphan((0, 0), run_of(share_s=0.1), Time())
 
 
-def test_looking_again_until_it_is_so() -> None:
-    """What was seen last is told when the time is over first; and for one thing there is no more time than is left."""
+def test_wait_until_checks_until_the_condition_holds() -> None:
+    """It returns what was last seen when the time is over; one action gets no more time than is left."""
     looks = iter([False, False, True])
     assert run_of().wait_until(lambda: (next(looks), "not yet"), 0.01) == ""
     assert next(looks, None) is None
@@ -194,8 +194,8 @@ def test_the_children_of_a_process() -> None:
         assert child.pid not in [pid for pid, _ in children(os.getpid())]
 
 
-def test_health_that_hangs_is_asked_anew(tmp_path: Path) -> None:
-    """One look has `[health]`'s own time-out, not the whole of the step's time."""
+def test_a_hanging_health_command_is_run_again(tmp_path: Path) -> None:
+    """One run has the time-out of `[health]`, not the whole time of the step."""
     hangs_once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; sleep 600; }}"
     began_s = time.monotonic()
     health = ["/bin/sh", "-c", hangs_once]

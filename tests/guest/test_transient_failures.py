@@ -1,4 +1,4 @@
-"""Patience on a moved clock: hours of trouble pass in no time, and nothing is missed."""
+"""The agent through hours of endpoint failures, on a manual clock."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +10,8 @@ from tests.guest.in_process_agent import AgentHarness, step
 from tests.support.fake_endpoint import E1, Reply, answer, document
 
 
-class Troubled:
-    """70 s of 410, then 500s, then cut bodies, then a first call of 120 s; then all is well."""
+class FailingStart:
+    """70 s of 410, then 500s, then broken bodies, then a first call of 120 s; then correct responses."""
 
     def __init__(self, harness: AgentHarness) -> None:
         self.honest, self.clock = harness.endpoint.transport.reply, harness.clock
@@ -35,10 +35,10 @@ class Troubled:
         return self.honest(method, path, headers, body)
 
 
-def test_a_bad_start_is_borne(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No event missed, no exit, no busy loop, one log line for each kind of failure."""
+def test_an_agent_survives_a_bad_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It misses no event, does not exit or loop, and logs one line for each kind of failure."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
-    Troubled(harness)
+    FailingStart(harness)
     harness.endpoint.at(30, harness.endpoint.announce)
     began_s = harness.clock.now_s
     harness.run(lambda: harness.endpoint.approved == [E1], for_s=800)
@@ -83,8 +83,8 @@ def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
     assert harness.in_service()
 
 
-def test_an_idle_agent_asks_once_a_minute(tmp_path: Path) -> None:
-    """By long poll; its journal does not grow."""
+def test_an_idle_agent_polls_once_a_minute(tmp_path: Path) -> None:
+    """It uses long polls, and its journal does not grow."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     harness.run(for_s=3_600)
     assert len(harness.endpoint.transport.asked) <= 64

@@ -1,4 +1,4 @@
-"""The seams of the guest side: a clock that is moved, an endpoint that says what it is told, over nothing or over HTTP."""
+"""Fakes for the guest side: manual clocks, a scripted transport, an endpoint in memory, and an HTTP server."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""A network of one's own: this thread and all it starts see nothing but a loopback, on which every address and port is free."""
+"""A network namespace for this thread and its children, with a loopback on which every address and port is free."""
 
 import ctypes
 import os

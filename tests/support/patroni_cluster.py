@@ -1,4 +1,4 @@
-"""A real PostgreSQL cluster under Patroni with etcd: each member a machine of its own, which can lose its power."""
+"""A real PostgreSQL cluster under Patroni with etcd; each member can lose its power."""
 
 import contextlib
 import json

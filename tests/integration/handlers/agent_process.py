@@ -1,4 +1,4 @@
-"""A machine's agent as a process of its own that can be killed, with its files; and a step's turn without one."""
+"""An agent as a process that can be killed, and a `Run` of a step without an agent."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A real agent, as a process of its own that can be killed, and the endpoint that tells it of one event."""
+"""An agent as a process, and an endpoint that announces one event to it."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ WITHIN_S = 60.0
 
 
 class Platform:
-    """Holds one document; an answer waits for the next one, as a long poll does. `ready` is asked at each approval."""
+    """Serves one document; a long poll waits for the next one. `ready` is called at each approval."""
 
     def __init__(self, ready: Callable[[], bool] = lambda: True) -> None:
         self._ready = ready
@@ -52,9 +52,9 @@ class Platform:
             respond(handler, 200)
         else:
             with contextlib.suppress(OSError):  # whoever asked was killed meanwhile
-                self._tell(handler)
+                self._send_document(handler)
 
-    def _tell(self, handler: BaseHTTPRequestHandler) -> None:
+    def _send_document(self, handler: BaseHTTPRequestHandler) -> None:
         wait = handler.headers.get("Prefer", "").removeprefix("wait=")
         more: dict[str, str] = {}
         with self._changed:
@@ -72,7 +72,7 @@ class Platform:
 
 @contextmanager
 def agent_with_endpoint(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, Agent]]:
-    """An agent that is up, and the platform that will tell it of something."""
+    """Run an agent, and yield it with the platform that announces an event to it."""
     platform = Platform(ready)
     with http_server(platform) as endpoint:
         agent = Agent(folder, endpoint, toml)

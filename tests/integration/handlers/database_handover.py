@@ -1,4 +1,4 @@
-"""The leader's machine of a real cluster is announced to go, and goes: the whole story, for tests and bench."""
+"""The redeployment of a cluster leader's machine with notice, for tests and bench."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ POWER_OFF = (
 )
 
 
-def everywhere(cluster: Cluster) -> str:
-    """To whoever leads."""
+def connection_string(cluster: Cluster) -> str:
+    """Return a connection string that leads to the current leader."""
     hosts = f"host={cluster.addresses} port={SQL_PORT} user=postgres dbname=postgres"
     return f"{hosts} target_session_attrs=read-write connect_timeout=1"
 
@@ -29,7 +29,7 @@ class Rows:
     """A row for each number."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._connection = psycopg.connect(everywhere(cluster), autocommit=True)
+        self._connection = psycopg.connect(connection_string(cluster), autocommit=True)
 
     def write(self, number: int) -> None:
         self._connection.execute("INSERT INTO rows VALUES (%s)", (number,))
@@ -39,13 +39,13 @@ class Rows:
 
 
 def rows(cluster: Cluster) -> set[int]:
-    with psycopg.connect(everywhere(cluster)) as connection:
+    with psycopg.connect(connection_string(cluster)) as connection:
         return {n for (n,) in connection.execute("SELECT n FROM rows")}
 
 
 def with_table(cluster: Cluster) -> None:
     """Where the rows go."""
-    with psycopg.connect(everywhere(cluster), autocommit=True) as connection:
+    with psycopg.connect(connection_string(cluster), autocommit=True) as connection:
         connection.execute("CREATE TABLE rows (n bigint PRIMARY KEY)")
 
 

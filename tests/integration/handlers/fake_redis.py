@@ -25,7 +25,7 @@ class FakeRedis:
         self.heard: list[list[str]] = []
         self.address = ""
 
-    def asked(self, word: str) -> int:
+    def count(self, word: str) -> int:
         return sum(words[0] == word for words in self.heard)
 
 

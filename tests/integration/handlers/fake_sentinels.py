@@ -25,7 +25,7 @@ class FakeSentinels:
         self.heard: list[str] = []
         # What the replica has received of nine.
         self.received = 9
-        # Looks that the Sentinels need after they were told before they name the replica.
+        # Looks that the Sentinels need after they were failovers before they name the replica.
         self.looks_needed = 0
         self.promoted = self.follows = False
         self.obeys = True
@@ -83,5 +83,5 @@ class FakeSentinels:
     def step(self, timeout: str = "20s") -> str:
         return STEP.format(address=self.me.address, sentinels=self.addresses, timeout=timeout)
 
-    def told(self) -> list[str]:
+    def failovers(self) -> list[str]:
         return [each for each in self.heard if each.endswith("FAILOVER")]

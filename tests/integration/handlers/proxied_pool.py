@@ -1,4 +1,4 @@
-"""Real HAProxy and nginx in front of small services, all on sockets in a folder: no ports to quarrel about."""
+"""Real HAProxy and nginx in front of small services, all on Unix sockets in a folder."""
 
 import contextlib
 import os
@@ -277,7 +277,7 @@ class Relay:
         )
 
     def heal(self) -> None:
-        """Whatever it did, no more; who hangs is let go."""
+        """Stop misbehaving, and release what hangs."""
         self.mode = "pass"
 
     def close(self) -> None:

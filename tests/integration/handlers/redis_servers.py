@@ -1,4 +1,4 @@
-"""Real Redis servers and Sentinels, each with an address of its own."""
+"""Real Redis servers and Sentinels, each with its own address."""
 
 import subprocess
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Server:
 
     @property
     def role(self) -> str:
-        """ "" while it cannot be asked: at a change of roles it closes the connections it has."""
+        """The server's role, or "" while it does not answer: it closes its connections when roles change."""
         try:
             return parse_info(self.say("INFO"))["role"]
         except OSError:

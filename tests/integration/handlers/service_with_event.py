@@ -1,4 +1,4 @@
-"""A real `forewarn serve` that has announced an event to one machine, and that machine's agent, which may be killed."""
+"""A real `forewarn serve` that has announced an event to one machine, and the agent of that machine."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Somebody who writes all the time: what was acknowledged, and how long nothing could be written."""
+"""A client that writes without pause and records what was acknowledged and how long writes failed."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""`checkpoint` with a real program that counts: saved, killed and restored; and what is not restored."""
+"""`checkpoint` with a real program that counts: it is saved, killed and restored, or not restored."""
 
 import os
 import signal
@@ -112,8 +112,8 @@ def test_it_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
         assert (folder / "asked").read_text() == "asked\n"
 
 
-def test_a_truncated_checkpoint_is_refused_loudly(tmp_path: Path) -> None:
-    """Nothing is restored and the machine is not in service, which is said, until the right file is there."""
+def test_a_truncated_checkpoint_is_not_restored(tmp_path: Path) -> None:
+    """The machine stays out of service, and the log says so, until the right file is there."""
     damage = "cp {0}/checkpoint {0}/right; truncate -s 100 {0}/checkpoint".format(tmp_path / "counter")
     with machine(tmp_path, damage) as (folder, agent):
         until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
@@ -127,7 +127,7 @@ def test_a_truncated_checkpoint_is_refused_loudly(tmp_path: Path) -> None:
 
 
 def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
-    """Not approved by the dead; the next agent finds the file new, does not ask again, and approves when it is whole."""
+    """The next agent finds the file new, requests no second checkpoint, and approves when it is complete."""
     folder = tmp_path / "counter"
     with counting(folder, "--slowly", "--ends"), service_with_event(tmp_path) as service:
         agent = service.agent(step_of(folder))
@@ -144,8 +144,8 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
         until(lambda: service.status is Status.STARTED)
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    """None written, one from before, nothing in it, one that does not stop growing, nobody to ask."""
+def test_files_that_do_not_count_as_checkpoint(tmp_path: Path) -> None:
+    """Not written, older than the request, empty, still growing, or no process to signal."""
     with counting(tmp_path, "--never"):
         spec = spec_of(tmp_path)
         (tmp_path / "checkpoint").write_text("an old one")
@@ -167,8 +167,8 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         checkpoint.prepare(checkpoint.parse({**by_command, "command": ["true"]}, "here"), growing)
 
 
-def test_a_command_is_told_where(tmp_path: Path) -> None:
-    """By the placeholder and by a variable; its failure is the step's."""
+def test_a_command_gets_the_path_of_the_checkpoint(tmp_path: Path) -> None:
+    """By the placeholder and by a variable; if the command fails, the step fails."""
     words = ["/bin/sh", "-c", 'echo saved > "$FOREWARN_CHECKPOINT"; test "$0" = "$FOREWARN_CHECKPOINT"', "{checkpoint}"]
     restore = ["/bin/sh", "-c", 'cp "$1" "$FOREWARN_CHECKPOINT.restored"', "sh", "{checkpoint}"]
     where = {"file": str(tmp_path / "state"), "stable_for": "0", "command": words, "restore": restore}
@@ -187,7 +187,7 @@ def test_a_command_is_told_where(tmp_path: Path) -> None:
         checkpoint.prepare(failing, new_run())
 
 
-def test_it_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_is_synced_before_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and the folder that has its name are synced before the journal knows the checksum."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
@@ -228,8 +228,8 @@ def test_a_program_that_still_runs_is_not_restored(tmp_path: Path) -> None:
         assert not (tmp_path / "restored").exists()
 
 
-def test_a_program_that_was_started_afresh_is_told(tmp_path: Path) -> None:
-    """Started by somebody else without the checkpoint: nothing is restored over it, and that is said until it has ended."""
+def test_a_program_started_without_the_checkpoint_is_reported(tmp_path: Path) -> None:
+    """The checkpoint is not restored while it runs, and the reason says so."""
     start = [sys.executable, COUNTER, str(tmp_path), "--from", "{checkpoint}"]
     spec = spec_of(tmp_path, restore=["/bin/sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *start])
     with counting(tmp_path):
@@ -253,8 +253,8 @@ def test_a_program_that_was_started_afresh_is_told(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_a_program_that_is_gone_without_a_checkpoint_is_told(tmp_path: Path) -> None:
-    """The machine went down unprepared: nothing can be restored, and nobody may take that for being back."""
+def test_a_program_that_is_gone_without_a_checkpoint_is_reported(tmp_path: Path) -> None:
+    """Nothing can be restored, and the step does not count as undone."""
     spec = spec_of(tmp_path, restore=["touch", str(tmp_path / "restored")])
     with counting(tmp_path, "--never"):
         run = fast_run()
@@ -298,8 +298,8 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
     assert checkpoint.verify(spec, run) is False
 
 
-def test_a_program_that_does_not_come_up_is_told(tmp_path: Path) -> None:
-    """The restore command went well, but nobody lives; the next try restores again."""
+def test_a_program_that_does_not_come_up_is_reported(tmp_path: Path) -> None:
+    """The restore command succeeded, but no process lives; the next attempt restores again."""
     spec = spec_of(tmp_path, restore=["true"])
     with counting(tmp_path):
         run = new_run()
@@ -327,8 +327,8 @@ def test_what_the_file_may_not_say(said: dict[str, object], told: str) -> None:
     assert told in str(caught.value)
 
 
-def test_what_check_tells(tmp_path: Path) -> None:
-    """A program and a folder that are not there."""
+def test_check_reports_a_missing_program_and_folder(tmp_path: Path) -> None:
+    """`check` names a program and a folder that do not exist."""
     spec = checkpoint.parse(
         {"file": "/nowhere/at/all", "command": ["/nowhere/save"], "restore": ["/nowhere/x"]}, "here"
     )

@@ -1,4 +1,4 @@
-"""`haproxy` against real HAProxies: what they say of the server, before, meanwhile and after; and when they misbehave."""
+"""`haproxy` against real HAProxies: their state before, during and after the event, and when they misbehave."""
 
 import logging
 import re
@@ -73,8 +73,8 @@ def test_what_was_out_before_stays_out(web: Pool, before: str) -> None:
     assert web.server_state(proxy).admin == before
 
 
-def test_every_proxy_must_say_so(web: Pool) -> None:
-    """One that is down fails the step and is named; the others are told all the same, out and in again."""
+def test_every_proxy_must_confirm(web: Pool) -> None:
+    """A proxy that is down fails the step and is named; the others are changed all the same."""
     one, two = web.haproxy("one"), web.haproxy("two")
     spec, run = spec_of(two, one), new_run()
     web.stop("two")
@@ -122,7 +122,7 @@ def test_the_last_one_does_not_leave(web: Pool) -> None:
 
 
 def test_sessions_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    """They fail the step at the end of its time; with `drain_for` they are left behind, which is said and remembered."""
+    """Open sessions fail the step at the end of its time; with `drain_for` they are left behind, which is logged and recorded."""
     proxy = web.haproxy()
     held = OpenRequest(web.front(), web.services["web-0"])
     run = fast_run()
@@ -158,7 +158,7 @@ def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("phase", [haproxy.prepare, haproxy.recover])
 @pytest.mark.parametrize("fault", ["hang", "garble", "nothing"])
-def test_a_hiccup_is_not_the_end(web: Pool, phase: Callable[[Spec, Run], None], fault: str) -> None:
+def test_a_proxy_that_fails_once_is_asked_again(web: Pool, phase: Callable[[Spec, Run], None], fault: str) -> None:
     """A proxy that does not answer, or not sensibly, is asked again while there is time."""
     proxy = web.haproxy()
     with relay(proxy) as between:
@@ -171,8 +171,8 @@ def test_a_hiccup_is_not_the_end(web: Pool, phase: Callable[[Spec, Run], None], 
         assert web.server_state(proxy).admin == ("maint" if phase is haproxy.prepare else "ready")
 
 
-def test_a_proxy_that_hangs_does_not_keep_the_others(web: Pool) -> None:
-    """It is asked once for all its servers, and after those that answer."""
+def test_a_hanging_proxy_does_not_delay_the_others(web: Pool) -> None:
+    """It is asked once for all its servers, after the proxies that answer."""
     one = web.haproxy()
     with relay(one) as between:
         between.mode = "hang"
@@ -221,7 +221,7 @@ def test_sessions_that_cannot_be_read_are_not_none(web: Pool, scur: str) -> None
 
 
 def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
-    """It says done and is not: the step fails; nor is a lie believed when the server should be in again."""
+    """The step fails when the proxy confirms a change that it did not make, in prepare and in recover."""
     proxy = web.haproxy()
     with relay(proxy) as between:
         spec, run = spec_of(between.address), new_run()
@@ -236,8 +236,8 @@ def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
             haproxy.recover(spec, run)
 
 
-def test_not_allowed_and_not_there(web: Pool) -> None:
-    """What HAProxy says to that is told."""
+def test_a_missing_permission_or_server_is_reported(web: Pool) -> None:
+    """The reason contains HAProxy's own answer."""
     proxy = web.haproxy(level="operator")
     assert haproxy.check(spec_of(proxy)) == [
         f"the proxy {proxy} does not allow changes: its socket needs `level admin`"
@@ -253,7 +253,7 @@ def test_not_allowed_and_not_there(web: Pool) -> None:
 
 
 def test_back_only_when_healthy(web: Pool, tmp_path: Path) -> None:
-    """Until `[health]` is green it stays in maintenance, and that is said."""
+    """The server stays in maintenance until `[health]` passes, and the reason says so."""
     proxy = web.haproxy()
     spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
@@ -268,8 +268,8 @@ def test_back_only_when_healthy(web: Pool, tmp_path: Path) -> None:
     assert web.server_state(proxy).usable
 
 
-def test_ready_is_not_yet_up(web: Pool) -> None:
-    """Told to be ready and still without requests: that is not back, and is said until it is."""
+def test_a_ready_server_must_be_up(web: Pool) -> None:
+    """A server that is ready but gets no requests does not count as back."""
     proxy = web.haproxy()
     spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
@@ -280,8 +280,8 @@ def test_ready_is_not_yet_up(web: Pool) -> None:
     haproxy.recover(spec, run)
 
 
-def test_out_and_nobody_knows_why(web: Pool) -> None:
-    """A journal that does not know of it puts nothing in, and says so loudly; where it is in there is nothing to do."""
+def test_a_server_that_the_agent_did_not_take_out_is_not_put_in(web: Pool) -> None:
+    """Without a record the step fails with a reason; if the server is in, nothing is to do."""
     proxy = web.haproxy()
     haproxy.recover(spec_of(proxy), new_run())
     web.set_state(proxy, "maint")
@@ -377,7 +377,7 @@ def test_killed_when_one_of_two_proxies_has_it_back(web: Pool, tmp_path: Path) -
 
 @pytest.mark.parametrize("fault", ["down", "hang", "lie"])
 def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     proxy = web.haproxy()
     with relay(proxy) as between:
         if fault == "down":
@@ -401,8 +401,8 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
         assert web.server_state(proxy).usable
 
 
-def test_a_proxy_restarted_meanwhile_means_no_approval(web: Pool, tmp_path: Path) -> None:
-    """It has forgotten what it was told while a slow step was prepared: the machine is taken out again, then approved."""
+def test_a_proxy_restarted_before_the_approval_delays_it(web: Pool, tmp_path: Path) -> None:
+    """The proxy has lost its state: the machine is taken out again, then the event is approved."""
     proxy = web.haproxy()
     slow = f"while [ ! -e {tmp_path}/go ]; do touch {tmp_path}/waiting; sleep 0.1; done"
     second = f"""[[steps]]\nname = "slow"\ncommand = {{ prepare = ["/bin/sh", "-c", "{slow}"] }}\n"""
@@ -425,8 +425,8 @@ def test_a_proxy_restarted_meanwhile_means_no_approval(web: Pool, tmp_path: Path
     assert web.server_state(proxy).usable
 
 
-def test_a_journal_that_is_lost_is_said(web: Pool, tmp_path: Path) -> None:
-    """Approved, the journal gone with the disk, the event Started and over: out of the pool is not back in service."""
+def test_a_lost_journal_is_reported(web: Pool, tmp_path: Path) -> None:
+    """A machine that is still out of the pool does not count as back in service."""
     proxy = web.haproxy()
     with agent_with_endpoint(tmp_path, step(proxy), lambda: True) as (platform, agent):
         platform.announce()

@@ -1,4 +1,4 @@
-"""`http` against a registrar of our own that speaks HTTP: it drains a while, hangs, trickles and lies when told to."""
+"""`http` against a fake registrar over HTTP that drains for a while, hangs, trickles or lies."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ MEMBER = "/api/pools/web/members/web-0"
 
 
 class Registrar:
-    """One member of one pool; PUT sets its state, GET shows it, after `drains_for` looks that still show the old one."""
+    """One member of one pool: PUT sets its state, and GET shows the old one for `drains_for` more requests."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -126,7 +126,7 @@ def secret(tmp_path: Path, text: str = "X-Key: hunter2\n\nX-Other:  a b \n") -> 
 
 
 def test_out_confirmed_and_in_again(registrar: Registrar, tmp_path: Path) -> None:
-    """The registrar takes a while to drain: prepared when its own answer says so; with the headers of the file."""
+    """The member counts as prepared when the registrar shows it; the headers of the file are sent."""
     spec, run = spec_of(registrar.url, headers_file=secret(tmp_path)), new_run()
     assert http.check(spec) == []
     assert http.verify(spec, run) is False
@@ -184,8 +184,8 @@ def test_a_registrar_that_lies_is_not_believed(registrar: Registrar) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hang", "trickle"])
-def test_a_registrar_that_hangs_or_trickles_is_left_in_time(registrar: Registrar, mode: str) -> None:
-    """However it spreads its bytes, the step is over with its time; the query is not told."""
+def test_a_slow_registrar_cannot_outlast_the_step(registrar: Registrar, mode: str) -> None:
+    """The step ends with its time, and the reason does not contain the query."""
     registrar.mode = mode
     for phase in (http.prepare, http.verify, http.recover):
         with (
@@ -198,8 +198,8 @@ def test_a_registrar_that_hangs_or_trickles_is_left_in_time(registrar: Registrar
 
 
 @pytest.mark.parametrize("status", ["302", "401", "403", "407", "408", "429", "500"])
-def test_an_answer_that_is_about_the_asking(registrar: Registrar, status: str) -> None:
-    """It tells neither in nor out: nothing is taken for prepared, and nothing that is out is taken for in."""
+def test_an_inconclusive_answer_means_neither_in_nor_out(registrar: Registrar, status: str) -> None:
+    """The member counts neither as prepared nor as in."""
     spec, said = spec_of(registrar.url), f"^GET {registrar.url}{MEMBER} was answered {status}$"
     registrar.mode, registrar.state = status, "drained"
     assert re.match(said, http.check(spec)[0])
@@ -213,15 +213,15 @@ def test_an_answer_that_is_about_the_asking(registrar: Registrar, status: str) -
 
 @pytest.mark.parametrize("status", ["302", "403", "409"])
 def test_a_change_that_is_refused(registrar: Registrar, status: str) -> None:
-    """No status but 2xx is a change made, and one that says no is not asked again."""
+    """Any status but 2xx means that nothing was changed, and a refused request is not repeated."""
     registrar.refuses = status
     with pytest.raises(StepFailed, match=f"^PUT {registrar.url}{MEMBER} was answered {status}$"):
         http.prepare(spec_of(registrar.url), new_run())
     assert len(registrar.changes) == 1
 
 
-def test_a_member_that_is_not_there_is_not_in(registrar: Registrar) -> None:
-    """404 where a value should tell: it is not touched on the way out, and asked for on the way back."""
+def test_a_missing_member_is_not_in(registrar: Registrar) -> None:
+    """With 404 instead of a value the member is not changed in prepare, and is requested in recover."""
     spec, run = spec_of(registrar.url), new_run()
     registrar.mode = "404"
     with pytest.raises(OutOfTime, match=f"^{registrar.url}{MEMBER} answers 404, not 200$"):
@@ -236,8 +236,8 @@ def test_a_member_that_is_not_there_is_not_in(registrar: Registrar) -> None:
 
 
 @pytest.mark.parametrize("hiccup", ["503", "429", "close"])
-def test_a_hiccup_is_not_the_end(registrar: Registrar, hiccup: str) -> None:
-    """One answer that fails, at the first look, at the change and at the look after it: asked again while there is time."""
+def test_a_request_that_fails_once_is_repeated(registrar: Registrar, hiccup: str) -> None:
+    """One failure at the first check, the change or the check after it is repeated while there is time."""
     spec, run = spec_of(registrar.url), new_run()
     for phase, state in ((http.prepare, "drained"), (http.recover, "up")):
         registrar.hiccups = [hiccup, "", hiccup, "", hiccup]
@@ -246,8 +246,8 @@ def test_a_hiccup_is_not_the_end(registrar: Registrar, hiccup: str) -> None:
         assert registrar.state == state
 
 
-def test_nobody_there() -> None:
-    """Told by check too, without the query."""
+def test_an_unreachable_registrar() -> None:
+    """`check` reports it too, without the query."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -257,8 +257,8 @@ def test_nobody_there() -> None:
         assert "hunter2" not in http.check(spec)[0]
 
 
-def test_a_name_that_nobody_knows() -> None:
-    """The look-up has the step's time, not its own."""
+def test_an_unknown_host_name() -> None:
+    """The look-up is limited by the step's time."""
     with recorded_timeouts_s() as given, pytest.raises(StepFailed, match="no connection to"):
         http.prepare(spec_of("http://registrar.invalid"), new_run(share_s=1.0, time=Time()))
     assert max(given) <= 1.0
@@ -282,8 +282,8 @@ def test_a_name_that_nobody_knows() -> None:
         ({"pointer": "", "equals": "x"}, False),
     ],
 )
-def test_what_a_look_sees(look: dict[str, object], holds: bool | None) -> None:
-    """Its status, a piece of its text, a value in its JSON; a value that is not there tells neither."""
+def test_what_an_expectation_checks(look: dict[str, object], holds: bool | None) -> None:
+    """Status, text and JSON value are checked; a missing value is inconclusive."""
     whole = {"member": {"name": "web-0", "state": "up"}, "list": [0, {"a/b": 1}], "true": True}
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
@@ -402,7 +402,7 @@ def test_killed_while_it_is_put_in_again(registrar: Registrar, tmp_path: Path) -
 
 @pytest.mark.parametrize("fault", ["500", "hang", "lie"])
 def test_a_target_at_fault_means_no_approval(registrar: Registrar, tmp_path: Path, fault: str) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     registrar.mode = fault
     with agent_with_endpoint(tmp_path, step(registrar.url, secret(tmp_path), "1s"), lambda: False) as (platform, agent):
         platform.announce()

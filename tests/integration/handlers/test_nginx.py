@@ -1,4 +1,4 @@
-"""`nginx` against a real nginx: its include file, its generations of workers, its answers; and when it misbehaves."""
+"""`nginx` against a real nginx: its include file, its generations of workers, its answers, and when it misbehaves."""
 
 import contextlib
 import errno
@@ -54,7 +54,7 @@ def spec_of(web: Pool, **more: object) -> Spec:
     return nginx.parse(table_of(web, **more), "here")
 
 
-def who(web: Pool) -> set[str]:
+def answering_servers(web: Pool) -> set[str]:
     return {get(web.folder / "nginx.front") for _ in range(6)}
 
 
@@ -68,7 +68,7 @@ def test_down_in_force_drained_and_back_byte_for_byte(web: Pool) -> None:
     held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
     preparing = threading.Thread(target=nginx.prepare, args=(spec, run))
     preparing.start()
-    until(lambda: who(web) == {"web-1"})
+    until(lambda: answering_servers(web) == {"web-1"})
     assert nginx.verify(spec, run) is False
     assert preparing.is_alive()
     assert set(held.answers()) <= {"web-0", "web-1"}
@@ -79,7 +79,7 @@ def test_down_in_force_drained_and_back_byte_for_byte(web: Pool) -> None:
     assert web.include.read_bytes() == before
     assert stat.S_IMODE(web.include.stat().st_mode) == 0o640
     assert (web.include.stat().st_uid, web.include.stat().st_gid) == (was.st_uid, was.st_gid)
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
     assert nginx.verify(spec, run) is False
     assert sorted(path.name for path in web.folder.glob(".*")) == []
 
@@ -103,11 +103,11 @@ def test_the_last_one_does_not_leave(web: Pool) -> None:
         nginx.prepare(spec_of(web), new_run())
     assert web.include.read_text() == text
     nginx.prepare(spec_of(web, keep=0), new_run())
-    assert who(web) == {"502"}
+    assert answering_servers(web) == {"502"}
 
 
 def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    """They fail the step at the end of its time; with `drain_for` they are left behind, which is said and remembered."""
+    """Open connections fail the step when its time is over; with `drain_for` they are left behind, logged and recorded."""
     held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
     run = fast_run()
     with pytest.raises(OutOfTime, match=r"^connections of [12] old worker\(s\) of nginx are still open$"):
@@ -119,7 +119,7 @@ def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture
     assert "are left behind after 1 s" in caplog.text
     assert nginx.verify(spec_of(web), patient) is True
     nginx.recover(spec_of(web), patient)
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
     held.answers()
 
 
@@ -134,8 +134,8 @@ def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCapture
     held.answers()
 
 
-def test_a_reload_that_lies_is_not_believed(web: Pool) -> None:
-    """The command says done and nothing was reloaded: the workers are the old ones, so it is not in force."""
+def test_a_reload_that_does_nothing_fails(web: Pool) -> None:
+    """The command succeeded, but the workers are the old ones, so the reload is not in force."""
     run = fast_run()
     with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
         nginx.prepare(spec_of(web, reload=["true"]), run)
@@ -182,11 +182,11 @@ def test_nginx_is_down(web: Pool) -> None:
     assert web.include.read_bytes() == before
     web.nginx()
     nginx.recover(spec, run)
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
-def test_somebody_else_changed_the_file(web: Pool) -> None:
-    """Their change is not written over: still down is said loudly; with `down` taken out by them, the rest follows."""
+def test_a_file_changed_by_somebody_else_is_not_overwritten(web: Pool) -> None:
+    """While the server is still down the step fails with a reason; without `down` it goes on."""
     spec, run = spec_of(web), new_run()
     nginx.prepare(spec, run)
     web.include.write_text(web.include.read_text() + "# theirs\n")
@@ -196,11 +196,11 @@ def test_somebody_else_changed_the_file(web: Pool) -> None:
     web.include.write_text(theirs)
     nginx.recover(spec, run)
     assert web.include.read_text() == theirs
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
-def test_down_and_nobody_knows_why(web: Pool) -> None:
-    """A journal that does not know of it takes nothing out of the file, and says so loudly."""
+def test_a_server_that_the_agent_did_not_mark_stays_down(web: Pool) -> None:
+    """Without a record the step fails with a reason."""
     nginx.recover(spec_of(web), new_run())
     web.include.write_text(web.include.read_text().replace("web-0 ", "web-0 down "))
     with pytest.raises(StepFailed, match="and not by this agent: see whether it should be"):
@@ -213,7 +213,7 @@ def test_back_only_when_healthy(web: Pool) -> None:
     nginx.prepare(spec, run)
     with pytest.raises(OutOfTime, match="the machine is not healthy"):
         nginx.recover(spec, fast_run(("false",), **run.kept))
-    assert who(web) == {"web-1"}
+    assert answering_servers(web) == {"web-1"}
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["web.conf"]
 
 
-def test_a_file_that_is_not_fit(web: Pool) -> None:
-    """Not there, too large, without such a line: told by check, and nothing is done."""
+def test_an_unusable_include_file(web: Pool) -> None:
+    """`check` reports a missing or too large file and a missing line, and nothing is changed."""
     other = spec_of(web, servers=["10.0.0.9:80"])
     assert nginx.check(other) == ["the include file has no line `server 10.0.0.9:80 …;`"]
     gone = spec_of(web, file="/nowhere/web.conf")
@@ -386,7 +386,7 @@ def test_a_moment_without_any_worker_to_be_seen(made_up: MadeUp) -> None:
 
 
 def test_workers_that_come_up_late(made_up: MadeUp) -> None:
-    """Nobody is told to reload before there is a worker that could be replaced."""
+    """The agent does not reload before there is a worker to replace."""
     old = list[subprocess.Popen[bytes]]()
     run = scripted(lambda: old.append(made_up.worker()), made_up.worker, lambda: made_up.end(old[0]))
     nginx.prepare(made_up.spec, run)
@@ -394,7 +394,7 @@ def test_workers_that_come_up_late(made_up: MadeUp) -> None:
 
 
 def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
-    """It is of the old generation all the same: named later and still at work, it says that nothing was reloaded."""
+    """It belongs to the old generation: while it works, the reload is not in force."""
     first, second = made_up.worker(), made_up.fork()
 
     def named_late() -> None:
@@ -405,8 +405,8 @@ def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
         nginx.prepare(made_up.spec, scripted(named_late))
 
 
-def test_what_is_no_worker(made_up: MadeUp) -> None:
-    """The new master of an upgrade, which has children of its own, and those who look after the cache."""
+def test_processes_that_are_not_workers(made_up: MadeUp) -> None:
+    """The new master of an upgrade and the cache processes are not workers."""
     made_up.fork("sleep 600 & read -r title")
     made_up.entitle(made_up.fork(), "nginx: cache manager process")
     upgraded = r"^nginx is not running: .*/pid names no process with workers$"
@@ -433,7 +433,7 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
     reload = f"{' '.join(web.nginx_command)} -s reload; touch {tmp_path}/reloaded"
     script.write_text(f"#!/bin/sh\n{reload}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n")
     script.chmod(0o700)
-    ready = lambda: who(web) == {"web-1"}  # noqa: E731
+    ready = lambda: answering_servers(web) == {"web-1"}  # noqa: E731
     with agent_with_endpoint(tmp_path, step(web, reload=[str(script)]), ready) as (platform, agent):
         platform.announce()
         agent.wait_until((tmp_path / "reloaded").exists)
@@ -452,7 +452,7 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
         agent.wait_until_back()
         assert platform.approvals == ([] if cancelled else [True])
     assert web.include.read_bytes() == before
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
 def test_killed_when_the_file_is_back_and_nginx_not_reloaded(web: Pool, tmp_path: Path) -> None:
@@ -469,14 +469,14 @@ def test_killed_when_the_file_is_back_and_nginx_not_reloaded(web: Pool, tmp_path
         agent.wait_until((tmp_path / "testing").exists)
         agent.kill()
         assert b"down" not in web.include.read_bytes()
-        assert who(web) == {"web-1"}
+        assert answering_servers(web) == {"web-1"}
         (tmp_path / "slow").unlink()
         agent.up()
         agent.wait_until(
             lambda: "recover" in [record.get("phase") for record in agent.records if record["kind"] == "end"]
         )
         agent.wait_until_back()
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
 RELOAD = """#!/bin/sh
@@ -491,7 +491,7 @@ exec {1} -s reload
 
 @pytest.mark.parametrize("fault", ["down", "hang", "lie", "refuse"])
 def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     before, script, mode = web.include.read_bytes(), tmp_path / "reload", tmp_path / "mode"
     script.write_text(RELOAD.format(tmp_path, " ".join(web.nginx_command)))
     script.chmod(0o700)
@@ -515,7 +515,7 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
         agent.wait_until_back()
         assert platform.approvals == []
     assert web.include.read_bytes() == before
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
@@ -534,11 +534,11 @@ def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
     ):
         assert old in ours
         ours = ours.replace(old, new)
-    with agent_with_endpoint(tmp_path, ours, lambda: who(web) == {"web-1"}) as (platform, agent):
+    with agent_with_endpoint(tmp_path, ours, lambda: answering_servers(web) == {"web-1"}) as (platform, agent):
         platform.announce()
         agent.wait_until(lambda: platform.approvals == [True])
         platform.start()
         agent.wait_until(lambda: "started" in agent.kinds)
         platform.end()
         agent.wait_until_back()
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}

@@ -1,4 +1,4 @@
-"""`patroni` on a real PostgreSQL cluster: the leader's machine is announced to go, and goes; then one goes unannounced."""
+"""`patroni` on a real PostgreSQL cluster: the leader's machine goes down with notice, then another without."""
 
 import os
 import time
@@ -48,7 +48,7 @@ def test_a_replica_has_nothing_to_do(cluster: Cluster, login: Path) -> None:
 
 
 def test_what_keeps_a_leader_from_handing_over(cluster: Cluster, login: Path) -> None:
-    """A login that Patroni does not know, a candidate that is not there; told, and the leader still leads."""
+    """A wrong login and a missing candidate are reported, and the leader still leads."""
     leader, _ = cluster.members
     assert patroni.verify(spec_of(leader, login), new_run()) is False
     with pytest.raises(StepFailed, match="no member can take over: there is no 'pg7'"):
@@ -65,7 +65,7 @@ def test_what_keeps_a_leader_from_handing_over(cluster: Cluster, login: Path) ->
 
 @pytest.mark.timeout(120 * BUDGET)
 def test_the_leaders_machine_goes_announced_and_another_unannounced(cluster: Cluster, tmp_path: Path) -> None:
-    """ServiceWithEvent, it hands over first, no acknowledged row is lost, and it comes back; how long nobody can write is printed."""
+    """An announced leader hands over, loses no acknowledged row and returns; the test prints how long writes failed."""
     with writing(lambda: Rows(cluster)) as writer:
         for number in range(BUDGET):
             (tmp_path / str(number)).mkdir()

@@ -1,4 +1,4 @@
-"""`patroni` when the cluster is not what it says, does not answer, or the agent dies: a made-up cluster over real HTTP."""
+"""`patroni` with a fake cluster over HTTP: wrong or missing answers, and an agent that is killed."""
 
 import threading
 from http.server import BaseHTTPRequestHandler
@@ -22,8 +22,8 @@ def spec_of(cluster: FakePatroni, **more: object) -> Spec:
     return patroni.parse({"url": cluster.urls["pg0"], "member": "pg0", **more}, "here")
 
 
-def test_the_best_candidate_is_asked_for() -> None:
-    """A synchronous one first, then the one with least to catch up; never one that must not lead, or whose lag nobody knows."""
+def test_the_best_candidate_is_requested() -> None:
+    """A synchronous member first, then the least lag; never one that must not lead or whose lag is unknown."""
     with fake_patroni() as cluster:
         cluster.more = {"pg1": {"lag": 900}, "pg2": {"lag": 10}}
         patroni.prepare(spec_of(cluster), new_run())
@@ -38,8 +38,8 @@ def test_the_best_candidate_is_asked_for() -> None:
         assert cluster.asked == ["pg2", "pg1", "pg2", "pg2"]
 
 
-def test_no_candidate_is_a_clear_failure() -> None:
-    """Who is in the cluster, and why each cannot lead; nobody was asked."""
+def test_without_a_candidate_the_reasons_are_listed() -> None:
+    """The reason lists why each member cannot lead, and no switchover is requested."""
     with fake_patroni() as cluster:
         cluster.more = {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": "unknown"}}
         with pytest.raises(OutOfTime, match="pg1: its tags say nofailover; pg2: its lag is not known"):
@@ -56,8 +56,8 @@ def test_no_candidate_is_a_clear_failure() -> None:
         assert cluster.asked == []
 
 
-def test_one_that_patroni_does_not_want_is_passed_over() -> None:
-    """Refused with 412, the next is asked for; any other refusal is the end of it."""
+def test_a_candidate_refused_with_412_is_skipped() -> None:
+    """The next candidate is requested; any other refusal fails the step."""
     with fake_patroni() as cluster:
         cluster.on_switch = lambda who: (412, "candidate is not healthy") if who == "pg1" else cluster.obey(who)
         patroni.prepare(spec_of(cluster), new_run())
@@ -67,8 +67,8 @@ def test_one_that_patroni_does_not_want_is_passed_over() -> None:
             patroni.prepare(spec_of(cluster), new_run())
 
 
-def test_one_that_does_not_take_over_is_passed_over() -> None:
-    """Whatever Patroni answered: while this member leads on, the next is asked for."""
+def test_a_candidate_that_does_not_take_over_is_skipped() -> None:
+    """While this member leads, the next candidate is requested, whatever Patroni answered."""
     with fake_patroni() as cluster:
         cluster.on_switch = lambda who: (503, "Switchover failed") if who == "pg1" else cluster.obey(who)
         patroni.prepare(spec_of(cluster), new_run(8))
@@ -99,8 +99,8 @@ def test_an_answer_without_end_is_none() -> None:
         ({"pg0": "pg1"}, "pg0 itself is still master"),
     ],
 )
-def test_a_switchover_that_is_said_and_not_done(lie: dict[str, str], told: str) -> None:
-    """The answer is not believed, nor this machine's Patroni about the cluster while its own server leads."""
+def test_a_switchover_that_did_not_happen_is_noticed(lie: dict[str, str], told: str) -> None:
+    """Neither the answer nor the cluster's list is believed while this server leads."""
     with fake_patroni() as cluster:
         cluster.on_switch = lambda _: (cluster.believes.update(lie), (200, "done"))[1]
         with pytest.raises(OutOfTime) as caught:
@@ -117,8 +117,8 @@ def test_a_switchover_that_is_said_and_not_done(lie: dict[str, str], told: str) 
         ({"pg0": "nobody"}, "the cluster has no leader"),
     ],
 )
-def test_a_leader_is_confirmed_by_all_who_answer(believes: dict[str, str], told: str) -> None:
-    """By itself, by us and by the others; one that sees another leader is reason enough to wait."""
+def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, str], told: str) -> None:
+    """One member that sees another leader is enough to wait."""
     with fake_patroni() as cluster:
         cluster.leader = "pg2" if believes == {"pg0": "pg1"} else "pg1"
         cluster.believes = believes
@@ -155,8 +155,8 @@ def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
         assert cluster.asked == []
 
 
-def test_a_member_is_back_when_somebody_streams_to_it() -> None:
-    """Running is not enough; said by the one that streams."""
+def test_a_member_is_back_when_another_streams_to_it() -> None:
+    """Running is not enough; the member that streams must confirm it."""
     with fake_patroni() as cluster:
         cluster.leader = "pg1"
         patroni.recover(spec_of(cluster), new_run())
@@ -168,7 +168,7 @@ def test_a_member_is_back_when_somebody_streams_to_it() -> None:
 
 
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
-    """Not approved by the dead; the next agent asks for nothing a second time, confirms, and approves."""
+    """The next agent requests no second switchover, confirms the first, and approves."""
     with fake_patroni() as cluster, service_with_event(tmp_path) as service:
         asked, go_on = threading.Event(), threading.Event()
 
@@ -192,8 +192,8 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
         until(lambda: service.status is Status.STARTED)
 
 
-def test_an_agent_does_not_approve_what_was_only_said(tmp_path: Path) -> None:
-    """The event stays unapproved, and the log says what is the matter."""
+def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
+    """The event stays unapproved, and the log gives the reason."""
     with fake_patroni() as cluster, service_with_event(tmp_path) as service:
         cluster.on_switch = lambda _: (200, "done")
         agent = service.agent(STEP.format(url=cluster.urls["pg0"]).replace('"20s"', '"2s"'))

@@ -1,4 +1,4 @@
-"""`redis` with real servers and real Sentinels: by FAILOVER and through Sentinel; both sides say who is master."""
+"""`redis` with real servers and Sentinels: takeover by FAILOVER and through Sentinel."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def network() -> Iterator[None]:
 
 
 class Keys:
-    """A member of a set for each number, written to whoever is master; one that is not refuses."""
+    """Adds each number to a set on the current master; a server that is not master refuses."""
 
     def __init__(self, servers: list[Server]) -> None:
         self._master = next(each for each in servers if each.role == "master")
@@ -67,7 +67,7 @@ def spec_of(server: Server, **more: object) -> Spec:
 
 
 def test_a_master_hands_over_and_comes_back_as_a_replica(tmp_path: Path) -> None:
-    """No acknowledged write is lost; come up again as a master, as its own file says, it follows the one that took over."""
+    """No acknowledged write is lost; a server that restarts as a master follows the one that took over."""
     with pair(tmp_path) as (first, second):
         spec = spec_of(first)
         assert redis.check(spec) == []
@@ -105,7 +105,7 @@ def test_there_and_back_again(tmp_path: Path) -> None:
 
 
 def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
-    """Prepared as it is, but not when nobody is master; back when it has its link."""
+    """It counts as prepared only while there is a master, and as back when it has its link."""
     with pair(tmp_path) as (first, second):
         spec, run = spec_of(second), new_run()
         redis.prepare(spec, run)
@@ -119,8 +119,8 @@ def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
             redis.recover(spec, fast_run(**run.kept))
 
 
-def test_nobody_to_hand_over_to(tmp_path: Path) -> None:
-    """Told at once; the master is as it was and takes writes."""
+def test_a_master_without_replicas(tmp_path: Path) -> None:
+    """The step fails at once, and the master still accepts writes."""
     with pair(tmp_path) as (first, second):
         with pytest.raises(StepFailed, match=r"no replica can take over: 127.0.0.99:6379 is not online at 127.0.0.20"):
             redis.prepare(spec_of(first, replica="127.0.0.99:6379"), new_run())
@@ -143,8 +143,8 @@ def test_a_replica_that_does_not_catch_up(tmp_path: Path) -> None:
         assert first.role == "master"
 
 
-def test_a_password_is_used_and_never_told(tmp_path: Path) -> None:
-    """From a file that only its owner may read."""
+def test_a_password_is_used_and_never_shown(tmp_path: Path) -> None:
+    """It comes from a file that only its owner may read."""
     with pair(tmp_path, password="hunter2") as (first, second):
         path = tmp_path / "password"
         path.write_text("hunter2\n")
@@ -191,8 +191,8 @@ def test_through_sentinel(tmp_path: Path) -> None:
         assert redis.verify(spec, new_run()) is None  # one of three is no majority
 
 
-def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> None:
-    """It is a master without replicas, and the Sentinels name another: it is made to follow that, and nobody is told again."""
+def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
+    """The server follows the master that the Sentinels name, and no second failover is requested."""
     with watched(tmp_path) as (first, second, sentinels):
         sentinels[0].say("SENTINEL", "FAILOVER", "shop")
         until(lambda: second.role == "master")

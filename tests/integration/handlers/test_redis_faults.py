@@ -1,4 +1,4 @@
-"""`redis` when a server is down, hangs, trickles or lies, and when the agent dies: made-up servers over real sockets."""
+"""`redis` with fake servers over sockets that are down, hang, trickle or lie, and an agent that is killed."""
 
 import contextlib
 import socketserver
@@ -26,8 +26,8 @@ def spec_of(address: str) -> Spec:
     return redis.parse({"address": address}, "here")
 
 
-def test_a_server_that_says_ok_and_does_nothing() -> None:
-    """It is asked for its role, which has not changed: not prepared, and the failover is called off."""
+def test_a_server_that_answers_ok_and_does_nothing() -> None:
+    """Its role has not changed, so the step fails, and the failover is aborted."""
     with fake_redis(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as liar:
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {liar.address} is still master"):
             redis.prepare(spec_of(liar.address), fast_run())
@@ -35,8 +35,8 @@ def test_a_server_that_says_ok_and_does_nothing() -> None:
         assert redis.verify(spec_of(liar.address), new_run()) is False
 
 
-def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
-    """Both sides must say so; and a server cannot follow itself."""
+def test_a_server_that_follows_a_server_that_is_not_master() -> None:
+    """Both servers must confirm the roles, and a server cannot follow itself."""
     with (
         fake_redis(lambda _: replica("b", "127.0.0.1:9")) as other,
         fake_redis(lambda _: replica("a", other.address)) as me,
@@ -51,8 +51,8 @@ def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
         assert redis.verify(spec_of(me.address), new_run(1)) is None
 
 
-def test_a_master_that_somebody_made_is_left_alone() -> None:
-    """Not restarted since, it was made so on purpose: following the other would wipe it. Restarted, it is made to follow."""
+def test_a_master_made_by_hand_is_left_alone() -> None:
+    """Without a restart it stays master, because following would delete its data; after a restart it must follow."""
     with fake_redis(lambda _: master("b")) as other, fake_redis(lambda _: replica("a", other.address)) as me:
         run = new_run()
         redis.prepare(spec_of(me.address), run)
@@ -61,14 +61,14 @@ def test_a_master_that_somebody_made_is_left_alone() -> None:
             StepFailed, match=f"{me.address} was made master by hand while {other.address} is master too"
         ):
             redis.recover(spec_of(me.address), new_run(**run.kept))
-        assert me.asked("REPLICAOF") == 0
+        assert me.count("REPLICAOF") == 0
         other.answer = lambda _: replica("b", me.address)
         redis.recover(spec_of(me.address), new_run(**run.kept))  # and now the other follows
         other.answer = lambda _: master("b")
         me.answer = lambda words: master("c") if words[0] == "INFO" else b"+OK\r\n"
         with pytest.raises(OutOfTime, match=f"it follows {other.address} and has no link to it yet"):
             redis.recover(spec_of(me.address), fast_run(**run.kept))
-        assert me.asked("REPLICAOF") > 0
+        assert me.count("REPLICAOF") > 0
 
 
 def test_a_server_that_is_down_hangs_or_trickles() -> None:
@@ -139,10 +139,10 @@ def test_every_kind_of_answer_is_read() -> None:
 
 
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
-    """Not approved by the dead; the next agent finds it done, asks for nothing again, and approves."""
+    """The next agent finds the handover done, requests nothing again, and approves."""
     handed_over, held = threading.Event(), threading.Event()
 
-    def me_says(words: list[str]) -> bytes:
+    def answer_of_own_server(words: list[str]) -> bytes:
         if words[0] == "FAILOVER":
             handed_over.set()
             return b"+OK\r\n"
@@ -151,7 +151,11 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
             return replica("a", other.address)
         return master("a", other.address)
 
-    with fake_redis(lambda _: master("b")) as other, fake_redis(me_says) as me, service_with_event(tmp_path) as service:
+    with (
+        fake_redis(lambda _: master("b")) as other,
+        fake_redis(answer_of_own_server) as me,
+        service_with_event(tmp_path) as service,
+    ):
         agent = service.agent(STEP.format(address=me.address))
         agent.up()
         assert handed_over.wait(PATIENCE_S)
@@ -160,5 +164,5 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
         held.set()
         agent.up()
         until(lambda: "approved" in agent.kinds)
-        assert me.asked("FAILOVER") == 1
+        assert me.count("FAILOVER") == 1
         until(lambda: service.status is Status.STARTED)

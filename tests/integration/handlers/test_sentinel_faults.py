@@ -1,4 +1,4 @@
-"""`redis` through Sentinels that hang, refuse, or are slow, and when the agent dies: made-up ones over real sockets."""
+"""`redis` with fake Sentinels over sockets that hang, refuse or are slow, and an agent that is killed."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ def group() -> Iterator[FakeSentinels]:
 
 
 def test_writes_stay_paused_until_it_follows(group: FakeSentinels) -> None:
-    """Anew with every look, however many the Sentinels take to name another; and then not a moment longer."""
+    """Writes are paused again at every check until the server follows, and not longer."""
     group.looks_needed = 5
     redis.prepare(group.spec, new_run())
     after = group.heard[group.heard.index("0 FAILOVER") :]
@@ -37,39 +37,39 @@ def test_writes_stay_paused_until_it_follows(group: FakeSentinels) -> None:
     assert "CLIENT UNPAUSE" in after
 
 
-def test_a_replica_that_does_not_catch_up_is_not_waited_for_without_end(group: FakeSentinels) -> None:
-    """Nobody is told to fail over, writes go on, and the step fails."""
+def test_a_replica_that_does_not_catch_up_fails_the_step(group: FakeSentinels) -> None:
+    """No failover is requested, and writes go on."""
     group.received = 5
     with pytest.raises(StepFailed, match=f"no replica took over: {group.other.address} have not received everything"):
         redis.prepare(group.spec, fast_run())
-    assert group.told() == []
+    assert group.failovers() == []
     assert group.heard[-1] == "CLIENT UNPAUSE"
 
 
-def test_sentinels_that_name_nobody_in_time(group: FakeSentinels) -> None:
-    """Not prepared; told, they may yet promote the replica: the pause is left to end by itself."""
+def test_sentinels_that_name_no_master_in_time(group: FakeSentinels) -> None:
+    """The step fails; the pause ends by itself, because the Sentinels may still promote the replica."""
     group.looks_needed = 1_000_000
     with pytest.raises(OutOfTime, match=f"no replica took over: the Sentinels name {group.me.address}"):
         redis.prepare(group.spec, fast_run())
-    assert group.told() == ["0 FAILOVER"]
+    assert group.failovers() == ["0 FAILOVER"]
     assert "CLIENT UNPAUSE" not in group.heard
 
 
-def test_a_sentinel_that_does_not_answer_the_order_may_have_heard_it(group: FakeSentinels) -> None:
-    """No other is told, or there would be two failovers; what they name decides."""
+def test_a_sentinel_that_does_not_answer_may_have_started_a_failover(group: FakeSentinels) -> None:
+    """No other Sentinel is asked, which would start a second failover."""
     group.deaf_to = {0: "FAILOVER"}
     with pytest.raises(OutOfTime, match="no replica took over"):
         redis.prepare(group.spec, fast_run())
-    assert group.told() == ["0 FAILOVER"]
+    assert group.failovers() == ["0 FAILOVER"]
 
 
-def test_a_sentinel_that_refuses_or_is_not_there_is_passed_over(group: FakeSentinels) -> None:
-    """Those have not begun: the next is told. One that says it is under way is believed to be at it."""
+def test_a_sentinel_that_refuses_or_is_down_is_skipped(group: FakeSentinels) -> None:
+    """The next one is asked; one that has a failover in progress is believed."""
     group.deaf_to = {0: "GET-MASTER-ADDR-BY-NAME"}
     group.refuses = {1: b"-NOGOODSLAVE No suitable replica to promote\r\n"}
     group.looks_needed = -1  # the first Sentinel, which counts them, does not answer
     redis.prepare(group.spec, new_run())
-    assert group.told() == ["1 FAILOVER", "2 FAILOVER"]
+    assert group.failovers() == ["1 FAILOVER", "2 FAILOVER"]
     group.promoted = group.follows = False
     group.heard.clear()
     group.deaf_to = {}
@@ -79,17 +79,17 @@ def test_a_sentinel_that_refuses_or_is_not_there_is_passed_over(group: FakeSenti
     assert group.heard[-1] == "CLIENT UNPAUSE"
 
 
-def test_killed_between_telling_the_sentinels_and_following(group: FakeSentinels, tmp_path: Path) -> None:
-    """The next agent finds a master without replicas, tells nobody again, and has it follow the one the Sentinels name."""
+def test_killed_between_requesting_the_failover_and_following(group: FakeSentinels, tmp_path: Path) -> None:
+    """The next agent requests no second failover and makes the server follow the new master."""
     group.looks_needed = 1_000_000
     with agent_with_endpoint(tmp_path, group.step(), lambda: group.follows) as (platform, agent):
         platform.announce()
-        agent.wait_until(lambda: group.told() == ["0 FAILOVER"])
+        agent.wait_until(lambda: group.failovers() == ["0 FAILOVER"])
         agent.kill()
         group.looks_needed = 3
         agent.up()
         agent.wait_until(lambda: platform.approvals == [True])
-        assert group.told() == ["0 FAILOVER"]
+        assert group.failovers() == ["0 FAILOVER"]
 
 
 @pytest.mark.parametrize("named", [("x", "y"), ("127.0.0.1", ""), ("127.0.0.1", "²"), ("a\0b", "1"), ("", "9" * 5000)])

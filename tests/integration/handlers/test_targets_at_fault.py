@@ -1,4 +1,4 @@
-"""A real agent whose Patroni, Redis, Sentinels or program to be saved are at fault: no approval, said aloud, and back."""
+"""An agent whose Patroni, Redis, Sentinels or program is at fault does not approve, logs it, and recovers."""
 
 import contextlib
 import subprocess
@@ -33,7 +33,7 @@ restore = ["false"]
 
 
 class Target:
-    """What a step is about: its lines of agent.toml, what is wrong with it, and how that ends."""
+    """What a step handles: its lines of agent.toml, its fault, and how to end that."""
 
     def __init__(
         self, toml: str, mend: Callable[[], None], *, loud: bool, gone: Callable[[], None] | None = None
@@ -99,7 +99,7 @@ def sentinel(stack: ExitStack, folder: Path, fault: str) -> Target:
 
 
 def checkpoint(stack: ExitStack, folder: Path, fault: str) -> Target:
-    """It is not there, never writes what it is asked for, or says that it has."""
+    """A program that does not run, never writes the checkpoint, or only claims to."""
     running: list[subprocess.Popen[bytes]] = []
 
     def end() -> None:
@@ -131,7 +131,7 @@ def stack() -> Iterator[ExitStack]:
 def test_a_target_at_fault_means_no_approval(
     stack: ExitStack, tmp_path: Path, kind: Callable[[ExitStack, Path, str], Target], fault: str
 ) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     target = kind(stack, tmp_path, fault)
     with agent_with_endpoint(tmp_path, target.toml, lambda: False) as (platform, agent):
         platform.announce()
