@@ -18,7 +18,6 @@ from forewarn.guest.client import FIRST_ANSWER_TIMEOUT_S
 from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
 from forewarn.guest.errors import CutShort, EndpointError, NoAnswer, NotReady, Unreachable
 from forewarn.guest.transport import Transport
-from tests.endpoint.serving import WEB_0, serving
 from tests.support.fake_endpoint import (
     E1,
     E2,
@@ -32,6 +31,7 @@ from tests.support.fake_endpoint import (
     http_server,
     respond,
 )
+from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
 STRANGE = "0000FFFF-0000-4000-8000-000000000000"

@@ -168,7 +168,7 @@ def until(true: Callable[[], bool], machines: list[Machine]) -> None:
             machine.boot_if_down()
         return true()
 
-    waiting.until(look, told=lambda: [(machine.did, (machine.folder / "log").read_text()) for machine in machines])
+    waiting.until(look, detail=lambda: [(machine.did, (machine.folder / "log").read_text()) for machine in machines])
 
 
 def event_of(folder: Path) -> Event:

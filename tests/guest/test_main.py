@@ -14,8 +14,8 @@ import pytest
 
 from forewarn.guest.journal import read
 from forewarn.guest.processes import start_ticks
-from tests.endpoint.serving import WEB_0, serving
 from tests.support.fake_endpoint import E1, document, event, http_server, respond
+from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""`forewarn serve` as a real process, and other `forewarn` commands run to their end."""
+"""Runs `forewarn` as a real process: to its end, or as a service for the length of a test."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def forewarn(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end."""
+    """Run a command to its end, without settings from the environment."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
     return subprocess.run(
         forewarn(*arguments),
@@ -36,12 +36,12 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
 
 def cpu_delays_s(pid: int) -> dict[Path, float]:
     """Return for how long each thread of a process was ready to run and got no processor."""
-    found = {}
+    delays_s = {}
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
-                found[thread] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-    return found
+                delays_s[thread] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return delays_s
 
 
 class Served:
@@ -57,9 +57,9 @@ class Served:
                 break
         else:
             assert process.stderr is not None
-            pytest.fail(f"it ended before it was ready: {process.stderr.read()}")
-        told = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])
-        self.guest, self.operator = told["guest"], told["operator"]
+            pytest.fail(f"the service ended before it was ready: {process.stderr.read()}")
+        urls = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])
+        self.guest, self.operator = urls["guest"], urls["operator"]
 
     def get(self, path: str) -> tuple[int, dict[str, object]]:
         try:
@@ -69,20 +69,20 @@ class Served:
             return error.code, json.load(error)
 
     def until_ready(self) -> dict[str, object]:
-        """Return what `/readyz` says once it says yes: the first cycle may come after the line `ready`."""
+        """Wait until `/readyz` answers 200 and return its body: the first cycle may come after the line `ready`."""
         answers: list[tuple[int, dict[str, object]]] = []
 
         def ready() -> bool:
             answers.append(self.get("/readyz"))
             return answers[-1][0] == 200
 
-        until(ready, told=lambda: answers[-1:])
+        until(ready, detail=lambda: answers[-1:])
         return answers[-1][1]
 
     def stop(self) -> tuple[int, float]:
-        """Send SIGTERM; return the exit code and how long it took, without the time for which the machine was too busy."""
+        """Send SIGTERM; return the exit code and the seconds it took, without those in which no processor was free."""
         delayed_s: dict[Path, float] = {}
-        before_s, begun_s = cpu_delays_s(os.getpid()), time.monotonic()
+        before_s, started_s = cpu_delays_s(os.getpid()), time.monotonic()
         self.process.send_signal(signal.SIGTERM)
 
         def ended() -> bool:
@@ -91,7 +91,7 @@ class Served:
 
         first_s = cpu_delays_s(self.process.pid)
         until(ended)
-        took_s = time.monotonic() - begun_s
+        took_s = time.monotonic() - started_s
         self.process.communicate()
         ours_s = sum(cpu_delays_s(os.getpid()).values()) - sum(before_s.values())
         return self.process.returncode, took_s - ours_s - sum(delayed_s.values()) + sum(first_s.values())
@@ -99,6 +99,7 @@ class Served:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Served]:
+    """Run `forewarn serve` on free ports until the end of the block."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
     process = subprocess.Popen(
         forewarn("serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *arguments),

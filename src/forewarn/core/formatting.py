@@ -32,7 +32,7 @@ class Reason(Protocol):
     def machines(self) -> Sequence[str]: ...
 
 
-class ShownEvent(Protocol):
+class EventFacts(Protocol):
     """What a sentence about an event needs to know of it."""
 
     @property
@@ -169,7 +169,7 @@ def reasons(waiting_for: Sequence[Reason], now: datetime) -> str:
     return ", and ".join(parts) + (", and either is enough" if either else "")
 
 
-def why(event: ShownEvent, now: datetime) -> str:
+def why(event: EventFacts, now: datetime) -> str:
     """Return one sentence: what became of an event, or why it has not moved on."""
     subject = f"{event.type} of {names(event.resources)} in {event.scope}"
     waits = reasons(event.waiting_for, now)

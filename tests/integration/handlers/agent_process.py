@@ -99,7 +99,7 @@ class Agent:
         return [bool(record["ok"]) for record in self.ended(phase)]
 
     def wait_until(self, true: Callable[[], bool]) -> None:
-        until(true, told=lambda: self.log)
+        until(true, detail=lambda: self.log)
 
     def wait_until_back(self) -> None:
         """In service since it was last out of it, whatever else was written down after that."""

@@ -144,7 +144,7 @@ class Pool:
             process = subprocess.Popen(["haproxy", "-db", "-f", f"{self.folder}/{name}.cfg"], stdout=log, stderr=log)
         self._started.append(process)
         proxy = f"{self.folder}/{name}.sock"
-        until(lambda: self._answers(proxy), told=(self.folder / f"{name}.log").read_text)
+        until(lambda: self._answers(proxy), detail=(self.folder / f"{name}.log").read_text)
         until(lambda: all(seen.usable for seen in server_states(proxy, "web", Deadline(5)).values()))
         return proxy
 

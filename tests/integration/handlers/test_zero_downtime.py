@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from tests.integration.isolation.lab import Lab, Namespace, laboratory
+from tests.support.network_lab import Lab, Namespace, laboratory
 from tests.support.waiting import until
 
 HERE = Path(__file__).parent
@@ -173,9 +173,9 @@ class Shop:
         self.lab.start(self.host, [*words, *(f"http://{front}" for front in FRONTS)])
         until(begun.exists)
         self._forewarn("maintenance schedule --type Reboot --scope shop --yes --no-notice-ok")
-        until(lambda: self._completed() == 3 * round_, told=self.logs)
+        until(lambda: self._completed() == 3 * round_, detail=self.logs)
         if self._agents:
-            until(lambda: self._times("in-service") == [round_] * 3, told=self.logs)
+            until(lambda: self._times("in-service") == [round_] * 3, detail=self.logs)
         stop.touch()
         until(out.exists)
         counted: dict[str, dict[str, int]] = json.loads(out.read_text())

@@ -1,4 +1,4 @@
-"""A guest side that really runs: a service on a store in memory, a clock that is moved, and clients on plain sockets."""
+"""A running guest server for tests: a service on a store in memory, clocks that tests move, and clients on plain sockets."""
 
 import fcntl
 import select
@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from forewarn.app.guest_server import GuestServer
+from forewarn.app.guest_server import SEEN_EVERY_S, SIGHTINGS_EVERY_S, GuestServer
 from forewarn.app.node import Times
 from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Scope, Targets
+from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
@@ -72,13 +73,13 @@ class SteeredClock:
         self._stopped_at_s = self()
 
     def move(self, seconds: float, loop: Loop) -> None:
-        """Move the stopped clock; returns when `loop` has made every call that is due by then."""
+        """Move the stopped clock; return when `loop` has made every call that is due by then."""
         assert self._stopped_at_s is not None
         self._stopped_at_s += seconds
         turn(loop)
 
     def run(self) -> None:
-        """Go on from here in real time."""
+        """Continue in real time from here."""
         self._ahead_s = self() - time.monotonic()
         self._stopped_at_s = None
 
@@ -92,11 +93,12 @@ def turn(loop: Loop) -> None:
 
 
 class WatchedStore(MemoryStore):
-    """A store in memory that can be away, can be slow, and counts what is written to it."""
+    """A store in memory that can be away, slow or broken, and counts what is written to it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.away = False
+        self.failure: Exception | None = None
         self.go = threading.Event()
         self.go.set()
         self.applied: list[Change] = []
@@ -131,6 +133,8 @@ class WatchedStore(MemoryStore):
     def _reach(self) -> None:
         if self.away:
             raise StoreUnavailable("the store is away")
+        if self.failure is not None:
+            raise self.failure
 
 
 class Client:
@@ -138,7 +142,7 @@ class Client:
 
     def __init__(self, port: int, address: str = WEB_0, *, small: bool = False) -> None:
         self.socket = socket.socket()
-        if small:  # the kernel keeps little for who does not read
+        if small:  # the kernel buffers little of what this client does not read
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         self.socket.bind((address, 0))
         self.socket.settimeout(PATIENCE_S)
@@ -150,7 +154,7 @@ class Client:
         return self
 
     def flood(self, data: bytes, times: int, stuck: Callable[[], bool]) -> int:
-        """Send it again and again, reading nothing, until the kernel takes no more and `stuck`; how often it was sent."""
+        """Send `data` many times, reading nothing, until the kernel takes no more and `stuck`; return how often it was sent."""
         self.socket.setblocking(False)
         try:
             for number in range(times):
@@ -178,7 +182,7 @@ class Client:
         return self.send(data).answer()
 
     def answer(self) -> bytes:
-        """The next whole answer; b"" when the connection was closed instead."""
+        """Return the next whole answer; b"" if the connection was closed instead."""
         while b"\r\n\r\n" not in self.unread:
             if not self._more():
                 return b""
@@ -191,14 +195,14 @@ class Client:
         return whole
 
     def rest(self) -> bytes:
-        """Everything until the other side closes."""
+        """Return everything until the other side closes."""
         while self._more():
             pass
         rest, self.unread = self.unread, b""
         return rest
 
     def quiet(self, seconds: float = 0.05) -> bool:
-        """Whether nothing comes for so long."""
+        """Whether nothing arrives for this long."""
         self.socket.settimeout(seconds)
         try:
             return not self.unread and not self._more() and False
@@ -208,7 +212,7 @@ class Client:
             self.socket.settimeout(PATIENCE_S)
 
     def closed(self) -> bool:
-        """Whether the other side closes, having said nothing more."""
+        """Whether the other side closes without another byte."""
         return self.rest() == b""
 
     def _more(self) -> bytes:
@@ -221,14 +225,14 @@ class Client:
 
 
 class Serving:
-    """The running service as a test meets it."""
+    """A running service, its guest server, store and clocks."""
 
     def __init__(
-        self, service: Service, side: GuestServer, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
+        self, service: Service, server: GuestServer, store: WatchedStore, clock: ManualClock, monotonic: SteeredClock
     ) -> None:
-        self.service, self.side, self.store, self.clock = service, side, store, clock
-        self.guests, self.monotonic = side.endpoint, monotonic
-        self.port = int(side.listener.urls[0].rpartition(":")[2])
+        self.service, self.server, self.store, self.clock = service, server, store, clock
+        self.endpoint, self.monotonic = server.endpoint, monotonic
+        self.port = int(server.listener.urls[0].rpartition(":")[2])
         self._clients: list[Client] = []
 
     def client(self, address: str = WEB_0, *, small: bool = False) -> Client:
@@ -236,42 +240,50 @@ class Serving:
         return self._clients[-1]
 
     def reboot(self, scope: str, name: str, description: str = "") -> str:
-        """Schedule a Reboot of one machine; the id of its event."""
+        """Schedule a Reboot of one machine; return the id of its event."""
         targets = Targets(machines=((scope, name),))
         request = MaintenanceRequest(type=EventType.REBOOT, targets=targets, description=description)
         maintenance_id = self.service.control.submit(request, OPERATOR)
         return self.service.control.maintenance(maintenance_id)[1][0].id
 
     def move(self, seconds: float) -> None:
-        """Move the monotonic clock, which was stopped; returns when the listener has done what is due by then."""
-        self.monotonic.move(seconds, self.guests.loop)
+        """Move the stopped monotonic clock; return when the listener has done what is due by then."""
+        self.monotonic.move(seconds, self.endpoint.loop)
 
-    def heard(self, *clients: Client) -> None:
-        """Wait until the listener has read what these have sent, and has written what it writes because of that."""
+    def wait_until_handled(self, *clients: Client) -> None:
+        """Wait until the listener has read what these clients sent, and the writer has done the writes that follow."""
         for client in clients:
             client.arrived()
-        turn(self.guests.loop)
-        self.side._writer.submit(lambda: None).result(PATIENCE_S)
-        turn(self.guests.loop)
+        turn(self.endpoint.loop)
+        self.server._writer.submit(lambda: None).result(PATIENCE_S)
+        turn(self.endpoint.loop)
 
     def advance(self, **duration: float) -> None:
         self.service.ticker.advance(timedelta(**duration).total_seconds())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close every client."""
         for client in self._clients:
             client.socket.close()
         self._clients.clear()
 
 
 @contextmanager
-def serving(fleet: str = FLEET, *, stopped: bool = False, **settings: object) -> Iterator[Serving]:
-    """A listener on a free port of 127.0.0.1, for as long as the test lasts; `stopped` is its monotonic clock."""
+def serving(
+    fleet: str = FLEET,
+    *,
+    stopped: bool = False,
+    connection: ConnectionFactory = Connection,
+    seen_every_s: float = SEEN_EVERY_S,
+    sightings_every_s: float = SIGHTINGS_EVERY_S,
+    **settings: object,
+) -> Iterator[Serving]:
+    """Run a guest server on a free port of 127.0.0.1; `stopped` is its monotonic clock. It ends without time limits."""
     flags = {"store": "memory:", "guest": "127.0.0.1:0", "rate_limit": 0, **settings}
     exact = {key: flags.pop(key) for key in [k for k in flags if k.endswith("_s")]}
     loaded = load(flags, {})
     for key, value in exact.items():
-        object.__setattr__(loaded, key, value)  # parts of a second, which no operator needs
+        object.__setattr__(loaded, key, value)  # settings take whole seconds only
     ids, clock, store, monotonic = count(1), ManualClock(START), WatchedStore(), SteeredClock()
     if stopped:
         monotonic.stop()
@@ -284,17 +296,24 @@ def serving(fleet: str = FLEET, *, stopped: bool = False, **settings: object) ->
         times=Times(monotonic=monotonic),
     )
     service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
-    side = GuestServer(service)
-    side.listener.start()
-    running = Serving(service, side, store, clock, monotonic)
+    server = GuestServer(
+        service,
+        connection,
+        seen_every_s=seen_every_s,
+        sightings_every_s=sightings_every_s,
+        stop_within_s=PATIENCE_S,
+        last_writes_within_s=PATIENCE_S,
+    )
+    server.listener.start()
+    running = Serving(service, server, store, clock, monotonic)
     try:
         yield running
     finally:
         running.close()
-        store.away = False
+        store.away, store.failure = False, None
         store.go.set()
         monotonic.run()
-        side.stop()
+        server.stop()
         service.close()
 
 

@@ -1,18 +1,18 @@
-"""Conversations: text files that show every byte a guest sends and gets, held with a listener that really runs.
+"""Plays conversations: text files that show every byte a guest sends and receives, against a running listener.
 
-    # for the reader
-    @ COMMAND            something done outside the wire: a command of the stories, or one of those below
+    # a comment
+    @ COMMAND            an act outside the connection: a command of the stories, or one of those below
     + a line of its input
-    : what it shows
-    @ shop/web-0         who speaks from here on: a machine, or any address; `shop/web-0#2` is its second connection
+    : a line of its output
+    @ shop/web-0         which client sends from here on: a machine or an address; `shop/web-0#2` is its second connection
     > a line it sends    with CR LF at its end; `>> text` without, `>* 3 text` three times over
                          without, where `\\s` is a space and `\\r\\n` the end of a line
-    < a line it gets     with CR LF at its end; `<< text` without
-    <...                 nothing comes yet
+    < a line it receives with CR LF at its end; `<< text` without
+    <...                 nothing arrives yet
     <!                   the connection is closed
 
-What is sent up to the next `<` goes out in one piece. Dates are the service clock's, which stands still at
-2030-01-01 00:00:00 until it is moved; ids are counted. The time of a wait is real unless `watch` stops it.
+The lines up to the next `<` are sent in one piece. Dates are the service clock's, which stands still at
+2030-01-01 00:00:00 until a command moves it; ids are numbered. The time of a wait is real unless `watch` stops it.
 """
 
 import re
@@ -30,7 +30,7 @@ from forewarn.service.settings import load
 from forewarn.store import AuditQuery
 from forewarn.testing.stories import Player
 from forewarn.testing.story_text import scope_of
-from tests.endpoint.serving import Client, SteeredClock, WatchedStore, turn
+from tests.support.guest_service import Client, SteeredClock, WatchedStore, turn
 from tests.support.waiting import PATIENCE_S, until
 
 QUIET_S = 0.06
@@ -41,21 +41,21 @@ _NEXT_ANSWER = re.compile(rb"(?<=.)(?=HTTP/1\.[01] [0-9]{3} )")
 
 @dataclass(slots=True)
 class Turn:
-    """What is sent and what is seen of it; `lead` are the lines before, kept as they are."""
+    """The lines of one command or one exchange of bytes; `lead` are the comments and empty lines before it."""
 
     lead: list[str] = field(default_factory=list)
     command: str = ""
     body: list[str] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
 
 
 def parse(text: str) -> Iterator[Turn]:
     turn = Turn()
     for line in text.splitlines():
-        begun = bool(turn.command or turn.sent or turn.seen)
-        if line[:1] in ("", "#", "@") or (line[:1] == ">" and turn.seen) or (line[:1] == ">" and turn.command):
-            if begun:
+        started = bool(turn.command or turn.sent or turn.received)
+        if line[:1] in ("", "#", "@") or (line[:1] == ">" and turn.received) or (line[:1] == ">" and turn.command):
+            if started:
                 yield turn
                 turn = Turn()
         elif line[:1] == "<" and turn.command:
@@ -68,39 +68,39 @@ def parse(text: str) -> Iterator[Turn]:
         elif line[:1] == "+":
             turn.body.append(line[2:])
         else:
-            (turn.sent if line[:1] == ">" else turn.seen).append(line)
+            (turn.sent if line[:1] == ">" else turn.received).append(line)
     yield turn
 
 
-def hold(text: str, *, rewrite: bool = False) -> str:
-    """Hold a conversation; the same text with what was really seen."""
-    told: list[str] = []
-    with Talk() as talk:
+def play(text: str, *, rewrite: bool = False) -> str:
+    """Play a conversation; return the same text with the bytes that were really received."""
+    lines: list[str] = []
+    with ConversationPlayer() as player:
         for turn in parse(text):
-            told += turn.lead
+            lines += turn.lead
             if turn.command:
-                told += [f"@ {turn.command}", *(f"+ {line}" for line in turn.body)]
-                told += talk.do(turn.command, turn.body)
+                lines += [f"@ {turn.command}", *(f"+ {line}" for line in turn.body)]
+                lines += player.do(turn.command, turn.body)
             else:
-                told += [*turn.sent, *talk.speak(turn, rewrite=rewrite)]
-        told += talk.left_over()
-    return "".join(f"{line}\n" for line in told)
+                lines += [*turn.sent, *player.exchange(turn, rewrite=rewrite)]
+        lines += player.left_over()
+    return "".join(f"{line}\n" for line in lines)
 
 
-class Talk(Player):
-    """The stories' player with a guest side, and clients that speak to it."""
+class ConversationPlayer(Player):
+    """The stories' player with a guest server, and clients of it."""
 
     def __init__(self) -> None:
         self.store = WatchedStore()
         super().__init__(self.store)
         self._flags: dict[str, object] = {}
-        self._side: GuestServer | None = None
+        self._server: GuestServer | None = None
         self._clients: dict[str, Client] = {}
         self._addresses: dict[str, str] = {}
-        self._who = ""
+        self._client_name = ""
         self._monotonic = SteeredClock()
 
-    def __enter__(self) -> "Talk":
+    def __enter__(self) -> "ConversationPlayer":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,38 +119,39 @@ class Talk(Player):
                 node="here",
                 times=Times(monotonic=self._monotonic),
             )
-            self._side = GuestServer(self._service)
-            self._side.listener.start()
+            self._server = GuestServer(self._service)
+            self._server.listener.start()
         return self._service
 
     def do(self, command: str, body: Iterable[str]) -> list[str]:
-        """Lines to show, each marked."""
+        """Carry out a command; return the lines of its output, each marked."""
         who = command.partition("#")[0]
         if " " not in command and (who in self._addresses or who.startswith("127.")):
-            self._who = command
+            self._client_name = command
             return []
-        seen = self.play(command, body)
-        return [] if seen == "ok\n" else [f": {line}" for line in seen.splitlines()]
+        output = self.play(command, body)
+        return [] if output == "ok\n" else [f": {line}" for line in output.splitlines()]
 
-    def speak(self, turn: Turn, *, rewrite: bool) -> list[str]:
+    def exchange(self, turn: Turn, *, rewrite: bool) -> list[str]:
+        """Send what the turn sends; return what was received, as lines of the text."""
         client = self._client()
         if turn.sent:
             client.send(b"".join(_sent(line) for line in turn.sent))
-        if turn.seen == ["<..."]:
-            self._heard(client)
-            return ["<..."] if client.quiet(QUIET_S) else _shown(client.unread, closed=False)
+        if turn.received == ["<..."]:
+            self._wait_until_handled(client)
+            return ["<..."] if client.quiet(QUIET_S) else _as_lines(client.unread, closed=False)
         if rewrite:
-            data, closed = _all_that_comes(client)
+            data, closed = _receive_everything(client)
         else:
-            data, closed = _as_much_as(client, turn.seen)
+            data, closed = _receive_expected(client, turn.received)
         if closed:
-            self._clients.pop(self._who).socket.close()
+            self._clients.pop(self._client_name).socket.close()
         if not self.store.away:
             self.service.ticker.cycle_until_idle()
-        return _shown(data, closed=closed)
+        return _as_lines(data, closed=closed)
 
     def left_over(self) -> list[str]:
-        """What nobody expected: bytes nobody read, a connection closed in silence."""
+        """Return what the text does not expect: unread bytes, and connections that were closed."""
         lines: list[str] = []
         for who, client in self._clients.items():
             with client.socket:
@@ -161,41 +162,41 @@ class Talk(Player):
                     continue
                 except OSError:
                     more = b""
-                lines += [f"@ {who}", *_shown(more, closed=not more)]
+                lines += [f"@ {who}", *_as_lines(more, closed=not more)]
         return lines
 
-    def _heard(self, client: Client) -> None:
-        """Wait until the listener has read what was sent, and has written what it writes because of that."""
-        assert self._side is not None
+    def _wait_until_handled(self, client: Client) -> None:
+        """Wait until the listener has read what the client sent, and the writer has done the writes that follow."""
+        assert self._server is not None
         client.arrived()
-        turn(self._side.endpoint.loop)
-        self._side._writer.submit(lambda: None).result(PATIENCE_S)
-        turn(self._side.endpoint.loop)
+        turn(self._server.endpoint.loop)
+        self._server._writer.submit(lambda: None).result(PATIENCE_S)
+        turn(self._server.endpoint.loop)
 
     def _client(self) -> Client:
-        client = self._clients.get(self._who)
+        client = self._clients.get(self._client_name)
         if client is None:
-            who = self._who.partition("#")[0]
+            who = self._client_name.partition("#")[0]
             assert self.service
-            assert self._side is not None
-            port = int(self._side.listener.urls[0].rpartition(":")[2])
-            client = self._clients[self._who] = Client(port, self._addresses.get(who, who))
+            assert self._server is not None
+            port = int(self._server.listener.urls[0].rpartition(":")[2])
+            client = self._clients[self._client_name] = Client(port, self._addresses.get(who, who))
         return client
 
     def _stop(self) -> None:
         for client in self._clients.values():
             client.socket.close()
         self._clients.clear()
-        if self._side is not None and self._service is not None:
+        if self._server is not None and self._service is not None:
             self._monotonic.run()
-            self._side.stop()
+            self._server.stop()
             self._service.close()
-        self._side = self._service = None
+        self._server = self._service = None
 
-    # -- commands of our own
+    # -- commands beside those of the stories
 
     def _do_fleet(self, *, body: tuple[str, ...] = (), prune: str = "no") -> Iterable[str]:
-        """As in the stories, with `address=`, `interface=`, `instance_id=` and `fd=` for machines."""
+        """Apply a fleet as the stories do, with `address=`, `instance_id=` and `fd=` for machines."""
         scopes, machines = {}, {}
         for line in body:
             what, name, *rest = line.split()
@@ -217,7 +218,7 @@ class Talk(Player):
         return ()
 
     def _do_service(self, **options: str) -> None:
-        """(Re)start the service, with these settings; what is stored stays."""
+        """Start the service, or start it again on the same store, with these settings."""
         self._flags |= options
         self._stop()
         assert self.service
@@ -226,32 +227,32 @@ class Talk(Player):
         self.store.away = state == "away"
 
     def _do_watch(self, state: str) -> None:
-        """What rates and waits are measured with: `stopped`, then moved by hand, like `+200ms`."""
+        """Stop the monotonic clock, which measures rates and waits, or move it, like `+200ms`."""
         if state == "stopped":
             self._monotonic.stop()
             return
-        assert self._side is not None
+        assert self._server is not None
         moved_s = float(state[1:-2]) / 1000 if state.endswith("ms") else parse_duration(state[1:])
-        self._monotonic.move(moved_s, self._side.endpoint.loop)
+        self._monotonic.move(moved_s, self._server.endpoint.loop)
 
     def _do_hang_up(self) -> None:
-        """Close the connection; goes on when that was noticed."""
-        assert self._side is not None
-        connections = self._side.endpoint.connections
+        """Close the connection, and wait until the listener has noticed."""
+        assert self._server is not None
+        connections = self._server.endpoint.connections
         before = len(connections)
-        self._clients.pop(self._who).socket.close()
+        self._clients.pop(self._client_name).socket.close()
         until(lambda: len(connections) < before)
 
     def _do_send_no_more(self) -> None:
-        """Close the half we send on."""
+        """Close the client's sending half."""
         self._client().socket.shutdown(socket.SHUT_WR)
 
     def _do_counters(self, *names: str) -> Iterable[str]:
-        assert self._side is not None
-        return [f"{name} {getattr(self._side.endpoint.counters, name)}" for name in names]
+        assert self._server is not None
+        return [f"{name} {getattr(self._server.endpoint.counters, name)}" for name in names]
 
     def _do_origins(self) -> Iterable[str]:
-        """Who approved, from where, known in which way."""
+        """List who enabled and approved, from which address, and how the caller was identified."""
         entries = reversed(self.store.audit(AuditQuery(limit=100)))
         return [
             f"{e.who}: {e.action} from {e.origin or 'here'}"
@@ -267,12 +268,12 @@ def _sent(line: str) -> bytes:
     return line[3:].encode() if line.startswith(">>") else line[2:].encode() + b"\r\n"
 
 
-def _bytes_of(seen: Iterable[str]) -> bytes:
-    lines = [line for line in seen if line[:2] in ("< ", "<<") or line == "<"]
+def _bytes_of(received: Iterable[str]) -> bytes:
+    lines = [line for line in received if line[:2] in ("< ", "<<") or line == "<"]
     return b"".join(_sent(line.replace("<", ">", 2 if line.startswith("<<") else 1)) for line in lines)
 
 
-def _shown(data: bytes, *, closed: bool) -> list[str]:
+def _as_lines(data: bytes, *, closed: bool) -> list[str]:
     lines: list[str] = []
     for answer in _NEXT_ANSWER.split(data) if data else ():
         *whole, rest = answer.split(b"\r\n")
@@ -281,7 +282,7 @@ def _shown(data: bytes, *, closed: bool) -> list[str]:
     return [*lines, "<!"] if closed else lines
 
 
-def _all_that_comes(client: Client) -> tuple[bytes, bool]:
+def _receive_everything(client: Client) -> tuple[bytes, bool]:
     client.socket.settimeout(FIRST_S)
     closed = False
     try:
@@ -295,8 +296,8 @@ def _all_that_comes(client: Client) -> tuple[bytes, bool]:
     return data, closed
 
 
-def _as_much_as(client: Client, seen: list[str]) -> tuple[bytes, bool]:
-    size, closes = len(_bytes_of(seen)), "<!" in seen
+def _receive_expected(client: Client, expected: list[str]) -> tuple[bytes, bool]:
+    size, closes = len(_bytes_of(expected)), "<!" in expected
     client.socket.settimeout(PATIENCE_S)
     closed = False
     try:

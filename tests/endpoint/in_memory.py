@@ -1,4 +1,4 @@
-"""The guest's connection without a network: a transport in memory, and everything behind it on clocks that are moved."""
+"""The endpoint without a network: transports in memory, a service behind them, and clocks that tests move."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -17,13 +17,13 @@ from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import FLEET, OPERATOR, START, WEB_0
+from tests.support.guest_service import FLEET, OPERATOR, START, WEB_0
 
 MAX_TURNS = 40
 
 
-class HandClock:
-    """The machine's monotonic clock, moved by hand, and a loop whose timers follow it."""
+class ManualMonotonic:
+    """A monotonic clock that a test moves, and a loop whose timers follow it."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -34,15 +34,15 @@ class HandClock:
 
 
 @contextmanager
-def hand_clock() -> Iterator[HandClock]:
-    """Rates and holds become exact."""
-    clock = HandClock()
+def manual_monotonic() -> Iterator[ManualMonotonic]:
+    """Make a clock for exact rates and holds; close its loop at the end."""
+    clock = ManualMonotonic()
     yield clock
     clock.loop.close()
 
 
-class AtOnce(Executor):
-    """The writer's thread, without the thread."""
+class ImmediateWriter(Executor):
+    """The writer without its thread: it does each write at once."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -53,18 +53,18 @@ class AtOnce(Executor):
         return future
 
 
-class Wire:
-    """A connection from an address: `send` delivers bytes as a network would, `received` is what came back."""
+class MemoryTransport:
+    """A connection from an address: `send` delivers bytes as a network would, `received` is what the service sent."""
 
-    def __init__(self, guests: Endpoint, address: str = WEB_0) -> None:
+    def __init__(self, endpoint: Endpoint, address: str = WEB_0) -> None:
         self.host = address
         self.received = b""
         self.closed = False
         self._ended = False
         self._reading = True
         self._unread: list[bytes] = []
-        self._loop = guests.loop
-        self.connection = Connection(guests)
+        self._loop = endpoint.loop
+        self.connection = Connection(endpoint)
         assert self.connection.connection_made(self)
 
     def send(self, data: bytes) -> None:
@@ -72,7 +72,7 @@ class Wire:
         self._deliver()
 
     def hang_up(self) -> None:
-        """The guest is gone."""
+        """Close the connection from the guest's side."""
         if not self.closed:
             self.abort()
 
@@ -80,14 +80,14 @@ class Wire:
         while self._unread and self._reading and not self.closed:
             self.connection.data_received(self._unread.pop(0))
 
-    # -- what a connection may ask of its transport
+    # -- the Transport protocol
 
     def write(self, data: bytes) -> None:
-        assert not self.is_finished(), "written after the end"
+        assert not self.is_finished(), "the service wrote after the end"
         self.received += data
 
     def write_eof(self) -> None:
-        """The connection waits for us to hang up; we do."""
+        """Note that the connection waits for the guest to close."""
         self._ended = True
 
     def is_finished(self) -> bool:
@@ -113,8 +113,8 @@ class Wire:
             self._loop.call_soon(self._deliver)
 
 
-class World:
-    """A service, its documents and its guests; two worlds that are asked the same hold the same."""
+class MemoryService:
+    """A service, its documents and its endpoint; two of them with the same requests have the same state."""
 
     def __init__(self, loop: Loop, *, rate_limit: int = 0) -> None:
         ids = count(1)
@@ -131,33 +131,33 @@ class World:
         self.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
         self.documents = Documents(self.service.store, self.clock)
         self.documents.load()
-        self.control.listen(self.documents.heard)
-        self.guests = Endpoint(
+        self.control.listen(self.documents.on_change)
+        self.endpoint = Endpoint(
             self.documents,
             self.control,
-            AtOnce(),
+            ImmediateWriter(),
             loop,
             limits=limits_of(settings),
             trust=trust_of(settings),
             monotonic=loop._clock,
         )
-        # As the listener does it: whoever changes a document holds locks.
-        self.documents.changed = lambda views: loop.call_soon(lambda: self.guests.wake(views))
+        # Later, as the listener does it: the caller that changes a document holds locks.
+        self.documents.on_views_changed = lambda views: loop.call_soon(lambda: self.endpoint.wake(views))
 
     def reboot(self, scope: str, name: str) -> str:
-        """Schedule a Reboot of one machine; the id of its event."""
+        """Schedule a Reboot of one machine; return the id of its event."""
         request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=((scope, name),)))
         return self.control.maintenance(self.control.submit(request, OPERATOR))[1][0].id
 
-    def forget(self) -> None:
-        """No request was ever seen before: the next takes the parser's lane."""
-        self.guests.remembered.clear()
-        self.guests._seen_once.clear()
+    def forget_requests(self) -> None:
+        """Forget all remembered requests: the next one goes through the parser."""
+        self.endpoint.remembered.clear()
+        self.endpoint._seen_once.clear()
 
 
-def settle(loop: Loop, *wires: Wire) -> None:
-    """Let the loop turn until nobody of these has anything to do that needs no time."""
+def turn_until_idle(loop: Loop, *transports: MemoryTransport) -> None:
+    """Turn the loop until none of these connections has anything left to do that needs no time."""
     for _ in range(MAX_TURNS):
         loop.turn()
-        if not any(wire.connection.busy or wire._unread for wire in wires if not wire.is_finished()):
+        if not any(each.connection.busy or each._unread for each in transports if not each.is_finished()):
             return

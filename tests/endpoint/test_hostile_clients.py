@@ -1,11 +1,11 @@
-"""What every guest-facing listener must survive, on real sockets: each probe alone, and the service unharmed after it."""
+"""Hostile clients on real sockets: each attack is refused, and the service answers as before after it."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from forewarn.endpoint.listener import SWEEP_EVERY_S
-from tests.endpoint.serving import URL, VM, Client, Serving, body, get, serving, status
+from tests.support.guest_service import URL, VM, Client, Serving, body, get, serving, status
 from tests.support.waiting import until
 
 REQUEST_S = 10
@@ -21,15 +21,15 @@ def served() -> Iterator[Serving]:
 
 
 @pytest.fixture(autouse=True)
-def unharmed(served: Serving) -> Iterator[None]:
+def _still_answers(served: Serving) -> Iterator[None]:
     yield
     assert status(served.client(VM).ask(get())) == 200
     served.close()
-    until(lambda: not served.guests.connections)
+    until(lambda: not served.endpoint.connections)
 
 
 def refused(served: Serving, data: bytes) -> int:
-    """The status of the only answer; the connection ends after it."""
+    """Return the status of the only answer; the connection ends after it."""
     client = served.client()
     client.send(data)
     whole = client.rest()
@@ -39,22 +39,22 @@ def refused(served: Serving, data: bytes) -> int:
 
 
 def test_a_header_of_a_megabyte(served: Serving) -> None:
-    """431, and the answer arrives although the guest was still sending."""
+    """The guest gets 431, although it was still sending."""
     assert refused(served, get(URL, "X: " + "a" * 1_000_000)) == 431
 
 
 def test_twenty_thousand_headers(served: Serving) -> None:
-    """431, long before the last of them."""
+    """The guest gets 431 long before the last header."""
     assert refused(served, get(URL, *["X: 1"] * 20_000)) == 431
 
 
 def test_a_target_of_a_megabyte(served: Serving) -> None:
-    """431: the target is part of the head."""
+    """The target is part of the head: the guest gets 431."""
     assert refused(served, get(URL + "&x=" + "a" * 1_000_000)) == 431
 
 
-def test_a_head_in_small_pieces_is_counted(served: Serving) -> None:
-    """A head that never ends is refused at its limit, however slowly it comes."""
+def test_a_head_in_small_pieces_has_the_same_limit(served: Serving) -> None:
+    """A head that never ends is refused at its limit, however small its pieces."""
     client = served.client()
     client.send(get()[:-2])
     for _ in range(100):
@@ -78,8 +78,8 @@ def test_a_head_in_small_pieces_is_counted(served: Serving) -> None:
     ],
     ids=["cl+te", "te+cl", "two-cl", "plus-cl", "bad-chunk", "space-colon", "nul", "bare-lf", "tls", "http2"],
 )
-def test_what_could_be_read_in_two_ways_is_not_read(served: Serving, data: bytes) -> None:
-    """400 and the end of the connection: nothing behind it can be taken for a request."""
+def test_an_ambiguous_request_is_refused(served: Serving, data: bytes) -> None:
+    """The guest gets 400 and the connection ends: nothing after it can be taken for a request."""
     assert refused(served, data + get()) == 400
 
 
@@ -89,67 +89,67 @@ def test_what_could_be_read_in_two_ways_is_not_read(served: Serving, data: bytes
     ids=["no-host", "two-hosts", "metadata-true-then-false"],
 )
 def test_a_request_with_contradictory_headers(served: Serving, data: bytes) -> None:
-    """400; it could be read, so the connection goes on."""
+    """The guest gets 400; the request could be read, so the connection stays open."""
     client = served.client()
     assert status(client.ask(data)) == 400
     assert status(client.ask(get())) == 200
 
 
 def connected(served: Serving) -> Client:
-    """A client that the listener has let in."""
+    """Return a client that the listener has accepted."""
     client = served.client()
-    until(lambda: len(served.guests.connections) == 1)
+    until(lambda: len(served.endpoint.connections) == 1)
     return client
 
 
 def stays_until(served: Serving, client: Client, deadline_s: float) -> None:
-    """The connection is there a second before the deadline, and closed without a word at the first sweep after it."""
-    timed_out = served.guests.counters.timed_out
+    """Check that the connection is open a second before the deadline, and closed at the first sweep after it."""
+    timed_out = served.endpoint.counters.timed_out
     served.move(deadline_s - 1)
-    assert len(served.guests.connections) == 1
+    assert len(served.endpoint.connections) == 1
     served.move(1 + SWEEP_EVERY_S)
     assert client.closed()
-    assert served.guests.counters.timed_out == timed_out + 1
+    assert served.endpoint.counters.timed_out == timed_out + 1
 
 
-def test_connect_and_say_nothing(served: Serving) -> None:
-    """Closed without a word at the deadline of a request, and not before."""
+def test_a_client_that_sends_nothing(served: Serving) -> None:
+    """The connection is closed at the deadline of a request, and not before."""
     stays_until(served, connected(served), REQUEST_S)
 
 
 @pytest.mark.parametrize(
     "part", [b"GET /meta", get()[:-2], b"\r\n", get(URL, "Content-Length: 9", method="POST") + b"{"]
 )
-def test_half_a_request_then_silence(served: Serving, part: bytes) -> None:
-    """Closed at the deadline, which nothing that comes meanwhile puts off."""
+def test_a_client_that_sends_half_a_request(served: Serving, part: bytes) -> None:
+    """The connection is closed at the deadline of the request."""
     client = connected(served)
-    served.heard(client.send(part))
+    served.wait_until_handled(client.send(part))
     stays_until(served, client, REQUEST_S)
 
 
-def test_drops_of_a_request_do_not_put_off_the_deadline(served: Serving) -> None:
-    """One deadline per request, set once: a byte now and then does not keep a connection."""
+def test_a_slow_request_does_not_move_its_deadline(served: Serving) -> None:
+    """The deadline of a request is set once: a byte now and then does not keep a connection open."""
     client = connected(served)
     for _ in range(5):
-        served.heard(client.send(b"\r\n"))
+        served.wait_until_handled(client.send(b"\r\n"))
         served.move(1)
     stays_until(served, client, REQUEST_S - 5)
 
 
-def test_a_silent_connection_is_closed(served: Serving) -> None:
-    """After an answer it may be silent for the idle time, not longer; a request in between begins it anew."""
+def test_an_idle_connection_is_closed(served: Serving) -> None:
+    """A connection may be silent for the idle time after an answer; each request starts that time again."""
     client = connected(served)
     for _ in range(4):
         assert status(client.ask(get())) == 200
         served.move(IDLE_S - 1)
-        assert len(served.guests.connections) == 1
-    assert served.guests.counters.remembered > 0
+        assert len(served.endpoint.connections) == 1
+    assert served.endpoint.counters.remembered > 0
     assert status(client.ask(get())) == 200
     stays_until(served, client, IDLE_S)
 
 
 def test_two_requests_in_one_piece(served: Serving) -> None:
-    """Both are answered, in order."""
+    """Both requests are answered, in order."""
     client = served.client()
     client.send(get("/metadata/versions") + get())
     assert body(client.answer()).startswith(b'{"apiVersions"')
@@ -157,7 +157,7 @@ def test_two_requests_in_one_piece(served: Serving) -> None:
 
 
 def test_a_request_byte_by_byte(served: Serving) -> None:
-    """Where the network cuts does not matter."""
+    """A request is answered in whatever pieces it arrives."""
     client = served.client()
     for value in get():
         client.send(bytes([value]))
@@ -165,7 +165,7 @@ def test_a_request_byte_by_byte(served: Serving) -> None:
 
 
 def test_a_body_in_chunks_of_a_byte(served: Serving) -> None:
-    """Small chunks are a body, too; their wrapping may not grow for ever."""
+    """A body in chunks of one byte is read; chunk extensions without end are refused."""
     client = served.client()
     head = get(URL, "Transfer-Encoding: chunked", method="POST")
     client.send(head + b"1\r\nx\r\n" * 1_000 + b"0\r\n\r\n")

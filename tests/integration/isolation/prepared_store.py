@@ -1,4 +1,4 @@
-"""What stands in the store before a service is started: a fleet whose guests have asked, and an event for each scope."""
+"""A store prepared before a service is started: a fleet with enabled scopes, and an event for each scope."""
 
 import sqlite3
 from contextlib import closing
@@ -14,7 +14,7 @@ DATABASE = "forewarn.db"
 
 
 def prepare(folder: Path) -> dict[str, str]:
-    """Apply fleet.toml, enable its scopes, announce a Reboot in each; the event of each scope."""
+    """Apply fleet.toml, enable its scopes, submit a Reboot in each; return the event of each scope."""
     service = Service(load({"store": f"sqlite:{folder / DATABASE}"}, {}))
     try:
         service.apply_fleet_file(folder / "fleet.toml")
@@ -32,7 +32,7 @@ def prepare(folder: Path) -> dict[str, str]:
 
 
 def approvals(folder: Path) -> list[tuple[str, str, str]]:
-    """The scope of each event approved so far, who approved it, and from where, as the audit has it."""
+    """Return scope, approver and origin of each approval so far, from the audit."""
     with closing(sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True)) as database:
         rows = database.execute("SELECT scope, who, origin FROM audit WHERE action = 'event approved' ORDER BY id")
         return rows.fetchall()

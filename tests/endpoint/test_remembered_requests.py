@@ -1,4 +1,4 @@
-"""A request seen before is answered by a shortcut: the answer is the same, byte for byte, as without it."""
+"""A remembered request takes the fast path: the answer is the same, byte for byte, as that of the parser's path."""
 
 import os
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.endpoint import MAX_REMEMBERED_BYTES
-from tests.endpoint.serving import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
-from tests.endpoint.wire import HandClock, Wire, World, hand_clock, settle
+from tests.endpoint.in_memory import ManualMonotonic, MemoryService, MemoryTransport, manual_monotonic, turn_until_idle
+from tests.support.guest_service import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = 250
@@ -30,7 +30,7 @@ WITHOUT_WEB_0 = FLEET.replace('[[machines]]\nscope = "shop"\nname = "web-0"', ""
 )
 POLL = b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n"
 
-# -- requests: polls in many spellings, and what is almost one
+# -- requests: polls in many spellings, valid or almost valid
 
 USUAL_EXTRAS = (
     *("User-Agent: curl/7.88.1", "Accept: */*", "Accept-Encoding: gzip, deflate", "X-Empty:", "Content-Length: 0"),
@@ -52,7 +52,7 @@ ODD_QUERIES = (
     *("", "api-version=", "api-version=2099-01-01", "api-version=latest", "api-version=2017-08-01#x"),
     "api-version=2017-08-01&api-version=2017-08-01",
 )
-# What a request is made of: its usual spellings, and those that are almost right.
+# The parts of a request: their usual spellings, and odd ones.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "method": (("GET",), ("HEAD", "POST", "PUT")),
     "path": (
@@ -71,7 +71,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """Two in three are polls as they should be; in the others one part is odd."""
+    """Make a request: most are valid polls; in the others one part is odd."""
     odd = draw(st.sampled_from([None, None, *PARTS])) if draw(st.booleans()) else None
 
     def part(name: str) -> str:
@@ -90,12 +90,12 @@ def requests(draw: st.DrawFn) -> bytes:
     return ("\r\n".join([*lines, "\r\n"]) + part("end")).encode("latin-1")
 
 
-# -- what happens between them
+# -- acts between requests
 
 
 @dataclass(frozen=True)
 class Send:
-    """The same bytes several times: at the third they are remembered."""
+    """Send the same bytes several times: from the third time they are remembered."""
 
     data: bytes
     address: str
@@ -105,8 +105,10 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Happen:
-    what: str
+class Act:
+    """An act between requests, of an operator, a guest or a clock."""
+
+    kind: str
 
     KINDS: ClassVar[tuple[str, ...]] = (
         "publish", "start", "end", "cancel", "disable", "remove", "move", "restore", "restore", "hold", "use up", "wait 0.1 s",
@@ -129,114 +131,116 @@ sends = st.builds(
     st.sampled_from([0, 0, 0, 0, 0, 0, 1, 40, 95]),
     st.sampled_from([0.0, 1.0, 1.0, 1.0]),
 )
-steps = st.one_of(sends, sends, st.builds(Happen, st.sampled_from(Happen.KINDS)))
+steps = st.one_of(sends, sends, st.builds(Act, st.sampled_from(Act.KINDS)))
 
 
-class Lane:
-    """One world and its wires; `parsing` never remembers anything."""
+class Path:
+    """One service and its connections; with `parsing` it never remembers a request."""
 
-    def __init__(self, hand: HandClock, *, parsing: bool) -> None:
-        self.world = World(hand.loop, rate_limit=RATE_LIMIT)
-        self.hand = hand
+    def __init__(self, clock: ManualMonotonic, *, parsing: bool) -> None:
+        self.service = MemoryService(clock.loop, rate_limit=RATE_LIMIT)
+        self.clock = clock
         self.parsing = parsing
-        self.wires: dict[str, Wire] = {}
+        self.transports: dict[str, MemoryTransport] = {}
 
     def send(self, data: bytes, address: str, cut_at: int = 0) -> tuple[object, ...]:
-        """Everything the guest and the house could see of it."""
+        """Send bytes; return everything that the guest and the service can observe of it."""
         if self.parsing:
-            self.world.forget()
-        wire = self.wires.get(address)
-        if wire is None or wire.is_finished():
-            wire = self.wires[address] = Wire(self.world.guests, address)
-        before = len(wire.received)
+            self.service.forget_requests()
+        transport = self.transports.get(address)
+        if transport is None or transport.is_finished():
+            transport = self.transports[address] = MemoryTransport(self.service.endpoint, address)
+        before = len(transport.received)
         for piece in (data[:cut_at], data[cut_at:]) if cut_at else (data,):
-            wire.send(piece)
-        settle(self.hand.loop, wire)
-        caller = self.world.documents.caller("", address)
-        house = (caller.spent_until_s, caller.waiting, caller.seen and caller.seen.at) if caller is not None else ()
-        return wire.received[before:], wire.is_finished(), wire.connection.busy, house
+            transport.send(piece)
+        turn_until_idle(self.clock.loop, transport)
+        caller = self.service.documents.callers.at("", address)
+        record = (caller.spent_until_s, caller.waiting, caller.seen and caller.seen.at) if caller is not None else ()
+        return transport.received[before:], transport.is_finished(), transport.connection.busy, record
 
     def received(self) -> dict[str, tuple[bytes, bool]]:
-        """What came late: to those who waited, or were held back."""
-        return {address: (wire.received, wire.is_finished()) for address, wire in self.wires.items()}
+        """Return everything received so far, also by long polls and held requests."""
+        return {
+            address: (transport.received, transport.is_finished()) for address, transport in self.transports.items()
+        }
 
-    def happen(self, what: str) -> None:
-        """A request the house refuses is refused in both worlds."""
-        verbs: dict[str, Callable[[], object]] = {
-            "publish": lambda: self.world.reboot("shop", "web-0"),
+    def act(self, kind: str) -> None:
+        """Carry out an act; one that the service refuses is refused on both paths."""
+        acts: dict[str, Callable[[], object]] = {
+            "publish": lambda: self.service.reboot("shop", "web-0"),
             "start": self._start,
             "end": self._end,
             "cancel": self._cancel,
-            "disable": lambda: self.world.control.disable("shop", OPERATOR),
+            "disable": lambda: self.service.control.disable("shop", OPERATOR),
             "remove": lambda: self._apply(WITHOUT_WEB_0),
             "move": lambda: self._apply(FLEET.replace(WEB_0, "127.0.0.98").replace(WEB_1, WEB_0)),
             "restore": lambda: self._apply(FLEET),
             "hold": self._hold,
             "use up": self._use_up,
-            "tick 1 s": lambda: self.world.clock.move_to(self.world.clock.now() + timedelta(seconds=1)),
+            "tick 1 s": lambda: self.service.clock.move_to(self.service.clock.now() + timedelta(seconds=1)),
             "hang up": self._hang_up,
         }
-        if what in verbs:
+        if kind in acts:
             with suppress(ForewarnError):
-                verbs[what]()
+                acts[kind]()
 
     def _hang_up(self) -> None:
-        for wire in self.wires.values():
-            wire.hang_up()
+        for transport in self.transports.values():
+            transport.hang_up()
 
     def _events(self, *statuses: Status) -> list[str]:
-        return [e.id for v in self.world.documents.views.values() for e in v.state.events if e.status in statuses]
+        return [e.id for v in self.service.documents.views.values() for e in v.state.events if e.status in statuses]
 
     def _start(self) -> None:
         for event_id in self._events(Status.SCHEDULED)[:1]:
-            self.world.control.approve_event(event_id, OPERATOR)
+            self.service.control.approve_event(event_id, OPERATOR)
 
     def _end(self) -> None:
         for event_id in self._events(Status.STARTED)[:1]:
-            self.world.control.take_order(event_id, Actor("executor"), node="here")
-            self.world.control.report_order(event_id, Outcome(True), Actor("executor"))
+            self.service.control.take_order(event_id, Actor("executor"), node="here")
+            self.service.control.report_order(event_id, Outcome(True), Actor("executor"))
 
     def _cancel(self) -> None:
         for event_id in self._events(Status.SCHEDULED)[:1]:
-            self.world.control.cancel_event(event_id, OPERATOR)
+            self.service.control.cancel_event(event_id, OPERATOR)
 
     def _apply(self, fleet: str) -> None:
-        self.world.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR, prune=True)
+        self.service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR, prune=True)
 
     def _hold(self) -> None:
-        for view in self.world.documents.views.values():
-            view.held_until_s = self.hand.now_s + HOLD_S
+        for view in self.service.documents.views.values():
+            view.held_until_s = self.clock.now_s + HOLD_S
 
     def _use_up(self) -> None:
         for address in ADDRESSES:
-            caller = self.world.documents.caller("", address)
+            caller = self.service.documents.callers.at("", address)
             if caller is not None:
-                caller.spent_until_s = max(caller.spent_until_s, self.hand.now_s + 1 - 1.5 / RATE_LIMIT)
+                caller.spent_until_s = max(caller.spent_until_s, self.clock.now_s + 1 - 1.5 / RATE_LIMIT)
 
 
-def _compare(story: list[Send | Happen], hand: HandClock) -> None:
-    usual, parsing = Lane(hand, parsing=False), Lane(hand, parsing=True)
+def _compare(story: list[Send | Act], clock: ManualMonotonic) -> None:
+    usual, parsing = Path(clock, parsing=False), Path(clock, parsing=True)
     for number, step in enumerate(story):
-        if isinstance(step, Happen):
-            if step.what.startswith("wait"):
-                hand.now_s += float(step.what.split()[1])
-            for lane in (usual, parsing):
-                lane.happen(step.what)
-                settle(hand.loop, *lane.wires.values())
-            assert usual.received() == parsing.received(), f"step {number}: {step.what}"
+        if isinstance(step, Act):
+            if step.kind.startswith("wait"):
+                clock.now_s += float(step.kind.split()[1])
+            for path in (usual, parsing):
+                path.act(step.kind)
+                turn_until_idle(clock.loop, *path.transports.values())
+            assert usual.received() == parsing.received(), f"step {number}: {step.kind}"
             continue
-        hand.now_s += step.after_s
-        settle(hand.loop, *usual.wires.values(), *parsing.wires.values())
+        clock.now_s += step.after_s
+        turn_until_idle(clock.loop, *usual.transports.values(), *parsing.transports.values())
         for time in range(step.times):
             first = usual.send(step.data, step.address, step.cut_at)
             second = parsing.send(step.data, step.address, step.cut_at)
             assert first == second, f"step {number}, time {time + 1}: {step.data!r}"
-    for wire in [*usual.wires.values(), *parsing.wires.values()]:
-        wire.hang_up()
+    for transport in [*usual.transports.values(), *parsing.transports.values()]:
+        transport.hang_up()
 
 
 @pytest.mark.timeout(1_200)
-# The same stories every day, others in every soak; a failure prints the story, and in a soak how to repeat it.
+# The same stories in every run, others in every soak; a failure prints the story, and in a soak how to repeat it.
 @settings(
     max_examples=EXAMPLES * BUDGET,
     deadline=None,
@@ -246,65 +250,64 @@ def _compare(story: list[Send | Happen], hand: HandClock) -> None:
     suppress_health_check=list(HealthCheck),
 )
 @given(st.lists(steps, min_size=5, max_size=16))
-def test_both_lanes_answer_the_same_bytes(story: list[Send | Happen]) -> None:
-    """Whatever was sent, how often, and whatever happened between: nobody can tell which lane answered."""
-    with hand_clock() as hand:
-        _compare(story, hand)
+def test_both_paths_answer_the_same_bytes(story: list[Send | Act]) -> None:
+    """For any requests, repeated any number of times, with any acts between them, the answers are the same."""
+    with manual_monotonic() as clock:
+        _compare(story, clock)
 
 
 CHANGES = [
     [],
-    [Happen("publish")],
-    [Happen("publish"), Happen("start")],
-    [Happen("publish"), Happen("start"), Happen("end")],
-    [Happen("publish"), Happen("cancel")],
-    [Happen("disable")],
-    [Happen("remove")],
-    [Happen("remove"), Happen("restore")],
-    [Happen("move")],
-    [Happen("hold")],
-    [Happen("hold"), Happen("wait 3 s")],
-    [Happen("hold"), Send(POLL, WEB_0), Happen("publish"), Happen("wait 3 s")],
-    [Happen("use up")],
-    [Happen("use up"), Happen("wait 0.1 s")],
-    [Happen("tick 1 s")],
-    [Happen("hang up")],
+    [Act("publish")],
+    [Act("publish"), Act("start")],
+    [Act("publish"), Act("start"), Act("end")],
+    [Act("publish"), Act("cancel")],
+    [Act("disable")],
+    [Act("remove")],
+    [Act("remove"), Act("restore")],
+    [Act("move")],
+    [Act("hold")],
+    [Act("hold"), Act("wait 3 s")],
+    [Act("hold"), Send(POLL, WEB_0), Act("publish"), Act("wait 3 s")],
+    [Act("use up")],
+    [Act("use up"), Act("wait 0.1 s")],
+    [Act("tick 1 s")],
+    [Act("hang up")],
     [Send(POLL[:40], WEB_0)],
     [Send(WAITING, WEB_0)],
-    [Send(WAITING, WEB_0), Happen("publish")],
+    [Send(WAITING, WEB_0), Act("publish")],
 ]
 
 
-def _told(changes: list[Send | Happen] | bytes) -> str | None:
+def _name_of(changes: list[Send | Act] | bytes) -> str | None:
     if isinstance(changes, bytes):
         return None
-    return ", ".join(c.what if isinstance(c, Happen) else f"{len(c.data)} bytes" for c in changes) or "nothing"
+    return ", ".join(c.kind if isinstance(c, Act) else f"{len(c.data)} bytes" for c in changes) or "nothing"
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=_told)
+@pytest.mark.parametrize("changes", CHANGES, ids=_name_of)
 @pytest.mark.parametrize(
     "ending",
     [b"", b"Connection: close\r\n", b'If-None-Match: "1"\r\n', b'If-None-Match: W/"2"\r\nConnection: close\r\n'],
 )
-def test_a_remembered_request_follows_every_change(changes: list[Send | Happen], ending: bytes) -> None:
-    """A remembered poll meets a new document, a disabled scope, a machine gone, a hold or an empty bucket like any other."""
+def test_a_remembered_request_follows_every_change(changes: list[Send | Act], ending: bytes) -> None:
+    """A remembered poll gets the same answer as any other after each change of document, scope, machine, hold or rate."""
     poll = POLL[:-2] + ending + b"\r\n"
-    with hand_clock() as hand:
-        story = [Send(poll, WEB_0, 4), Happen("wait 3 s"), *changes, Send(poll, WEB_0, 3)]
-        _compare(story, hand)
+    with manual_monotonic() as clock:
+        story = [Send(poll, WEB_0, 4), Act("wait 3 s"), *changes, Send(poll, WEB_0, 3)]
+        _compare(story, clock)
 
 
 def _remembered(data: bytes) -> int:
-    """How many of five identical requests are answered by the shortcut."""
-
-    with hand_clock() as hand:
-        world = World(hand.loop)
+    """Return how many of five identical requests take the fast path."""
+    with manual_monotonic() as clock:
+        service = MemoryService(clock.loop)
         for _ in range(5):
-            wire = Wire(world.guests)
-            wire.send(data)
-            settle(hand.loop, wire)
-            wire.hang_up()
-        return world.guests.counters.remembered
+            transport = MemoryTransport(service.endpoint)
+            transport.send(data)
+            turn_until_idle(clock.loop, transport)
+            transport.hang_up()
+        return service.endpoint.counters.remembered
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def _remembered(data: bytes) -> int:
     ["", "Connection: close\r\n", 'If-None-Match: "1"\r\n', "User-Agent: Python-urllib/2.7\r\n", "Prefer: wait=0\r\n"],
 )
 def test_a_poll_is_remembered_from_its_third_time(headers: str) -> None:
-    """Parsed twice, then known."""
+    """A poll is parsed twice, then remembered."""
     assert _remembered(POLL[:-2] + headers.encode() + b"\r\n") == 3
 
 
@@ -332,5 +335,5 @@ def test_a_poll_is_remembered_from_its_third_time(headers: str) -> None:
     ],
 )
 def test_only_one_whole_plain_poll_is_remembered(data: bytes) -> None:
-    """Neither two at once nor half of one, neither a refused nor a waiting one, and nothing large."""
+    """Two polls at once, half a poll, a refused, waiting or large one are not remembered."""
     assert _remembered(data) == 0

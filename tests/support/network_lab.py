@@ -1,7 +1,7 @@
-"""A laboratory of network namespaces: hosts, machines and the links between them, gone when it is closed.
+"""A laboratory of network namespaces: hosts, machines and the links between them, removed when it is closed.
 
-A machine is a namespace with one link `eth0`; the other end is in the host's namespace under the name a hypervisor would
-give it. Names are unique for the process, so that laboratories do not meet. A laboratory that cannot be built is a failure.
+A machine is a namespace with one link `eth0`; its other end is in the host's namespace, with the name a hypervisor would give
+it. Names are unique for the process, so that laboratories do not conflict. A laboratory that cannot be built fails the test.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from tests.support.waiting import until
 URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 NO_ANSWER = 0
 ANSWER_WITHIN_S = 10
-# How long we wait to be sure that nothing comes.
+# How long a test waits to be sure that there is no answer.
 SILENCE_S = 0.6
 RUN_WITHIN_S = 30
 
@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Reply:
-    """What a machine was answered; status 0 is no answer at all."""
+    """The answer to a machine; status 0 means no answer."""
 
     status: int
     body: str
@@ -50,7 +50,7 @@ class Reply:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, with the programs of this virtual environment first and without settings that others left there."""
+    """Return our environment, with the programs of this virtual environment first and without forewarn's settings."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     path = f"{Path(sys.executable).parent}:{clean.get('PATH', '')}:/usr/sbin:/sbin"
     return {**clean, "PATH": path, **more}
@@ -58,13 +58,13 @@ def environment(**more: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Namespace:
-    """One network namespace, and what is run in it."""
+    """One network namespace, and the programs in it."""
 
     name: str
     folder: Path
 
     def run(self, script: str) -> str:
-        """A shell script, which must succeed; what it printed."""
+        """Run a shell script, which must succeed; return its output."""
         result = self._exec(["sh", "-eu"], script)
         assert result.returncode == 0, f"in {self.name}:\n{script}\n{result.stdout}{result.stderr}"
         return result.stdout
@@ -75,24 +75,24 @@ class Namespace:
         return result.stdout
 
     def ask(self, *options: str, url: str = URL, user: int = 0, within_s: float = ANSWER_WITHIN_S) -> Reply:
-        """What a program of this user is answered here."""
-        words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "curl", "--silent"]
-        words += ["--noproxy", "*", "--max-time", str(within_s), "--write-out", "\n%{http_code}"]
-        told = self._exec([*words, "-H", "Metadata:true", *options, url])
-        body, _, status = told.stdout.rpartition("\n")
-        return Reply(int(status), body, told.returncode)
+        """Return the answer to a program of this user in the namespace."""
+        command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "curl", "--silent"]
+        command += ["--noproxy", "*", "--max-time", str(within_s), "--write-out", "\n%{http_code}"]
+        result = self._exec([*command, "-H", "Metadata:true", *options, url])
+        body, _, status = result.stdout.rpartition("\n")
+        return Reply(int(status), body, result.returncode)
 
     def approve(self, *event_ids: str) -> Reply:
         return self.ask("--data", json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]}))
 
     def until_up(self, *interfaces: str) -> None:
-        """Wait for the kernel, which drops what is sent over a link until a moment after the link was set up."""
+        """Wait until links are up: the kernel drops packets until a moment after a link was set up."""
         for each in interfaces:
             until(lambda each=each: self.run(f"cat /sys/class/net/{each}/operstate").strip() == "up")  # type: ignore[misc]
 
     @contextmanager
-    def asking(self, *options: str) -> Iterator["subprocess.Popen[str]"]:
-        """A program that asks and waits for its answer until the end of the block."""
+    def open_request(self, *options: str) -> Iterator["subprocess.Popen[str]"]:
+        """Run a program that sends a request and waits for its answer until the end of the block."""
         with self.start(["curl", "--silent", "--noproxy", "*", "-H", "Metadata:true", *options, URL]) as curl:
             try:
                 yield curl
@@ -100,12 +100,12 @@ class Namespace:
                 curl.kill()
 
     def silent(self, *options: str) -> bool:
-        """Whether nobody answers here."""
+        """Whether a request from here gets no answer."""
         return self.ask(*options, within_s=SILENCE_S).status == NO_ANSWER
 
-    def start(self, words: list[str], **variables: str) -> "subprocess.Popen[str]":
+    def start(self, command: list[str], **variables: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *words],
+            ["ip", "netns", "exec", self.name, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -114,9 +114,9 @@ class Namespace:
             start_new_session=True,
         )
 
-    def _exec(self, words: list[str], standard_input: str = "") -> "subprocess.CompletedProcess[str]":
+    def _exec(self, command: list[str], standard_input: str = "") -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            ["ip", "netns", "exec", self.name, *words],
+            ["ip", "netns", "exec", self.name, *command],
             input=standard_input,
             capture_output=True,
             text=True,
@@ -129,7 +129,7 @@ class Namespace:
 
 @dataclass
 class Lab:
-    """Namespaces and processes that end together."""
+    """Namespaces and processes that are removed together."""
 
     folder: Path
     spaces: list[Namespace] = field(default_factory=list)
@@ -137,37 +137,37 @@ class Lab:
 
     def namespace(self, name: str) -> Namespace:
         space = Namespace(f"forewarn-{os.getpid()}-{next(_numbers)}-{name}", self.folder)
-        made = subprocess.run(
+        result = subprocess.run(
             ["ip", "netns", "add", space.name], capture_output=True, text=True, env=environment(), check=False
         )
-        if made.returncode != 0:
-            pytest.fail(f"these tests need root and network namespaces: {made.stderr}")
+        if result.returncode != 0:
+            pytest.fail(f"these tests need root and network namespaces: {result.stderr}")
         self.spaces.append(space)
         space.run("ip link set lo up")
         return space
 
     def machine(self, host: Namespace, port: str, address: str, *, mac: str = "") -> Namespace:
-        """A machine whose eth0 ends in the host as `port`."""
+        """Make a machine whose eth0 ends in the host as `port`."""
         space = self.namespace(port)
-        # Without IPv6 a machine sends nothing but what the tests have it send.
+        # Without IPv6 a machine sends no packets of its own.
         space.run("sysctl --quiet --write net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
         host.run(f"ip link add {port} type veth peer name eth0 netns {space.name}")
         space.run(f"ip link set eth0 {f'address {mac}' if mac else ''} up\nip address add {address} dev eth0")
         return space
 
-    def serve(self, host: Namespace, words: list[str], **variables: str) -> "subprocess.Popen[str]":
-        """Start a service and wait until it is ready; tests ask more often than a machine may."""
-        process = self.start(host, words, FOREWARN_RATE_LIMIT="0", **variables)
+    def serve(self, host: Namespace, command: list[str], **variables: str) -> "subprocess.Popen[str]":
+        """Start a service without a rate limit and wait until it is ready."""
+        process = self.start(host, command, FOREWARN_RATE_LIMIT="0", **variables)
         assert process.stdout is not None
-        told = []
+        output = []
         for line in process.stdout:
-            told.append(line)
+            output.append(line)
             if line.startswith("ready "):
                 return process
-        pytest.fail(f"it ended before it was ready: {''.join(told)}")
+        pytest.fail(f"the service ended before it was ready: {''.join(output)}")
 
-    def start(self, space: Namespace, words: list[str], **variables: str) -> "subprocess.Popen[str]":
-        process = space.start(words, **variables)
+    def start(self, space: Namespace, command: list[str], **variables: str) -> "subprocess.Popen[str]":
+        process = space.start(command, **variables)
         self.processes.append(process)
         return process
 

@@ -1,4 +1,4 @@
-"""A small TCP proxy that passes everything on from an address of its own and keeps what the client said."""
+"""A small TCP proxy that connects from an address of its choice and records what the client sends."""
 
 import socket
 import threading
@@ -9,7 +9,7 @@ CHUNK_BYTES = 65_536
 
 
 class RecordingProxy:
-    """Listens on a fixed port of 127.0.0.1; upstream, its connections come from `address`, so it is that machine's."""
+    """Listens on a fixed port of 127.0.0.1; its connections to the service come from `address`, that of a machine."""
 
     def __init__(self, port: int, upstream: tuple[str, int], address: str) -> None:
         self._upstream = upstream
@@ -32,31 +32,31 @@ class RecordingProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                said = bytearray()
-                self.connections.append(said)
+                recorded = bytearray()
+                self.connections.append(recorded)
                 server = socket.create_connection(self._upstream, source_address=(self._address, 0))
-                threading.Thread(target=_pump, args=(client, server, said), daemon=True).start()
+                threading.Thread(target=_pump, args=(client, server, recorded), daemon=True).start()
                 threading.Thread(target=_pump, args=(server, client, None), daemon=True).start()
 
 
-def _pump(source: socket.socket, target: socket.socket, said: bytearray | None) -> None:
-    """Until the source says no more."""
+def _pump(source: socket.socket, target: socket.socket, recorded: bytearray | None) -> None:
+    """Copy bytes until the source ends."""
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
-            if said is not None:
-                said += data
+            if recorded is not None:
+                recorded += data
             target.sendall(data)
     with suppress(OSError):
         target.shutdown(socket.SHUT_WR)
 
 
-def split_requests(said: bytes) -> list[bytes]:
-    """The requests of one connection; their bodies all have a Content-Length."""
+def split_requests(recorded: bytes) -> list[bytes]:
+    """Split one connection into its requests, whose bodies all have a Content-Length."""
     requests = []
-    while said:
-        head, end, _ = said.partition(b"\r\n\r\n")
+    while recorded:
+        head, end, _ = recorded.partition(b"\r\n\r\n")
         lengths = [int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
         size = len(head) + len(end) + sum(lengths)
-        requests.append(said[:size])
-        said = said[size:]
+        requests.append(recorded[:size])
+        recorded = recorded[size:]
     return requests
