@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("check", _check, "Check the configuration and the endpoint; change nothing.")
     run = add("run", _run, "Run until SIGTERM.")
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
-    simulate = add("simulate", _simulate, "Prepare the steps for a made-up event, and undo them.")
+    simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
     simulate.add_argument("--in", dest="in_", metavar="5m", help="the notice [default: the least notice of that type]")
     status = add(

@@ -311,10 +311,6 @@ def _matching(state: State, record: Record) -> List[Message]:
     return [message for message in state.messages if message.key == key][:1]
 
 
-def _nothing(state: State, record: Record) -> None:
-    del state, record
-
-
 KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "start": _start,  # the agent started; with the id of this boot, and whether the journal was empty
     "seen": _seen,  # an event that names this machine, for the first time
@@ -327,7 +323,7 @@ KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "end": _end,  # the step has been prepared or undone, or has failed
     "lapsed": _lapsed,  # right before approving, a prepared step turned out to be undone
     "skip": _skip,  # a step will not begin for this event, and why
-    "approving": _nothing,  # the approval is about to be sent
+    "approving": lambda _state, _record: None,  # the approval is about to be sent
     "approved": _approved,
     "refused": _refused,
     "over": _over,

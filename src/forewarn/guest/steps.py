@@ -86,6 +86,10 @@ class Run:
             raise OutOfTime("it ran out of time")
         return min(most_s, left_s)
 
+    def timeout_s(self, most_s: float) -> float:
+        """Return `most_s`, or what is left if that is less, but never nothing: for a request that must be made."""
+        return max(0.1, min(most_s, self.left_s()))
+
     def pause(self, seconds: float) -> None:
         """Sleep, or raise OutOfTime."""
         self._time.sleep(self.time_for(seconds))
@@ -98,6 +102,17 @@ class Run:
             if good:
                 return ""
             if self.left_s() <= max(every_s, CHECK_NEEDS_S):
+                return seen
+            self.pause(every_s)
+
+    def wait_at_most(self, most_s: float, every_s: float, condition: Condition) -> str:
+        """Check until the condition holds and return ""; after `most_s`, or half of the time left, return what was seen."""
+        end_s = self.left_s() - min(most_s, self.left_s() / 2)
+        while True:
+            holds, seen = condition()
+            if holds:
+                return ""
+            if self.left_s() <= end_s:
                 return seen
             self.pause(every_s)
 

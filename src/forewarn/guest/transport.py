@@ -167,6 +167,20 @@ def _enable_keepalive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+def request_once(
+    method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout_s: float, ca_file: str = ""
+) -> Response:
+    """Send one request to a URL on its own connection."""
+    parts = urlsplit(url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    transport = Transport(ca_file=ca_file)
+    try:
+        endpoint = f"{parts.scheme}://{parts.netloc}"
+        return transport.request(method, endpoint, path, headers=headers, body=body, timeout_s=timeout_s)
+    finally:
+        transport.close()
+
+
 def can_connect(host: str, port: int, timeout_s: float) -> bool:
     """Return whether something accepts a connection there."""
     try:

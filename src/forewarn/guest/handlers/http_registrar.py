@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from forewarn.guest.config_values import check_keys, count, one_of, secret_file_problem, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
-from forewarn.guest.transport import Response, Transport
+from forewarn.guest.transport import Response, request_once
 
 METHODS = ("PUT", "POST", "DELETE", "PATCH")
 MAX_HEADERS = 50
@@ -132,16 +132,9 @@ def without_query(url: str) -> str:
 
 
 def _request(method: str, url: str, headers: Dict[str, str], body: str, timeout_s: float) -> Response:
-    parts = urlsplit(url)
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if body:
         headers = {"Content-Type": "application/json", **headers}
-    transport = Transport()
-    try:
-        endpoint = f"{parts.scheme}://{parts.netloc}"
-        return transport.request(method, endpoint, path, headers=headers, body=body.encode(), timeout_s=timeout_s)
-    finally:
-        transport.close()
+    return request_once(method, url, headers=headers, body=body.encode(), timeout_s=timeout_s)
 
 
 def _equal(value: Any, expected: Any) -> bool:

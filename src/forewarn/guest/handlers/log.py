@@ -56,14 +56,9 @@ def _facility(spec: Spec) -> Optional[int]:
     return getattr(syslog, f"LOG_{spec.syslog.upper()}", None)
 
 
-def prepare(spec: Spec, run: Run) -> None:
+def do_nothing(spec: object, run: Run) -> None:
+    """Stand in for a function that a handler without preparation does not need."""
     del spec, run
 
 
-def verify(spec: Spec, run: Run) -> Optional[bool]:
-    del spec, run
-    return None
-
-
-def recover(spec: Spec, run: Run) -> None:
-    del spec, run
+prepare = verify = recover = do_nothing

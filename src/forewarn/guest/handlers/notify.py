@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.config_values import check_keys, secret_file_problem, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
+from forewarn.guest.handlers.log import do_nothing
 from forewarn.guest.steps import Run
-from forewarn.guest.transport import Transport
+from forewarn.guest.transport import request_once
 
 TIMEOUT_S = 5.0
 SHAPES = ("slack", "event")
@@ -47,20 +48,13 @@ def notify(spec: Spec, run: Run) -> None:
     url = "" if problem else _url(spec)
     if not url:
         raise StepFailed(problem or f"{spec.url_file} does not hold an address")
-    parts = urlsplit(url)
     key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     body = json.dumps(_message(spec, run)).encode()
-    timeout_s = max(0.1, min(TIMEOUT_S, run.left_s()))
-    transport = Transport()
     try:
-        endpoint = f"{parts.scheme}://{parts.netloc}"
-        status = transport.request("POST", endpoint, path, headers=headers, body=body, timeout_s=timeout_s).status
+        status = request_once("POST", url, headers=headers, body=body, timeout_s=run.timeout_s(TIMEOUT_S)).status
     except (EndpointError, ValueError) as error:  # only the class: the text holds the address
         raise StepFailed(f"the webhook cannot be reached: {type(error).__name__}") from None
-    finally:
-        transport.close()
     if status >= 300:
         raise StepFailed(f"the webhook answered {status}")
 
@@ -84,14 +78,4 @@ def _url(spec: Spec) -> str:
     return url if parts.scheme in ("http", "https") and parts.hostname else ""
 
 
-def prepare(spec: Spec, run: Run) -> None:
-    del spec, run
-
-
-def verify(spec: Spec, run: Run) -> Optional[bool]:
-    del spec, run
-    return None
-
-
-def recover(spec: Spec, run: Run) -> None:
-    del spec, run
+prepare = verify = recover = do_nothing

@@ -14,16 +14,15 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers.patroni_members import (
     LEADING,
     POLL_S,
+    RESPONSE_WITHIN_S,
     Member,
     Spec,
     candidates,
     members_seen_by,
     own_status,
     request_switchover,
-    request_timeout_s,
     standbys_streamed_to,
 )
-from forewarn.guest.handlers.polling import wait_at_most
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True
@@ -59,7 +58,7 @@ def check(spec: Spec) -> List[str]:
 def prepare(spec: Spec, run: Run) -> None:
     last_answer = ""
     if run.kept.get("asked") == run.event.get("EventId"):
-        _wait_for_earlier_switchover(spec, run)
+        run.wait_at_most(SWITCHOVER_SHOWS_S, POLL_S, lambda: _another_leads(spec, run))
     if _leads(spec, run):
         run.keep(asked=run.event.get("EventId"))
         last_answer = _switch_over(spec, run)
@@ -80,16 +79,12 @@ def recover(spec: Spec, run: Run) -> None:
         raise OutOfTime(f"{spec.member} is not back: {why}")
 
 
-def _wait_for_earlier_switchover(spec: Spec, run: Run) -> None:
-    wait_at_most(run, SWITCHOVER_SHOWS_S, POLL_S, lambda: _another_leads(spec, run))
-
-
 def _leads(spec: Spec, run: Run) -> bool:
     """Return whether this member leads, as the cluster lists it; wait for a Patroni that does not answer."""
     members: List[Member] = []
 
     def answers() -> Tuple[Optional[bool], str]:
-        members[:] = members_seen_by(spec, spec.url, seconds=request_timeout_s(run))
+        members[:] = members_seen_by(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
         return bool(members), f"Patroni does not answer at {spec.url}"
 
     run.require(answers, POLL_S)
@@ -109,7 +104,7 @@ def _switch_over(spec: Spec, run: Run) -> str:
         if status in REFUSED:
             raise StepFailed(f"Patroni refuses a switchover: {status}: {answer}")
         last_answer = f"{status}: {answer}" if status else answer
-        if not wait_at_most(run, SWITCHOVER_SHOWS_S, POLL_S, lambda: _stopped_leading(spec, run)):
+        if not run.wait_at_most(SWITCHOVER_SHOWS_S, POLL_S, lambda: _stopped_leading(spec, run)):
             break
     if not last_answer:
         raise StepFailed(f"no member can take over: {'; '.join(refusals)}")
@@ -118,15 +113,15 @@ def _switch_over(spec: Spec, run: Run) -> str:
 
 def _stopped_leading(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     """Return whether our own server stopped leading; another need not lead yet."""
-    own = own_status(spec, spec.url, seconds=request_timeout_s(run))
+    own = own_status(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     leads = own.get("role") in LEADING and own.get("state") == "running"
     return bool(own) and not leads, f"{spec.member} leads as before"
 
 
 def _another_leads(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     """Return whether another member leads, by its own account, by ours, and by that of every member that answers."""
-    own = own_status(spec, spec.url, seconds=request_timeout_s(run))
-    members = members_seen_by(spec, spec.url, seconds=request_timeout_s(run))
+    own = own_status(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
+    members = members_seen_by(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     if not own or not members:
         return None, f"Patroni does not answer at {spec.url}"
     if own.get("role") in LEADING:
@@ -134,11 +129,15 @@ def _another_leads(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     leader = next((each for each in members if each.leads), None)
     if leader is None or leader.name == spec.member:
         return False, f"{spec.member} still leads" if leader else "the cluster has no leader"
-    other = own_status(spec, leader.url, seconds=request_timeout_s(run))
+    other = own_status(spec, leader.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     if other.get("role") not in LEADING or other.get("state") != "running":
         return False, f"{leader.name} is listed as leader, and says that it is {other.get('role', 'nothing at all')}"
     for each in members:
-        seen = members_seen_by(spec, each.url, seconds=request_timeout_s(run)) if each.name != spec.member else []
+        seen = (
+            members_seen_by(spec, each.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
+            if each.name != spec.member
+            else []
+        )
         if seen and not any(one.leads and one.name == leader.name for one in seen):
             return False, f"{each.name} does not see {leader.name} lead"
         if not seen and each is leader:
@@ -148,15 +147,15 @@ def _another_leads(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
 
 def _is_back(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     """Return whether the member runs, and leads or is streamed to by the account of the member that streams."""
-    own = own_status(spec, spec.url, seconds=request_timeout_s(run))
+    own = own_status(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     if own.get("state") != "running":
         return False, f"its server is {own['state']}" if own.get("state") else f"Patroni does not answer at {spec.url}"
-    members = members_seen_by(spec, spec.url, seconds=request_timeout_s(run))
+    members = members_seen_by(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     if any(each.leads and each.name == spec.member for each in members):
         return own.get("role") in LEADING, f"it should lead, and says that it is {own.get('role')}"
     others = [each for each in members if each.name != spec.member]
     streamed = any(
-        spec.member in standbys_streamed_to(spec, each.url, seconds=request_timeout_s(run)) for each in others
+        spec.member in standbys_streamed_to(spec, each.url, seconds=run.timeout_s(RESPONSE_WITHIN_S)) for each in others
     )
     return streamed, "no member streams to it"
 

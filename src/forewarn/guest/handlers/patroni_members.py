@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from forewarn.guest.config_values import read_secret
 from forewarn.guest.errors import EndpointError, OutOfTime, StepFailed
 from forewarn.guest.steps import Run
-from forewarn.guest.transport import Transport
+from forewarn.guest.transport import Transport, request_once
 
 # A member that does not answer within this does not answer.
 RESPONSE_WITHIN_S = 2.0
@@ -69,10 +69,6 @@ class Member(NamedTuple):
         return "" if self.name in streamed_to else "the leader does not stream to it"
 
 
-def request_timeout_s(run: Run) -> float:
-    return max(0.1, min(RESPONSE_WITHIN_S, run.left_s()))
-
-
 def members_seen_by(spec: Spec, url: str, *, seconds: float = RESPONSE_WITHIN_S) -> List[Member]:
     """Return the cluster as the member at this address sees it, or [] when it does not answer."""
     members = _get(spec, url, "/cluster", seconds).get("members")
@@ -100,9 +96,9 @@ def candidates(spec: Spec, run: Run) -> List[str]:
     able_members: List[Member] = []
 
     def any_able() -> Tuple[Optional[bool], str]:
-        members = members_seen_by(spec, spec.url, seconds=request_timeout_s(run))
+        members = members_seen_by(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
         others = [each for each in members if each.name != spec.member and spec.candidate in ("", each.name)]
-        streamed_to = standbys_streamed_to(spec, spec.url, seconds=request_timeout_s(run))
+        streamed_to = standbys_streamed_to(spec, spec.url, seconds=run.timeout_s(RESPONSE_WITHIN_S))
         able_members[:] = [each for each in others if not each.why_not_leader(spec.max_lag, streamed_to)]
         reasons = [f"{each.name}: {each.why_not_leader(spec.max_lag, streamed_to)}" for each in others]
         none = f"there is no {spec.candidate!r}" if spec.candidate else "there is no other"
@@ -130,14 +126,12 @@ def request_switchover(spec: Spec, run: Run, candidate: str) -> Tuple[int, str]:
         headers["Authorization"] = "Basic " + base64.b64encode(read_secret(spec.login_file).encode()).decode()
     # With the leader named, a second request is harmless: Patroni refuses it if another member leads by then.
     body = json.dumps({"leader": spec.member, "candidate": candidate}).encode()
-    seconds = max(0.1, min(SWITCHOVER_WITHIN_S, run.left_s()))
-    transport = Transport(ca_file=spec.ca_file)
+    seconds = run.timeout_s(SWITCHOVER_WITHIN_S)
+    url = f"{spec.url}/switchover"
     try:
-        answer = transport.request("POST", spec.url, "/switchover", headers=headers, body=body, timeout_s=seconds)
+        answer = request_once("POST", url, headers=headers, body=body, timeout_s=seconds, ca_file=spec.ca_file)
     except (EndpointError, ValueError):
         return 0, "no answer"
-    finally:
-        transport.close()
     answer_text = "".join(each for each in answer.body.decode("utf-8", "replace")[:200] if each.isprintable())
     return answer.status, answer_text
 

@@ -53,10 +53,6 @@ class ServerInfo(NamedTuple):
         return self.role == "master"
 
 
-def request_timeout_s(run: Run) -> float:
-    return max(0.1, min(RESPONSE_WITHIN_S, run.left_s()))
-
-
 def send(spec: Spec, arguments: Sequence[str], address: str = "", *, seconds: float = RESPONSE_WITHIN_S) -> Reply:
     """Send a command to one of the servers, by default our own."""
     login = [read_secret(spec.password_file)] if spec.password_file else []
@@ -73,7 +69,7 @@ def send_to_sentinel(
 def send_required(spec: Spec, run: Run, *arguments: str) -> None:
     """Send a command to our own server; raise StepFailed if it does not obey."""
     try:
-        send(spec, arguments, seconds=request_timeout_s(run))
+        send(spec, arguments, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     except OSError as error:
         raise StepFailed(f"{spec.address} did not answer {arguments[0]}: {error}") from None
     except ErrorReply as error:
@@ -84,7 +80,7 @@ def server_info(spec: Spec, run: Run, address: str = "") -> Optional[ServerInfo]
     """Return a server's own INFO, or None when it does not answer; raise StepFailed on an error reply."""
     address = address or spec.address
     try:
-        info = parse_info(send(spec, ("INFO",), address, seconds=request_timeout_s(run)))
+        info = parse_info(send(spec, ("INFO",), address, seconds=run.timeout_s(RESPONSE_WITHIN_S)))
     except OSError:
         return None
     except ErrorReply as error:
@@ -113,7 +109,7 @@ def master_by_sentinels(spec: Spec, run: Run) -> str:
     for sentinel in spec.sentinels:
         try:
             answer = send_to_sentinel(
-                spec, sentinel, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=request_timeout_s(run)
+                spec, sentinel, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=run.timeout_s(RESPONSE_WITHIN_S)
             )
         except (OSError, ErrorReply):
             continue

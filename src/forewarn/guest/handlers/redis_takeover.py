@@ -11,7 +11,6 @@ import contextlib
 from typing import List, Optional, Tuple
 
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.handlers.polling import wait_at_most
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     RESPONSE_WITHIN_S,
@@ -19,7 +18,6 @@ from forewarn.guest.handlers.redis_replication import (
     Spec,
     master_by_sentinels,
     own_server,
-    request_timeout_s,
     send,
     send_required,
     send_to_sentinel,
@@ -55,8 +53,8 @@ def take_over_by_sentinel(spec: Spec, run: Run) -> None:
     """Have a Sentinel promote a replica, wait until the Sentinels name it, and make our own server follow it."""
     own = own_server(spec, run)
     if run.kept.get("told") == run.event.get("EventId"):
-        wait_at_most(
-            run, EARLIER_FAILOVER_S, POLL_S, lambda: _pause_writes(spec, run) or _sentinels_name_another(spec, run, own)
+        run.wait_at_most(
+            EARLIER_FAILOVER_S, POLL_S, lambda: _pause_writes(spec, run) or _sentinels_name_another(spec, run, own)
         )
     if not _sentinels_name_another(spec, run, own)[0]:
         _promote(spec, run)
@@ -71,7 +69,7 @@ def _promote(spec: Spec, run: Run) -> None:
     """Request the failover of a Sentinel once the replicas have everything, while writes are paused."""
     _online_replicas(spec, run)
     try:
-        why = wait_at_most(run, PAUSE_S, POLL_S, lambda: _pause_writes(spec, run) or _caught_up(spec, run))
+        why = run.wait_at_most(PAUSE_S, POLL_S, lambda: _pause_writes(spec, run) or _caught_up(spec, run))
         if not why:
             run.keep(told=run.event.get("EventId"))
             why = _start_failover(spec, run)
@@ -86,7 +84,7 @@ def _pause_writes(spec: Spec, run: Run) -> Optional[Tuple[None, str]]:
     """Pause writes for longer than one check takes; return None, or what went wrong."""
     pause_s = PAUSE_S + RESPONSE_WITHIN_S * (len(spec.sentinels) + 2)
     try:
-        send(spec, ("CLIENT", "PAUSE", str(int(1000 * pause_s)), "WRITE"), seconds=request_timeout_s(run))
+        send(spec, ("CLIENT", "PAUSE", str(int(1000 * pause_s)), "WRITE"), seconds=run.timeout_s(RESPONSE_WITHIN_S))
     except OSError as error:
         return None, f"{spec.address} did not answer CLIENT PAUSE: {error}"
     except ErrorReply as error:
@@ -126,7 +124,7 @@ def _no_failover(spec: Spec, run: Run) -> bool:
 
 
 def _pause_ms(run: Run) -> str:
-    return str(int(1000 * max(0.1, min(PAUSE_S, run.left_s()))))
+    return str(int(1000 * run.timeout_s(PAUSE_S)))
 
 
 def _caught_up(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
@@ -143,12 +141,14 @@ def _start_failover(spec: Spec, run: Run) -> str:
     refusals = []
     for each in spec.sentinels:
         try:
-            send_to_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=request_timeout_s(run))
+            send_to_sentinel(
+                spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=run.timeout_s(RESPONSE_WITHIN_S)
+            )
         except (OSError, ErrorReply) as error:
             refusals.append(f"Sentinel {each} says: {error}")
             continue  # a Sentinel that does not answer has received nothing
         try:
-            send_to_sentinel(spec, each, ("FAILOVER", spec.master), seconds=request_timeout_s(run))
+            send_to_sentinel(spec, each, ("FAILOVER", spec.master), seconds=run.timeout_s(RESPONSE_WITHIN_S))
         except OSError:
             pass  # it may have received the command; a second Sentinel would start a second failover
         except ErrorReply as error:
