@@ -1,4 +1,4 @@
-"""A real PostgreSQL cluster under Patroni with etcd: each member a machine of its own, which can lose its power."""
+"""A real PostgreSQL cluster under Patroni with etcd; each member can lose its power."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.folders import folder_for_every_user
-from tests.integration.handlers.loopback import clean
+from tests.support.own_network import clean_environment
 from tests.support.waiting import PATIENCE_S, until
 
 ETCD = "127.0.0.9"
@@ -83,7 +83,7 @@ class Member:
         words = ["unshare", "--pid", "--fork", "--mount-proc", *AS_POSTGRES, "patroni", str(self._file)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                words, env={**clean(), "HOME": str(self.folder)}, stdout=log, stderr=log, cwd=self.folder
+                words, env={**clean_environment(), "HOME": str(self.folder)}, stdout=log, stderr=log, cwd=self.folder
             )
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         until(lambda: bool(children.read_text()))
@@ -208,6 +208,6 @@ def _etcd(folder: Path) -> "subprocess.Popen[bytes]":
     words += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
     words += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", "--log-level", "error"]
     with (folder / "etcd.log").open("ab") as log:
-        process = subprocess.Popen(words, env=clean(), stdout=log, stderr=log)
+        process = subprocess.Popen(words, env=clean_environment(), stdout=log, stderr=log)
     until(lambda: os.system(f"curl -sf {client}/health >/dev/null") == 0, WITHIN_S)
     return process

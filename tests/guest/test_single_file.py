@@ -58,7 +58,7 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("version", sorted(PYTHONS))
 def test_the_single_file_works(pyz: Path, version: str, tmp_path: Path) -> None:
-    """It says its version, writes and reads a configuration, rehearses a whole cycle, and watches until it is told to end."""
+    """It prints its version, writes and reads a configuration, simulates an event, and watches until it is terminated."""
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [PYTHONS[version], "-I", str(pyz), *arguments]

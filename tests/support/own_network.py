@@ -1,4 +1,4 @@
-"""A network of one's own: this thread and all it starts see nothing but a loopback, on which every address and port is free."""
+"""A network namespace for this thread and its children, with a loopback on which every address and port is free."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _NEW_NETWORK = 0x40000000
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def own_network() -> Iterator[None]:
     """What cannot be had is a failure."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
@@ -31,7 +31,7 @@ def path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def clean() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """An environment without what others left there for Python or for us."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith(("FOREWARN_", "PYTHON", "PG"))}
     return {**ours, "PATH": path()}

@@ -1,4 +1,4 @@
-"""Clients that ask without pause and without retries: `python load.py STOP OUT CLIENTS URL…`, until the file STOP is there.
+"""Clients that send requests without pause and without retries: `load_clients.py STOP OUT CLIENTS URL…`, until STOP exists.
 
 Each client sends the next request when the last was answered, every tenth a slow one, to the addresses in turn. What came of
 them is JSON in OUT: answers by who gave them, and everything that was not 2xx by what it was. OUT.begun is there once each
@@ -20,7 +20,7 @@ TIMEOUT_S = 60
 SHARE = 12
 
 
-def ask(address: str, path: str) -> tuple[int, str]:
+def request(address: str, path: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -37,7 +37,7 @@ def client(number: int, addresses: list[str], stop: Path, answers: Counter[str],
         if not left:
             return
         try:
-            status, who = ask(addresses[turn % len(addresses)], "/slow" if turn % 10 == 0 else "/")
+            status, who = request(addresses[turn % len(addresses)], "/slow" if turn % 10 == 0 else "/")
             (answers if 200 <= status < 300 else errors)[who if 200 <= status < 300 else str(status)] += 1
         except (OSError, http.client.HTTPException) as error:
             errors[type(error).__name__] += 1

@@ -1,4 +1,4 @@
-"""Real HAProxy and nginx in front of small services, all on sockets in a folder: no ports to quarrel about."""
+"""Real HAProxy and nginx in front of small services, all on Unix sockets in a folder."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.guest.handlers.haproxy_runtime import Seen, servers
+from forewarn.guest.handlers.haproxy_runtime import ServerState, server_states
 from forewarn.guest.sockets import Deadline, ask
 from tests.support.waiting import PATIENCE_S, until
 
@@ -103,7 +103,7 @@ def get(front: Path, path: str = "/") -> str:
     return whole.rpartition("\r\n\r\n")[2] if status == "200" else status
 
 
-class Held:
+class OpenRequest:
     """A request that is under way until its service lets it go."""
 
     def __init__(self, front: Path, service: Service) -> None:
@@ -145,7 +145,7 @@ class Pool:
         self._started.append(process)
         proxy = f"{self.folder}/{name}.sock"
         until(lambda: self._answers(proxy), detail=(self.folder / f"{name}.log").read_text)
-        until(lambda: all(seen.usable for seen in servers(proxy, "web", Deadline(5)).values()))
+        until(lambda: all(seen.usable for seen in server_states(proxy, "web", Deadline(5)).values()))
         return proxy
 
     def stop(self, name: str = "one") -> None:
@@ -162,11 +162,11 @@ class Pool:
             return False
 
     @staticmethod
-    def seen(proxy: str, name: str = "web-0") -> Seen:
-        return servers(proxy, "web", Deadline(5))[name]
+    def server_state(proxy: str, name: str = "web-0") -> ServerState:
+        return server_states(proxy, "web", Deadline(5))[name]
 
     @staticmethod
-    def tell(proxy: str, state: str, name: str = "web-0") -> None:
+    def set_state(proxy: str, state: str, name: str = "web-0") -> None:
         assert ask(proxy, f"set server web/{name} state {state}", Deadline(5)).strip() == ""
 
     def front(self, name: str = "one") -> Path:
@@ -194,7 +194,7 @@ class Pool:
     def nginx_pids(self) -> list[int]:
         """The master and its workers."""
         from forewarn.guest.handlers.process import pid_of
-        from forewarn.guest.steps import alive, children
+        from forewarn.guest.processes import alive, children
 
         master = pid_of(f"{self.folder}/nginx.pid")
         return [master, *(pid for pid, _ in children(master))] if master and alive(master) else []
@@ -277,7 +277,7 @@ class Relay:
         )
 
     def heal(self) -> None:
-        """Whatever it did, no more; who hangs is let go."""
+        """Stop misbehaving, and release what hangs."""
         self.mode = "pass"
 
     def close(self) -> None:

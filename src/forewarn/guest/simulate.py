@@ -1,7 +1,7 @@
-"""`simulate`: the steps rehearsed on this machine against a made-up event, approved, started, ended and undone; nobody is asked.
+"""`forewarn-agent simulate`: prepare and undo the steps on this machine for a invented event, without asking an endpoint.
 
-It has a journal of its own beside the agent's: a rehearsal that was killed is undone at the beginning of the next.
-Whoever calls it holds the agent's own journal: a step is the machine's, and two must not have it at once.
+The simulation has its own journal beside the agent's. If it is killed, the next simulation first undoes what it left.
+The caller holds the agent's journal meanwhile, so that no agent runs the same steps at the same time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from forewarn.guest.config import Config
 from forewarn.guest.decide import why_not_approved
 from forewarn.guest.journal import Journal
 from forewarn.guest.names import Me
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 
 NOTICE_S: Mapping[str, float] = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30, "Terminate": 300}
 EVENT_ID = "FFFFFFFF-0000-4000-8000-000000000000"
 MAX_TRIES = 4
 
 
-class MadeUp(Transport):
-    """An endpoint that is not there: one event for one machine."""
+class FakeEndpoint(Transport):
+    """Answers in place of an endpoint: one event for one machine."""
 
     def __init__(self, name: str, time: Time) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class MadeUp(Transport):
         self._incarnation = 1
         self.approved = False
 
-    def announce(self, event_type: str, in_s: float) -> None:
+    def schedule(self, event_type: str, notice_s: float) -> None:
         self._change(
             {
                 "EventId": EVENT_ID,
@@ -43,8 +43,8 @@ class MadeUp(Transport):
                 "EventType": event_type,
                 "ResourceType": "VirtualMachine",
                 "Resources": [self._name],
-                "NotBefore": formatdate(self._time.wall() + in_s, usegmt=True),
-                "Description": "a rehearsal",
+                "NotBefore": formatdate(self._time.wall() + notice_s, usegmt=True),
+                "Description": "a simulation",
                 "EventSource": "User",
                 "DurationInSeconds": -1,
             }
@@ -69,76 +69,77 @@ class MadeUp(Transport):
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         del endpoint, path, headers, body, timeout_s
         if method == "POST":
             self.approved = True
-            return Answer(200, {}, b"")
+            return Response(200, {}, b"")
         events = [self._event] if self._event is not None else []
         document = json.dumps({"DocumentIncarnation": self._incarnation, "Events": events}).encode()
         tag = f'"{self._incarnation}"'
-        return Answer(200, {"date": formatdate(self._time.wall(), usegmt=True), "etag": tag}, document)
+        return Response(200, {"date": formatdate(self._time.wall(), usegmt=True), "etag": tag}, document)
 
 
-def rehearse(
-    config: Config, event_type: str, in_s: float, say: Callable[[str], None], time: Optional[Time] = None
+def simulate(
+    config: Config, event_type: str, notice_s: float, print_line: Callable[[str], None], time: Optional[Time] = None
 ) -> bool:
-    """Whether everything went as it should in earnest: what must be prepared was, and the machine came back."""
+    """Return whether every required step was prepared and the machine came back into service."""
     time = time or Time()
     name = config.name or socket.gethostname().partition(".")[0]
-    made_up = MadeUp(name, time)
+    endpoint = FakeEndpoint(name, time)
     journal = Journal(config.state_dir / "rehearsal", time)
     try:
-        agent = Agent(config.plan, Client("rehearsal", name=name, transport=made_up, time=time), journal, time=time)
-        _until_quiet(agent)  # what an earlier rehearsal left behind
-        say(f"{event_type} of {name} in {in_s:.0f} s, made up")
-        made_up.announce(event_type, in_s)
-        _step(agent)
-        good = _verdict(agent, made_up, say)
-        made_up.start()
-        _step(agent)
-        made_up.end()
-        back = _until_quiet(agent)
-        say("undone: the machine is as before" if back else "NOT UNDONE: see the log; run it again to try again")
+        agent = Agent(config.plan, Client("rehearsal", name=name, transport=endpoint, time=time), journal, time=time)
+        _return_to_service(agent)  # undo what an earlier simulation left behind
+        print_line(f"{event_type} of {name} in {notice_s:.0f} s, simulated")
+        endpoint.schedule(event_type, notice_s)
+        _poll_and_act(agent)
+        would_approve = _report_approval(agent, endpoint, print_line)
+        endpoint.start()
+        _poll_and_act(agent)
+        endpoint.end()
+        back = _return_to_service(agent)
+        print_line("undone: the machine is as before" if back else "NOT UNDONE: see the log; run it again to try again")
     finally:
         journal.close()
-    return good and back
+    return would_approve and back
 
 
-def _step(agent: Agent) -> Optional[float]:
-    agent.look(5.0)
+def _poll_and_act(agent: Agent) -> Optional[float]:
+    agent.poll(5.0)
     return agent.turn()
 
 
-def _until_quiet(agent: Agent) -> bool:
+def _return_to_service(agent: Agent) -> bool:
     for _ in range(MAX_TRIES):
-        wait_s = _step(agent)
+        wait_s = _poll_and_act(agent)
         if not agent.state.out_of_service:
             return True
         agent.time.sleep(min(wait_s or 1.0, 10.0))
     return False
 
 
-def _verdict(agent: Agent, made_up: MadeUp, say: Callable[[str], None]) -> bool:
+def _report_approval(agent: Agent, endpoint: FakeEndpoint, print_line: Callable[[str], None]) -> bool:
     known = agent.state.events[EVENT_ID]
     for line in _step_lines(agent):
-        say(line)
-    if made_up.approved:
-        say("it would be approved")
+        print_line(line)
+    if endpoint.approved:
+        print_line("it would be approved")
         return True
     why = why_not_approved(agent.plan, agent.me or Me(""), agent.state, known)
-    say(f"it would not be approved: {why}")
+    print_line(f"it would not be approved: {why}")
     return "step" not in why
 
 
 def _step_lines(agent: Agent) -> List[str]:
     known = agent.state.events[EVENT_ID]
-    told = []
-    for step in agent.plan.wanted(known.event) if known.prepares else ():
-        remembered = agent.state.step(step.name)
+    lines = []
+    for step in agent.plan.preparing(known.event) if known.prepares else ():
+        step_state = agent.state.step(step.name)
         took_s = agent.state.tally.step_s.get((step.name, "prepare"), 0.0)
-        _, reason = remembered.outcomes.get(EVENT_ID, (False, ""))
-        told.append(
-            f"step {step.name!r}: " + (f"prepared in {took_s:.1f} s" if remembered.held else f"not prepared: {reason}")
+        _, reason = step_state.outcomes.get(EVENT_ID, (False, ""))
+        lines.append(
+            f"step {step.name!r}: "
+            + (f"prepared in {took_s:.1f} s" if step_state.prepared else f"not prepared: {reason}")
         )
-    return told
+    return lines

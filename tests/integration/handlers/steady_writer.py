@@ -1,4 +1,4 @@
-"""Somebody who writes all the time: what was acknowledged, and how long nothing could be written."""
+"""A client that writes without pause and records what was acknowledged and how long writes failed."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from typing import Protocol
 PAUSE_S = 0.01
 
 
-class Way(Protocol):
+class Connection(Protocol):
     """How a number is written: it raises when that fails."""
 
     def write(self, number: int) -> None: ...
@@ -21,7 +21,7 @@ class Way(Protocol):
 class Writer:
     """Writes 1, 2, 3, …, over a new connection after each failure."""
 
-    def __init__(self, connect: Callable[[], Way]) -> None:
+    def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
         self._over = threading.Event()
         self._acknowledged: list[tuple[int, float]] = []
@@ -65,7 +65,7 @@ class Writer:
 
 
 @contextmanager
-def writing(connect: Callable[[], Way]) -> Iterator[Writer]:
+def writing(connect: Callable[[], Connection]) -> Iterator[Writer]:
     """At work, having written at least once."""
     writer = Writer(connect)
     writer.start()

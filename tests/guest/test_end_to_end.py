@@ -1,4 +1,4 @@
-"""Real agents, as processes of their own, against a real `forewarn serve`: from the notice through the reboot and back."""
+"""Real agents as processes against a real `forewarn serve`, from the notice through the reboot to the return."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A real `forewarn serve` that has announced an event to one machine, and that machine's agent, which may be killed."""
+"""A real `forewarn serve` that has announced an event to one machine, and the agent of that machine."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Ta
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.integration.handlers.agents import ROOT, Agent
+from tests.integration.handlers.agent_process import ROOT, Agent
 from tests.support.serve_process import Served, serving
 
 OPERATOR = Actor("operator", "test")
@@ -33,7 +33,7 @@ def page_steps(handler: str) -> list[str]:
     return [str(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
 
 
-class Announced:
+class ServiceWithEvent:
     """The service's side: what became of the event."""
 
     def __init__(self, folder: Path, service: Served) -> None:
@@ -56,7 +56,9 @@ class Announced:
 
 
 @contextmanager
-def announced(folder: Path, event_type: EventType = EventType.REDEPLOY, command: str = "") -> Iterator[Announced]:
+def service_with_event(
+    folder: Path, event_type: EventType = EventType.REDEPLOY, command: str = ""
+) -> Iterator[ServiceWithEvent]:
     """`command` is what the event does to the machine; without it an event that has started stays so."""
     made = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
     made.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
@@ -71,7 +73,7 @@ def announced(folder: Path, event_type: EventType = EventType.REDEPLOY, command:
         settings += f'executor = "command"\ncommand = ["{script}"]\n'
     (folder / "serve.toml").write_text(settings)
     with serving("--config", str(folder / "serve.toml")) as service:
-        side = Announced(folder, service)
+        side = ServiceWithEvent(folder, service)
         try:
             yield side
         finally:

@@ -1,13 +1,13 @@
-"""Real Redis servers and Sentinels, each with an address of its own."""
+"""Real Redis servers and Sentinels, each with its own address."""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.guest.handlers.redis_protocol import Complaint, Reply, ask, facts
-from forewarn.guest.handlers.redis_replication import joined, split
-from tests.integration.handlers.loopback import clean
+from forewarn.guest.handlers.redis_protocol import ErrorReply, Reply, parse_info, query
+from forewarn.guest.handlers.redis_replication import join_address, split_address
+from tests.support.own_network import clean_environment
 from tests.support.waiting import PATIENCE_S, until
 
 PORT, SENTINEL_PORT = 6379, 26379
@@ -21,7 +21,7 @@ class Server:
     def __init__(self, folder: Path, address: str, lines: str, *, sentinel: bool = False) -> None:
         self.address = address
         self.password = ""
-        host, port = split(address)
+        host, port = split_address(address)
         self._program = "redis-sentinel" if sentinel else "redis-server"
         self._folder = folder / f"{host}-{port}"
         self._folder.mkdir()
@@ -33,7 +33,9 @@ class Server:
         self.up()
 
     def up(self) -> None:
-        self.process = subprocess.Popen([self._program, str(self._file)], env=clean(), stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [self._program, str(self._file)], env=clean_environment(), stdout=subprocess.DEVNULL
+        )
         until(self.answers)
 
     def answers(self) -> bool:
@@ -41,24 +43,24 @@ class Server:
             self.say("PING")
         except OSError:
             return False
-        except Complaint:
+        except ErrorReply:
             return True
         return True
 
     def say(self, *words: str) -> Reply:
-        return ask(self.address, words, login=[self.password] if self.password else [], seconds=PATIENCE_S)
+        return query(self.address, words, login=[self.password] if self.password else [], seconds=PATIENCE_S)
 
     @property
     def role(self) -> str:
-        """ "" while it cannot be asked: at a change of roles it closes the connections it has."""
+        """The server's role, or "" while it does not answer: it closes its connections when roles change."""
         try:
-            return facts(self.say("INFO"))["role"]
+            return parse_info(self.say("INFO"))["role"]
         except OSError:
             return ""
 
     @property
     def linked(self) -> bool:
-        return facts(self.say("INFO")).get("master_link_status") == "up"
+        return parse_info(self.say("INFO")).get("master_link_status") == "up"
 
     def down(self) -> None:
         """At once, as when the power goes."""
@@ -97,7 +99,7 @@ def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
     with pair(folder) as (first, second):
         try:
             for number in range(SENTINELS):
-                address = joined(f"127.0.0.{30 + number}", str(SENTINEL_PORT))
+                address = join_address(f"127.0.0.{30 + number}", str(SENTINEL_PORT))
                 sentinels.append(Server(folder, address, lines, sentinel=True))
             until(lambda: all(_knows(each) for each in sentinels))
             yield first, second, sentinels

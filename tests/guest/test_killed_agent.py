@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from tests.guest.dying import STARTED_FOR
+from tests.guest.killed_agent import STARTED_FOR
 
 ROOT = Path(__file__).parents[2]
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
@@ -46,7 +46,7 @@ class Zygote:
 
     @staticmethod
     def _started() -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "tests.guest.dying"]
+        command = [sys.executable, "-m", "tests.guest.killed_agent"]
         return subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -66,7 +66,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 def cycle(zygote: Zygote, folder: Path, *deaths: int, reboots: bool) -> None:
-    """Live and die as told, then live on to the end; then everything must be as it should."""
+    """Kill agents at the given boundaries, let the last one finish, and check that everything is as it should be."""
     folder.mkdir()
     killed = 0
     for die_at in deaths:

@@ -1,4 +1,4 @@
-"""The seams of the guest side: a clock that is moved, an endpoint that says what it is told, over nothing or over HTTP."""
+"""Fakes for the guest side: manual clocks, a scripted transport, an endpoint in memory, and an HTTP server."""
 
 import json
 import threading
@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import EndpointError
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 E1, E2 = "00000001-0000-4000-8000-000000000000", "00000002-0000-4000-8000-000000000000"
 
 
-class MovedTime(Time):
+class ManualTime(Time):
     """Moves when somebody sleeps, and when it is told to."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class MovedTime(Time):
         return START + timedelta(days=400, seconds=self.now_s)
 
 
-Reply = Answer | EndpointError
+Reply = Response | EndpointError
 Asked = tuple[str, str, Mapping[str, str], bytes, float]
 
 
@@ -61,7 +61,7 @@ class StepTime(Time):
         self._paused_s += seconds
 
 
-class Scripted(Transport):
+class ScriptedTransport(Transport):
     """Answers with what `reply` says; remembers what it was asked."""
 
     def __init__(self, reply: Callable[[str, str, Mapping[str, str], bytes], Reply]) -> None:
@@ -78,7 +78,7 @@ class Scripted(Transport):
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         self.asked.append((method, path, headers, body, timeout_s))
         reply = self.reply(method, path, headers, body)
         if isinstance(reply, EndpointError):
@@ -110,17 +110,17 @@ def document(*events: dict[str, object], incarnation: object = 1) -> bytes:
     return json.dumps({"DocumentIncarnation": incarnation, "Events": list(events)}).encode()
 
 
-def answer(body: bytes, status: int = 200, date: datetime | None = None, **headers: str) -> Answer:
+def answer(body: bytes, status: int = 200, date: datetime | None = None, **headers: str) -> Response:
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     if date is not None:
         named["date"] = format_datetime(date, usegmt=True)
-    return Answer(status, named, body)
+    return Response(status, named, body)
 
 
-class Endpoint:
+class FakeEndpoint:
     """An endpoint with one machine, on a moved clock: what a test puts into `events` is what is served."""
 
-    def __init__(self, time: MovedTime, *, long_poll: bool = True, name: str = "web-0") -> None:
+    def __init__(self, time: ManualTime, *, long_poll: bool = True, name: str = "web-0") -> None:
         self.time, self.long_poll, self.name = time, long_poll, name
         self.events: list[dict[str, object]] = []
         self.incarnation, self.epoch = 1, 1
@@ -129,7 +129,7 @@ class Endpoint:
         self.plan: list[tuple[float, Callable[[], None]]] = []
         self.approved: list[str] = []
         self.on_approve: Callable[[str], None] = lambda _: None
-        self.transport = Scripted(self._reply)
+        self.transport = ScriptedTransport(self._reply)
 
     def announce(self, event_id: str = E1, *, in_s: float = 900, **fields: object) -> None:
         moment = self.time.service() + timedelta(seconds=in_s)
@@ -188,7 +188,7 @@ class Endpoint:
 
 
 @contextmanager
-def http_endpoint(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[str]:
+def http_server(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[str]:
     """A real HTTP server whose every answer `reply` writes."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -213,7 +213,7 @@ def http_endpoint(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Ite
             thread.join()
 
 
-def say(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
+def respond(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name.replace("_", "-"), value)

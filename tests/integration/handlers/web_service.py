@@ -1,4 +1,4 @@
-"""The shop's own service: `python shop.py ADDRESS PORT NAME` answers every request with NAME, after a little work."""
+"""A web service: `python web_service.py ADDRESS PORT NAME` answers every request with NAME, after a little work."""
 
 import socketserver
 import sys
@@ -27,7 +27,7 @@ class Shop(ThreadingHTTPServer):
     request_queue_size = 64
 
     def server_bind(self) -> None:
-        """Without looking up its own name, which takes long where nobody answers."""
+        """Bind without a look-up of the own name, which is slow without a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""A machine's agent as a process of its own that can be killed, with its files; and a step's turn without one."""
+"""An agent as a process that can be killed, and a `Run` of a step without an agent."""
 
 import os
 import subprocess
@@ -13,16 +13,16 @@ import pytest
 from forewarn.guest.clock import Time
 from forewarn.guest.journal import read
 from forewarn.guest.sockets import Deadline
-from forewarn.guest.state import folded
+from forewarn.guest.state import fold_records
 from forewarn.guest.steps import Run
-from forewarn.guest.transport import Answer, Transport
-from tests.guest.talking import StepTime, event
+from forewarn.guest.transport import Response, Transport
+from tests.support.fake_endpoint import StepTime, event
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 
 
-def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
+def new_run(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
     """A step's turn, without an agent around it. What hangs needs real `time`, which passes meanwhile."""
     told = event(NotBefore="soon")
     clock = time or StepTime()
@@ -30,7 +30,7 @@ def run_of(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | 
 
 
 @contextmanager
-def allowed_s() -> Iterator[list[float]]:
+def recorded_timeouts_s() -> Iterator[list[float]]:
     """How many seconds each connection and each request was given, in order: however long they then took."""
     given: list[float] = []
     connecting, requesting = Deadline.__init__, Transport.request
@@ -39,7 +39,7 @@ def allowed_s() -> Iterator[list[float]]:
         given.append(seconds)
         connecting(self, seconds)
 
-    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Answer:
+    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Response:
         given.append(timeout_s)
         return requesting(self, *words, timeout_s=timeout_s, **more)
 
@@ -49,9 +49,9 @@ def allowed_s() -> Iterator[list[float]]:
         yield given
 
 
-def hurried(health: tuple[str, ...] = (), **kept: object) -> Run:
+def fast_run(health: tuple[str, ...] = (), **kept: object) -> Run:
     """A turn for what does not come about: its ten seconds of pauses are over in one."""
-    return run_of(10.0, health, time=StepTime(rate=10), **kept)
+    return new_run(10.0, health, time=StepTime(rate=10), **kept)
 
 
 class Agent:
@@ -94,17 +94,17 @@ class Agent:
     def ended(self, phase: str) -> list[dict[str, object]]:
         return [record for record in self.records if record["kind"] == "end" and record["phase"] == phase]
 
-    def went(self, phase: str) -> list[bool]:
+    def outcomes(self, phase: str) -> list[bool]:
         """How each preparing or undoing ended."""
         return [bool(record["ok"]) for record in self.ended(phase)]
 
-    def until(self, true: Callable[[], bool]) -> None:
+    def wait_until(self, true: Callable[[], bool]) -> None:
         until(true, detail=lambda: self.log)
 
-    def until_back(self) -> None:
+    def wait_until_back(self) -> None:
         """In service since it was last out of it, whatever else was written down after that."""
-        self.until(self._is_back)
+        self.wait_until(self._is_back)
 
     def _is_back(self) -> bool:
         records = self.records
-        return any(record["kind"] == "in-service" for record in records) and not folded(records).out_of_service
+        return any(record["kind"] == "in-service" for record in records) and not fold_records(records).out_of_service

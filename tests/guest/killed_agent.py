@@ -1,9 +1,9 @@
-"""An agent that is killed at a boundary of its journal: `python -m tests.guest.dying` reads `FOLDER BOUNDARY REBOOTS` lines.
+"""Runs agents that are killed at a boundary of their journal: `python -m tests.guest.killed_agent` reads commands from stdin.
 
-For each line it forks a real process that lives on FOLDER until it has nothing left to do (exit code 0) or until it reaches the
-boundary, where SIGKILL ends it. A boundary lies before each record, in the middle of its line, and behind it. The endpoint is a
-file, so that it outlives the agent; sleeping costs nothing. With REBOOTS 1 the machine is in another boot from the approval on,
-which is when the event is Started. The answer is a line with the exit status and the boundaries passed.
+A command is a line `FOLDER BOUNDARY REBOOTS`. For each line the program forks a process that runs an agent on FOLDER until it has
+nothing left to do (exit code 0) or reaches the boundary, where SIGKILL ends it. A boundary lies before each record, in the middle
+of its line, and after it. The endpoint is a file, so that it outlives the agent; sleeping takes no time. With REBOOTS 1 the
+machine is in another boot from the approval on. The answer is a line with the exit status and the number of boundaries passed.
 """
 
 import json
@@ -22,8 +22,8 @@ from forewarn.guest.client import Client
 from forewarn.guest.clock import Time
 from forewarn.guest.config import parse
 from forewarn.guest.journal import Journal
-from forewarn.guest.transport import Answer, Transport
-from tests.guest.talking import document, event
+from forewarn.guest.transport import Response, Transport
+from tests.support.fake_endpoint import document, event
 
 STARTED_FOR = 2
 PLAN = """
@@ -53,8 +53,8 @@ command = ["/bin/sh", "-c", "echo health >> did"]
 """
 
 
-class Quick(Time):
-    """Real time, but for sleeping, which is over at once."""
+class NoSleepTime(Time):
+    """Real time, in which sleeping takes no time."""
 
     def __init__(self) -> None:
         self.skipped_s = 0.0
@@ -66,8 +66,8 @@ class Quick(Time):
         self.skipped_s += max(0.0, seconds)
 
 
-class Filed(Transport):
-    """Scheduled until approved, Started for two looks, then gone; what it remembers is in files."""
+class FileTransport(Transport):
+    """An event that is Scheduled until approved, Started for two requests, then gone; its state is in files."""
 
     def request(
         self,
@@ -78,14 +78,14 @@ class Filed(Transport):
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         if path.startswith("/metadata/instance"):
-            return Answer(200, {}, b'{"name":"web-0"}')
+            return Response(200, {}, b'{"name":"web-0"}')
         if method == "POST":
             with Path("approvals").open("a") as file:
                 file.write(f"{'ready' if Path('flag').exists() else 'TOO EARLY'}\n")
-            return Answer(200, {}, b"")
-        return Answer(200, {"date": formatdate(usegmt=True)}, self._document())
+            return Response(200, {}, b"")
+        return Response(200, {"date": formatdate(usegmt=True)}, self._document())
 
     def _document(self) -> bytes:
         if not Path("approvals").exists():
@@ -100,8 +100,8 @@ class Filed(Transport):
         return document(incarnation=4)
 
 
-class Mortal(Journal):
-    """Three boundaries to each record."""
+class DyingJournal(Journal):
+    """A journal with three boundaries for each record, which kills the process at one of them."""
 
     def __init__(self, folder: Path, clock: Time, die_at: int, passed: int) -> None:
         self.passed, self._die_at = passed, die_at
@@ -130,15 +130,15 @@ def live(folder: str, die_at: int, *, reboots: bool) -> int:
         if agent.state.boot != boot(reboots=reboots):
             journal.close()
             agent, journal = born(die_at, journal.passed, reboots=reboots)
-        agent.look(1.0)
+        agent.poll(1.0)
         agent.turn()
     return journal.passed
 
 
-def born(die_at: int, passed: int, *, reboots: bool) -> tuple[Agent, Mortal]:
-    clock = Quick()
-    journal = Mortal(Path("state"), clock, die_at, passed)
-    client = Client("10.0.0.1", transport=Filed(), time=clock)
+def born(die_at: int, passed: int, *, reboots: bool) -> tuple[Agent, DyingJournal]:
+    clock = NoSleepTime()
+    journal = DyingJournal(Path("state"), clock, die_at, passed)
+    client = Client("10.0.0.1", transport=FileTransport(), time=clock)
     plan = parse(tomllib.loads(PLAN), {}).plan
     return Agent(plan, client, journal, boot=boot(reboots=reboots), time=clock), journal
 

@@ -1,13 +1,13 @@
-"""The leader's machine of a real cluster is announced to go, and goes: the whole story, for tests and bench."""
+"""The redeployment of a cluster leader's machine with notice, for tests and bench."""
 
 from pathlib import Path
 
 import psycopg
 
 from forewarn.core.model import Status
-from tests.integration.handlers.agents import Agent
-from tests.integration.handlers.announced import announced, page_steps
-from tests.integration.handlers.patronis import LOGIN, SQL_PORT, WITHIN_S, Cluster, Member, streaming
+from tests.integration.handlers.agent_process import Agent
+from tests.integration.handlers.service_with_event import page_steps, service_with_event
+from tests.support.patroni_cluster import LOGIN, SQL_PORT, WITHIN_S, Cluster, Member, streaming
 from tests.support.waiting import until
 
 # The example of the documentation, with this cluster's addresses.
@@ -19,8 +19,8 @@ POWER_OFF = (
 )
 
 
-def everywhere(cluster: Cluster) -> str:
-    """To whoever leads."""
+def connection_string(cluster: Cluster) -> str:
+    """Return a connection string that leads to the current leader."""
     hosts = f"host={cluster.addresses} port={SQL_PORT} user=postgres dbname=postgres"
     return f"{hosts} target_session_attrs=read-write connect_timeout=1"
 
@@ -29,7 +29,7 @@ class Rows:
     """A row for each number."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._connection = psycopg.connect(everywhere(cluster), autocommit=True)
+        self._connection = psycopg.connect(connection_string(cluster), autocommit=True)
 
     def write(self, number: int) -> None:
         self._connection.execute("INSERT INTO rows VALUES (%s)", (number,))
@@ -39,13 +39,13 @@ class Rows:
 
 
 def rows(cluster: Cluster) -> set[int]:
-    with psycopg.connect(everywhere(cluster)) as connection:
+    with psycopg.connect(connection_string(cluster)) as connection:
         return {n for (n,) in connection.execute("SELECT n FROM rows")}
 
 
 def with_table(cluster: Cluster) -> None:
     """Where the rows go."""
-    with psycopg.connect(everywhere(cluster), autocommit=True) as connection:
+    with psycopg.connect(connection_string(cluster), autocommit=True) as connection:
         connection.execute("CREATE TABLE rows (n bigint PRIMARY KEY)")
 
 
@@ -66,7 +66,7 @@ def redeployed(cluster: Cluster, folder: Path) -> None:
     leader = cluster.leader
     agent_folder = folder / "agent-0"
     power_off = POWER_OFF.format(agent=agent_folder, member=leader.pid_file)
-    with announced(folder, command=power_off) as service:
+    with service_with_event(folder, command=power_off) as service:
         agent = service.agent(step_of(leader, login_in(folder)))
         agent.up()
         until(lambda: (agent_folder / "down").exists(), WITHIN_S)

@@ -1,4 +1,4 @@
-"""A program with a state: it counts. `counter.py FOLDER` writes `pid` and `count` there; SIGUSR1 has it save `checkpoint`.
+"""A program that counts. `counting_program.py FOLDER` writes `pid` and `count` there; on SIGUSR1 it saves `checkpoint`.
 
 With `--from FILE` it goes on from there. `--slowly` writes at a checkpoint until the file `go` is there, `--never` does not
 write one, and `--ends` ends once it has.

@@ -1,4 +1,4 @@
-"""A real agent whose Patroni, Redis, Sentinels or program to be saved are at fault: no approval, said aloud, and back."""
+"""An agent whose Patroni, Redis, Sentinels or program is at fault does not approve, logs it, and recovers."""
 
 import contextlib
 import subprocess
@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.handlers import test_patroni_faults as patronis
-from tests.integration.handlers import test_redis_faults as redises
-from tests.integration.handlers.living import living
-from tests.integration.handlers.test_checkpoint import COUNTER
-from tests.integration.handlers.test_sentinel_faults import SENTINELS, House
+from tests.integration.handlers import fake_patroni, fake_redis
+from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
+from tests.integration.handlers.fake_sentinels import SENTINELS, FakeSentinels
 from tests.support.waiting import until
 
 TIMEOUT = "2s"
+COUNTER = str(Path(__file__).parent / "counting_program.py")
 CHECKPOINT = """
 [[steps]]
 name = "save"
@@ -28,13 +27,13 @@ timeout = "2s"
 file = "{folder}/checkpoint"
 {ask}
 pid_file = "{folder}/pid"
-match = "counter.py"
+match = "counting_program.py"
 restore = ["false"]
 """
 
 
 class Target:
-    """What a step is about: its lines of agent.toml, what is wrong with it, and how that ends."""
+    """What a step handles: its lines of agent.toml, its fault, and how to end that."""
 
     def __init__(
         self, toml: str, mend: Callable[[], None], *, loud: bool, gone: Callable[[], None] | None = None
@@ -46,7 +45,7 @@ class Target:
 
 def patroni(stack: ExitStack, folder: Path, fault: str) -> Target:
     del folder
-    made = stack.enter_context(patronis.made_up())
+    made = stack.enter_context(fake_patroni.fake_patroni())
     over = threading.Event()
     stack.callback(over.set)
 
@@ -61,44 +60,46 @@ def patroni(stack: ExitStack, folder: Path, fault: str) -> Target:
         made.on_switch = lambda _: (200, "done")
     else:
         made.before_answer = misbehave
-    return Target(patronis.STEP.format(url=made.urls["pg0"]).replace("20s", TIMEOUT), over.set, loud=fault != "lies")
+    return Target(
+        fake_patroni.STEP.format(url=made.urls["pg0"]).replace("20s", TIMEOUT), over.set, loud=fault != "lies"
+    )
 
 
 def redis(stack: ExitStack, folder: Path, fault: str) -> Target:
     del folder
     over = threading.Event()
-    other = stack.enter_context(redises.made_up(lambda _: redises.replica("b", "127.0.0.1:9")))
+    other = stack.enter_context(fake_redis.fake_redis(lambda _: fake_redis.replica("b", "127.0.0.1:9")))
 
     def answer(words: list[str]) -> bytes:
         if fault != "lies" and not over.is_set():
             if fault == "hangs":
                 over.wait(60)
             raise OSError("closed")
-        return redises.master("a", other.address) if words[0] == "INFO" else b"+OK\r\n"
+        return fake_redis.master("a", other.address) if words[0] == "INFO" else b"+OK\r\n"
 
-    me = stack.enter_context(redises.made_up(answer))
+    me = stack.enter_context(fake_redis.fake_redis(answer))
     stack.callback(over.set)
-    return Target(redises.STEP.format(address=me.address).replace("20s", TIMEOUT), over.set, loud=fault != "lies")
+    return Target(fake_redis.STEP.format(address=me.address).replace("20s", TIMEOUT), over.set, loud=fault != "lies")
 
 
 def sentinel(stack: ExitStack, folder: Path, fault: str) -> Target:
     del folder
-    house = House(stack)
-    stack.callback(house.deaf.set)
-    house.obeys = fault != "lies"
-    house.closes = fault == "closes"
-    house.deaf_to = dict.fromkeys(range(SENTINELS) if fault == "hangs" else (), "GET-MASTER-ADDR-BY-NAME")
+    group = FakeSentinels(stack)
+    stack.callback(group.deaf.set)
+    group.obeys = fault != "lies"
+    group.closes = fault == "closes"
+    group.deaf_to = dict.fromkeys(range(SENTINELS) if fault == "hangs" else (), "GET-MASTER-ADDR-BY-NAME")
 
     def mend() -> None:
-        house.closes = False
-        house.deaf_to = {}
-        house.deaf.set()
+        group.closes = False
+        group.deaf_to = {}
+        group.deaf.set()
 
-    return Target(house.step(TIMEOUT), mend, loud=fault != "lies")
+    return Target(group.step(TIMEOUT), mend, loud=fault != "lies")
 
 
 def checkpoint(stack: ExitStack, folder: Path, fault: str) -> Target:
-    """It is not there, never writes what it is asked for, or says that it has."""
+    """A program that does not run, never writes the checkpoint, or only claims to."""
     running: list[subprocess.Popen[bytes]] = []
 
     def end() -> None:
@@ -130,19 +131,19 @@ def stack() -> Iterator[ExitStack]:
 def test_a_target_at_fault_means_no_approval(
     stack: ExitStack, tmp_path: Path, kind: Callable[[ExitStack, Path, str], Target], fault: str
 ) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     target = kind(stack, tmp_path, fault)
-    with living(tmp_path, target.toml, lambda: False) as (platform, agent):
+    with agent_with_endpoint(tmp_path, target.toml, lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.went("prepare")[:1] == [False])
+        agent.wait_until(lambda: agent.outcomes("prepare")[:1] == [False])
         target.gone()
         platform.end()
         if target.loud:
-            agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+            agent.wait_until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
             assert "in-service" not in agent.kinds
             target.mend()
             agent.kill()
             agent.up()  # at once, and not after a pause
-        agent.until_back()
+        agent.wait_until_back()
         assert platform.approvals == []
         assert "a fault in the handler" not in agent.log

@@ -1,4 +1,4 @@
-"""A real agent, as a process of its own that can be killed, and the endpoint that tells it of one event."""
+"""An agent as a process, and an endpoint that announces one event to it."""
 
 import contextlib
 import json
@@ -10,15 +10,15 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from tests.guest.talking import E1, document, event, http_endpoint, say
-from tests.integration.handlers.agents import Agent
+from tests.integration.handlers.agent_process import Agent
+from tests.support.fake_endpoint import E1, document, event, http_server, respond
 
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 60.0
 
 
 class Platform:
-    """Holds one document; an answer waits for the next one, as a long poll does. `ready` is asked at each approval."""
+    """Serves one document; a long poll waits for the next one. `ready` is called at each approval."""
 
     def __init__(self, ready: Callable[[], bool] = lambda: True) -> None:
         self._ready = ready
@@ -45,16 +45,16 @@ class Platform:
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         if handler.path.startswith("/metadata/instance"):
-            say(handler, 200, b'{"name":"web-0"}')
+            respond(handler, 200, b'{"name":"web-0"}')
         elif handler.command == "POST":
             assert json.loads(body)["StartRequests"] == [{"EventId": E1}]
             self.approvals.append(self._ready())
-            say(handler, 200)
+            respond(handler, 200)
         else:
             with contextlib.suppress(OSError):  # whoever asked was killed meanwhile
-                self._tell(handler)
+                self._send_document(handler)
 
-    def _tell(self, handler: BaseHTTPRequestHandler) -> None:
+    def _send_document(self, handler: BaseHTTPRequestHandler) -> None:
         wait = handler.headers.get("Prefer", "").removeprefix("wait=")
         more: dict[str, str] = {}
         with self._changed:
@@ -65,16 +65,16 @@ class Platform:
             tag = f'"{self._incarnation}"'
             told = document(*self._events, incarnation=self._incarnation)
         if handler.headers.get("If-None-Match") == tag:
-            say(handler, 304, b"", ETag=tag, **more)
+            respond(handler, 304, b"", ETag=tag, **more)
         else:
-            say(handler, 200, told, ETag=tag, **more)
+            respond(handler, 200, told, ETag=tag, **more)
 
 
 @contextmanager
-def living(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, Agent]]:
-    """An agent that is up, and the platform that will tell it of something."""
+def agent_with_endpoint(folder: Path, toml: str, ready: Callable[[], bool]) -> Iterator[tuple[Platform, Agent]]:
+    """Run an agent, and yield it with the platform that announces an event to it."""
     platform = Platform(ready)
-    with http_endpoint(platform) as endpoint:
+    with http_server(platform) as endpoint:
         agent = Agent(folder, endpoint, toml)
         agent.up()
         try:

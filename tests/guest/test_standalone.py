@@ -1,4 +1,4 @@
-"""The guest side stands alone: it must drop onto any machine."""
+"""The guest side needs only the standard library of Python 3.9."""
 
 import ast
 import subprocess
