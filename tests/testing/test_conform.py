@@ -21,7 +21,7 @@ from forewarn.testing import conform as kit
 from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, BehaviourRow, Report
-from forewarn.testing.conform.stage import CLAIMS, Pace
+from forewarn.testing.conform.trial import CLAIMS, Delays
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ SCRIPT = ["sh", str(AGENTS / "shell.sh"), "{endpoint}", "{machine}"]
 NAMES = [each.name for each in BEHAVIOURS]
 WATCHER = ("approval", "prepare", "recover", "restart")
 # Longer than the six seconds that the restless agent has patience for.
-LONGER = Pace(first_answer_s=9, trouble_s=9.0)
+LONGER = Delays(first_answer_s=9, outage_s=9.0)
 
 # Each wrong agent is tried for everything; these are all the rows that it fails, those with the longest waits first.
 WRONG: dict[str, set[str]] = {
@@ -115,7 +115,7 @@ def reports() -> dict[str, Report]:
     def tried(name: str) -> Report:
         command = SCRIPT if name == "shell" else toy(name)
         without = WATCHER if name == "brittle" else ()
-        pace = LONGER if name == "restless" else SHORTENED
+        delays = LONGER if name == "restless" else SHORTENED
         patience_s = PATIENCE_S if name == "toy" else CHANCE_S
         return conform(
             command,
@@ -123,7 +123,7 @@ def reports() -> dict[str, Report]:
             parallel=ROWS_AT_ONCE,
             patience_s=patience_s,
             silence_s=PATIENCE_S,
-            pace=pace,
+            delays=delays,
         )
 
     names = [*WRONG, "toy"]
@@ -137,7 +137,7 @@ def test_our_agent_passes_everything(tmp_path: Path) -> None:
     config.chmod(0o600)
     soak = BUDGET >= 10
     command = [sys.executable, "-m", "forewarn.guest", "run", "--config", str(config)]
-    report = conform(command, parallel=ROWS_AT_ONCE, patience_s=PATIENCE_S, pace=REAL_TIME if soak else SHORTENED)
+    report = conform(command, parallel=ROWS_AT_ONCE, patience_s=PATIENCE_S, delays=REAL_TIME if soak else SHORTENED)
     assert report.names(PASSED) == NAMES, told(report)
 
 
@@ -164,7 +164,7 @@ def test_one_fault_that_hides_the_rest_is_told_once(reports: dict[str, Report]) 
             assert row.reason.startswith(
                 "it never got a document (see metadata-header, api-version, ignores-proxies): "
             )
-            assert row.reason.endswith("requests for it were refused, the last with 400")
+            assert row.reason.endswith("polls were refused, the last with 400")
             assert row.seconds < PATIENCE_S
     assert not report.ok
 
@@ -375,8 +375,8 @@ def test_what_was_not_reached_is_told_as_such(tmp_path: Path) -> None:
 
 def test_in_real_time_trouble_lasts_as_long_as_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is what `--real-time` asks for."""
-    assert Pace(first_answer_s=120, trouble_s=70.0) == REAL_TIME
-    monkeypatch.setattr(kit, "REAL_TIME", Pace(first_answer_s=1, trouble_s=4.0))
+    assert Delays(first_answer_s=120, outage_s=70.0) == REAL_TIME
+    monkeypatch.setattr(kit, "REAL_TIME", Delays(first_answer_s=1, outage_s=4.0))
     file = tmp_path / "r.json"
     result = run("--patience", "60s", "--real-time", "--json", str(file), "--only", "gone-410", "--", *toy("toy"))
     assert result.exit_code == 0, result.output
@@ -387,7 +387,7 @@ def test_in_real_time_trouble_lasts_as_long_as_it_does(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     "words, complaint",
     [
-        ([], "there is no command"),
+        ([], "the command is missing"),
         (["--", "no-such-agent"], "no-such-agent: there is no such program"),
         (["--without", "approval,flying", "--", "sh"], "--without: 'flying' is unknown: use approval, prepare"),
         (["--only", "nothing", "--", "sh"], "--only: 'nothing' is unknown: use metadata-header"),
@@ -422,7 +422,7 @@ def test_a_program_that_goes_away_is_a_failed_row(tmp_path: Path) -> None:
     """Not a traceback: the first word may be filled in only then."""
     report = conform([f"{tmp_path}/{{machine}}"], only=["metadata-header"])
     assert [row.reason for row in report.rows] == [
-        f"{tmp_path}/vm-0 cannot be started: there is no such program, or it may not be run"
+        f"{tmp_path}/vm-0 cannot be started: there is no such program, or it is not executable"
     ]
 
 

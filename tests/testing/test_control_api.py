@@ -61,7 +61,7 @@ def test_what_is_not_met_says_so(emulator: Emulator) -> None:
         assert "within 0 s" in verdict["message"]
         assert any("#1 vm-0 GET" in line for line in verdict["timeline"])
     approve(emulator.endpoint, event.id)
-    assert "was not to be approved" in expect(emulator, what="no-approval", event=event.id)["message"]
+    assert "should not be approved" in expect(emulator, what="no-approval", event=event.id)["message"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_log_over_http(emulator: Emulator) -> None:
         assert [item["number"] for item in found] == numbers
     assert call(emulator, "GET", "/v1/emulator/requests?machine=vm-1").status == 404
     for _ in range(MAX_REQUESTS):
-        emulator.log.asked(scope="", machine="", method="", target="", headers=(), body=b"")
+        emulator.log.add_request(scope="", machine="", method="", target="", headers=(), body=b"")
     page = call(emulator, "GET", "/v1/emulator/requests?limit=2").json
     assert (page["gone"], [item["number"] for item in page["items"]]) == (4, [4, 6]), "the approval is kept"
 
@@ -188,7 +188,7 @@ def test_many_who_wait_leave_room_for_others(emulator: Emulator) -> None:
     assert call(emulator, "POST", "/v1/clock/advance", {"seconds": 60}).status == 200
     until(lambda: len(replies) >= 30)
     assert [reply.status for reply in replies] == [409] * 30
-    assert f"{MAX_WAITING} expectations are waited for already" in replies[0].json["error"]["message"]
+    assert f"{MAX_WAITING} expectations are waiting already" in replies[0].json["error"]["message"]
     ask(emulator.endpoint)
     for thread in waiting:
         thread.join(PATIENCE_S)

@@ -13,8 +13,9 @@ from forewarn.app.service import Service
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
-from forewarn.testing.default_machines import fleet_of
-from forewarn.testing.emulator import OPERATOR, START, Emulator
+from forewarn.testing.default_machines import default_fleet
+from forewarn.testing.emulator import OPERATOR, Emulator
+from forewarn.testing.emulator_settings import START
 from forewarn.testing.request_log import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
 from tests.support.waiting import PATIENCE_S, until
 from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
@@ -49,7 +50,7 @@ def plain_service(folder: Path) -> Iterator[str]:
         "every_caller": "emulated/vm-0",
     }
     service = Service(load(flags, {}), clock=ManualClock(START))
-    service.control.apply_fleet(fleet_of(1), OPERATOR)
+    service.control.apply_fleet(default_fleet(1), OPERATOR)
     service.control.enable("emulated", OPERATOR)
     try:
         with running(service) as (guests, _):
@@ -182,7 +183,7 @@ def test_a_fleet_file_by_its_name(tmp_path: Path) -> None:
     file.write_text('[[scopes]]\nname = "s"\nkind = "availability-set"\n[[machines]]\nscope = "s"\nname = "web"\n')
     with Emulator(fleet=str(file)) as emulator:
         assert emulator.machine_names() == ["s/web"]
-    with pytest.raises(InvalidSettings, match="machines: a fleet says which machines there are"):
+    with pytest.raises(InvalidSettings, match="machines: the fleet defines the machines"):
         Emulator(3, fleet=file)
 
 
@@ -303,7 +304,7 @@ def test_ports_are_neighbours() -> None:
     ("arguments", "message"),
     [
         ({"machines": 0}, "machines: 0"),
-        ({"machines": 251}, "use 1 to 250"),
+        ({"machines": 251}, "251 is not from 1 to 250"),
         ({"port": 65_535}, "port: 65535"),
         ({"clock": "sundial"}, "clock: .*sundial"),
         ({"store": "sqlite:x"}, "store: an emulator has its own"),
@@ -400,8 +401,8 @@ def test_the_log_can_be_asked(emulator: Emulator) -> None:
 def test_what_a_guest_says_is_shown_as_text() -> None:
     """What a terminal would obey is written out."""
     log = RequestLog(lambda: START)
-    log.asked(scope="", machine="", method="GET", target="/\x9b2J", headers=(), body=b"")
-    assert log.trace() == "+0s #1 nobody GET /\\x9b2J -> no answer yet\n"
+    log.add_request(scope="", machine="", method="GET", target="/\x9b2J", headers=(), body=b"")
+    assert log.trace() == "+0s #1 unknown GET /\\x9b2J -> no answer yet\n"
 
 
 def test_what_cannot_be_read_is_logged_too(emulator: Emulator) -> None:
@@ -443,7 +444,7 @@ def test_the_log_is_bounded(emulator: Emulator) -> None:
     assert len(emulator.requests()[0].body) == MAX_BODY_BYTES
     log = RequestLog(lambda: START)
     for _ in range(MAX_REQUESTS + 5):
-        log.asked(scope="", machine="", method="GET", target="/", headers=(), body=b"")
+        log.add_request(scope="", machine="", method="GET", target="/", headers=(), body=b"")
     assert [log.requests()[0].number, log.requests()[-1].number] == [6, MAX_REQUESTS + 5]
     assert len(log.timeline()) == MAX_TIMELINE + 1
     assert log.timeline()[0] == f"… {MAX_REQUESTS + 5 - MAX_TIMELINE} earlier entries"

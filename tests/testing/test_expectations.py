@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from forewarn.core.errors import NotFound
-from forewarn.testing.emulator import START, Emulator
+from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator_settings import START
 from forewarn.testing.expectations import ExpectationFailed, Expectations
-from forewarn.testing.request_log import MAX_REQUESTS, WAITED_S, RequestLog
+from forewarn.testing.request_log import LONG_WAIT_S, MAX_REQUESTS, RequestLog
 from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import METADATA, approve, ask
 
@@ -48,12 +49,12 @@ def test_seen_in_a_status(emulator: Emulator) -> None:
 def test_approved_so_many_times(emulator: Emulator) -> None:
     """Neither fewer nor more."""
     event = emulator.schedule("Reboot", "vm-0")
-    with pytest.raises(ExpectationFailed, match="it was approved never"):
+    with pytest.raises(ExpectationFailed, match="it was approved 0 times"):
         emulator.expect_approval(event, within_s=0)
     approve(emulator.endpoint, event.id, event.id)  # twice in one request is once
     assert [r.machine for r in emulator.expect_approval(event, within_s=0)] == ["vm-0"]
     approve(emulator.endpoint, event.id, source="127.0.0.2")
-    with pytest.raises(ExpectationFailed, match=r"approve event .* once within 0 s: it was approved twice"):
+    with pytest.raises(ExpectationFailed, match=r"approve event .* once within 0 s, but it was approved twice"):
         emulator.expect_approval(event, within_s=0)
     emulator.expect_approval(event, within_s=0, times=2)
     emulator.expect_approval(event, within_s=0, by="vm-1")
@@ -66,7 +67,7 @@ def test_a_refused_approval_is_none(emulator: Emulator) -> None:
     assert approve(emulator.endpoint, event.id).status == 503
     with pytest.raises(ExpectationFailed):
         emulator.expect_approval(event, within_s=0)
-    with pytest.raises(ExpectationFailed, match="was not to be approved, and request 1 did"):
+    with pytest.raises(ExpectationFailed, match="should not be approved, but request 1 approves it"):
         emulator.expect_no_approval(event)
 
 
@@ -100,7 +101,7 @@ def test_polls_count_from_now(emulator: Emulator) -> None:
     """`expect_poll` wants new ones of the machine, or all after a request number."""
     ask(emulator.endpoint)
     ask(emulator.endpoint, path="/metadata/versions")
-    with pytest.raises(ExpectationFailed, match="vm-0 was expected to poll once within 0 s"):
+    with pytest.raises(ExpectationFailed, match="vm-0 should poll once within 0 s, but did not"):
         emulator.expect_poll(by="vm-0", within_s=0)
     assert len(emulator.expect_poll(since=0, within_s=0)) == 1
     guest = threading.Timer(0.05, ask, [emulator.endpoint])
@@ -160,7 +161,7 @@ def test_what_was_counted_is_counted_again_at_the_end(emulator: Emulator) -> Non
     emulator.expect_approval(event, within_s=0, times=1)
     emulator.expect_no_more()
     approve(emulator.endpoint, event.id)
-    with pytest.raises(ExpectationFailed, match=r"once, and did so; by the end it was approved twice"):
+    with pytest.raises(ExpectationFailed, match=r"once, and did; but by the end it was approved twice"):
         emulator.expect_no_more()
     emulator.expect_approval(event, within_s=0, times=2)
     emulator.expect_no_more()
@@ -176,7 +177,7 @@ def test_polls_do_not_push_approvals_out_of_the_log() -> None:
     assert [log.gone, log.approvals_gone, len(log.requests())] == [5, 0, MAX_REQUESTS]
     assert [r.number for r in log.requests()][:2] == [1, 7]
     assert log.trace().startswith("… 5 earlier requests are no longer kept\n")
-    with pytest.raises(ExpectationFailed, match="request 1 did"):
+    with pytest.raises(ExpectationFailed, match="request 1 approves it"):
         expectations.no_approval("E")
 
 
@@ -190,14 +191,14 @@ def test_a_log_full_of_approvals_tells_no_number() -> None:
         polled(log, approves=("F",))
     assert log.approvals_gone == 1
     for negative in (partial(expectations.no_approval, "E"), expectations.no_more):
-        with pytest.raises(ExpectationFailed, match="how often event E was approved cannot be told"):
+        with pytest.raises(ExpectationFailed, match="the approvals of event E cannot be counted"):
             negative()
 
 
 def polled(log: RequestLog, approves: tuple[str, ...] = ()) -> None:
-    number = log.asked(scope="", machine="", method="", target="", headers=(), body=b"", approves=approves).number
+    number = log.add_request(scope="", machine="", method="", target="", headers=(), body=b"", approves=approves).number
     if approves:
-        log.answered(number, status=200)
+        log.add_answer(number, status=200)
 
 
 def test_causes_stand_before_effects(emulator: Emulator) -> None:
@@ -206,7 +207,7 @@ def test_causes_stand_before_effects(emulator: Emulator) -> None:
     guest = threading.Thread(target=ask, args=[emulator.endpoint], kwargs={"headers": WAITING})
     guest.start()
     emulator.log.wait(lambda requests: requests if len(requests) == 2 else None, 30)
-    emulator.log.wait(lambda _: None, 2 * WAITED_S)  # nothing comes: so long that it is shown
+    emulator.log.wait(lambda _: None, 2 * LONG_WAIT_S)  # nothing comes: so long that it is shown
     emulator.advance(60)
     event = emulator.schedule("Reboot", "vm-0")
     guest.join(PATIENCE_S)
@@ -215,5 +216,5 @@ def test_causes_stand_before_effects(emulator: Emulator) -> None:
     lines = emulator.timeline().splitlines()
     places = [next(i for i, line in enumerate(lines) if words in line) for words in ORDER]
     assert places == sorted(places), lines
-    assert re.search(r"\+1m  #2 .* \(asked at \d+\.\d{3} s\)$", lines[places[1]]), lines
-    assert "asked at" not in lines[places[2]]
+    assert re.search(r"\+1m  #2 .* \(received at \d+\.\d{3} s\)$", lines[places[1]]), lines
+    assert "received at" not in lines[places[2]]

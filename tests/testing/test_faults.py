@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.testing.emulator import START, Emulator
-from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
+from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator_settings import START
+from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, FaultPlan, parse_faults, read_faults
 from tests.support.waiting import PATIENCE_S
 from tests.testing.guests import DOCUMENT, approve, ask, raw
 
@@ -62,17 +63,17 @@ def test_a_file_of_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("x", "a fault is a table"),
+        ("x", "a fault must be a table"),
         ({}, "fault: None is not one of status, slow"),
         ({"fault": "flood"}, "fault: 'flood' is not one of"),
-        ({"fault": "stall", "delay": "1s"}, "delay: a fault of the kind stall has no such key: use fault, requests"),
-        ({"fault": "status"}, "status: it is missing"),
+        ({"fault": "stall", "delay": "1s"}, "delay: a fault of kind stall has no such key: use fault, requests"),
+        ({"fault": "status"}, "status: missing"),
         ({"fault": "status", "status": 418}, "status: 418 is not one of 404, 410, 429, 500, 503"),
         ({"fault": "status", "status": "503"}, "status: '503' is not one of"),
         ({"fault": "slow", "delay": 3}, 'delay: 3 is not a duration: write it like "200ms"'),
         ({"fault": "slow", "delay": "soon"}, "delay: 'soon'"),
         ({"fault": "skew", "by": "five"}, "by: 'five' is not a duration"),
-        ({"fault": "cut", "requests": 0}, "requests: 0 names no requests"),
+        ({"fault": "cut", "requests": 0}, "requests: 0 is not a range of requests"),
         ({"fault": "cut", "requests": True}, "requests: True"),
         ({"fault": "cut", "requests": "4-2"}, "requests: '4-2'"),
         ({"fault": "cut", "requests": 1.5}, "requests: 1.5"),
@@ -120,11 +121,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 # -- which requests
 
 
-def playbook_of(*tables: Mapping[str, object], seed: int = 0) -> Playbook:
-    return Playbook(parse_faults(tables), began=START, seed=seed)
+def playbook_of(*tables: Mapping[str, object], seed: int = 0) -> FaultPlan:
+    return FaultPlan(parse_faults(tables), began=START, seed=seed)
 
 
-def struck(playbook: Playbook, count: int, machine: str = "s/vm-0", method: str = "GET") -> list[int]:
+def struck(playbook: FaultPlan, count: int, machine: str = "s/vm-0", method: str = "GET") -> list[int]:
     chosen = [playbook.choose(machine=machine, method=method, now=START) for _ in range(count)]
     return [number for number, fault in enumerate(chosen, 1) if fault is not None]
 

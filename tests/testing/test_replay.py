@@ -71,7 +71,7 @@ def file_of(folder: Path, *lines: dict[str, Any], head: dict[str, Any] | None = 
 def recording(endpoint: str, file: io.BytesIO | Any, **options: Any) -> Iterator[Callable[[], Line]]:
     """A recorder at work; what is yielded waits for its next line."""
     lines: SimpleQueue[Line] = SimpleQueue()
-    recorder = Recorder(endpoint, file, said=lines.put, over=lambda why: pytest.fail(why), **options)
+    recorder = Recorder(endpoint, file, on_line=lines.put, on_end=lambda why: pytest.fail(why), **options)
     recorder.start()
     try:
         yield lambda: lines.get(timeout=PATIENCE_S)
@@ -231,7 +231,7 @@ def test_an_operator_changes_nothing_of_what_is_shown(tmp_path: Path) -> None:
     """The recording alone is served: scheduling is refused, and what the API schedules all the same is not shown."""
     with Emulator(replay=file_of(tmp_path, said(0, document(7)))) as emulator:
         assert ask(emulator.endpoint).raw == document(7).encode()
-        with pytest.raises(Refused, match="shows the recording alone"):
+        with pytest.raises(Refused, match="shows only the recording"):
             emulator.schedule("Reboot", "vm-0")
         asked = {"type": "Reboot", "targets": {"machines": ["vm-0"]}}
         headers = {"Content-Type": "application/json"}
@@ -433,7 +433,7 @@ LINE = '{"at_s":1,"status":200,"body":"{}"}\n'
         ("", "0 whole line(s)"),
         (json.dumps(HEAD) + "\n", "1 whole line(s)"),
         (LINE * 2, "line 1: "),
-        (json.dumps({**HEAD, "forewarn_recording": 2}) + "\n" + LINE, "line 1: format 2 is not known"),
+        (json.dumps({**HEAD, "forewarn_recording": 2}) + "\n" + LINE, "line 1: format 2 is unknown"),
         (json.dumps({**HEAD, "api_version": "latest"}) + "\n" + LINE, "line 1: api_version 'latest' is not one of"),
         (json.dumps({**HEAD, "machine": "../x\n"}) + "\n" + LINE, "line 1: "),
         ("[" * 100_000 + "\n" + LINE, "line 1: "),
@@ -482,20 +482,17 @@ def test_a_broken_line_is_told(line: str, complaint: str, tmp_path: Path) -> Non
     assert complaint in str(error.value)
 
 
-def test_a_recording_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_has_limits(tmp_path: Path) -> None:
     """Of bytes and of lines, for whoever reads it and whoever writes it."""
     path = file_of(tmp_path, said(0, document(1)), said(1, document(2)))
-    monkeypatch.setattr(recording_file, "MAX_LINES", 1)
     with pytest.raises(InvalidSettings, match="1 to 1 others: this has 3"):
-        read_recording(path)
-    monkeypatch.setattr(recording_file, "MAX_FILE_BYTES", 20)
+        read_recording(path, max_lines=1)
     with pytest.raises(InvalidSettings, match="larger than 20 bytes"):
-        read_recording(path)
-    monkeypatch.setattr("forewarn.testing.recorder.MAX_LINES", 1)
+        read_recording(path, max_bytes=20)
     over: SimpleQueue[str] = SimpleQueue()
     file = io.BytesIO()
     with Emulator(seed=1, faults=[{"fault": "status", "status": 503, "requests": "2-"}]) as emulator:
-        Recorder(emulator.endpoint, file, over=over.put).start()
+        Recorder(emulator.endpoint, file, on_end=over.put, max_lines=1).start()
         assert over.get(timeout=PATIENCE_S) == ""
     assert len(file.getvalue().splitlines()) == 2
 

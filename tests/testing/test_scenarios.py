@@ -21,7 +21,7 @@ from forewarn.store import EventQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scenario_names
-from forewarn.testing.scenarios.player import Play, emulator_for, play_alone, play_on, story_ids
+from forewarn.testing.scenarios.player import ScenarioRun, emulator_for, play_alone, play_on, story_ids
 from forewarn.testing.stories import START, play
 from forewarn.testing.story_text import parse_story
 from tests.support.waiting import PATIENCE_S
@@ -74,7 +74,7 @@ def test_what_the_file_says_is_what_happens(name: str, request: pytest.FixtureRe
 def test_it_opens_with_what_it_is_and_what_to_do(name: str) -> None:
     """What it is, when it happens in real life, what a machine should do."""
     found = scenario(name)
-    when, should = found.told
+    when, should = found.description
     assert len(found.title) > 40
     assert when.startswith("In real life: ")
     assert should.startswith("A machine should: ")
@@ -107,7 +107,7 @@ def test_on_a_fast_clock_it_takes_its_own_time() -> None:
     ]
 
 
-def on_a_service(found: Scenario, say: list[str]) -> tuple[Service, Play]:
+def on_a_service(found: Scenario, say: list[str]) -> tuple[Service, ScenarioRun]:
     service = Service(Settings(store="memory:", clock="manual"), store=MemoryStore(), new_id=story_ids())
 
     service.control.apply_fleet(found.fleet, Actor("test"))
@@ -120,11 +120,11 @@ def test_whoever_moves_the_clock_finds_every_step_done_at_its_moment() -> None:
     lines: list[str] = []
     service, playing = on_a_service(scenario("user-reboot"), lines)
     service.ticker.advance(60)
-    assert lines[-1].strip() == "waiting for a machine of emulated to ask"
-    assert not playing.over.is_set()
+    assert lines[-1].strip() == "waiting for a machine of emulated to poll"
+    assert not playing.ended.is_set()
     service.control.enable("emulated", Actor("a guest"))
     service.ticker.advance(3_600)
-    assert playing.over.is_set()
+    assert playing.ended.is_set()
     # Its times count from when the machine was there.
     assert lines[-1].strip() == "E1 Completed emulated#0 vm-0, started +15m, ended +16m30s"
 
@@ -139,7 +139,7 @@ def test_an_event_that_was_approved_starts_the_rest_early() -> None:
     (event,) = service.store.events(EventQuery()).events
     service.control.approve("emulated", "vm-0", [event.id], Actor("emulated/vm-0"))
     service.ticker.advance(90)
-    assert playing.over.is_set()
+    assert playing.ended.is_set()
     assert lines[-1].strip() == "E1 Completed emulated#0 vm-0, started +10s, ended +1m40s"
 
 
@@ -157,11 +157,11 @@ def test_a_guest_of_an_emulator_begins_the_scenario_and_its_owner_moves_the_cloc
         emulator.advance(hours=1)
         assert client.poll().incarnation == "4"
         emulator.advance(hours=25)
-        assert "waiting for a machine of emulated to ask" in lines[-1]
+        assert "waiting for a machine of emulated to poll" in lines[-1]
         # The scenario goes on at once: the first document of the new epoch, or already the second.
         assert client.poll().etag in ('"1-2"', '"2-2"')
         emulator.advance(hours=1)
-        assert playing.over.wait(PATIENCE_S)
+        assert playing.ended.wait(PATIENCE_S)
     assert sum("started" in line for line in lines) == 2
 
 
@@ -175,7 +175,7 @@ def attended(found: Scenario, *, approves: bool) -> tuple[list[str], list[float]
             tag = None
             while tag != (shown := looked(emulator, client, approves=approves, lefts_s=lefts_s)):
                 tag = shown  # what came of it is looked at before time goes on
-            if playing.over.is_set():
+            if playing.ended.is_set():
                 return lines, lefts_s
             due, now = emulator.service.ticker.next_wakeup(), emulator.clock.now()
             emulator.advance(max(1.0, (due - now).total_seconds()) if due is not None else 1.0)
@@ -241,7 +241,7 @@ def test_more_machines_than_the_scenario_names() -> None:
     found = scenario("user-reboot").with_machines(3)
     assert [name for _, name in found.fleet.machines] == ["vm-0", "vm-1", "vm-2"]
     assert told(found) == told(scenario("user-reboot"))
-    assert [machine.addresses for machine in found.addressed().machines.values()] == [
+    assert [machine.addresses for machine in found.fleet_with_addresses().machines.values()] == [
         ("127.0.0.1",),
         ("127.0.0.2",),
         ("127.0.0.3",),
@@ -251,19 +251,19 @@ def test_more_machines_than_the_scenario_names() -> None:
 
 
 WRONG = {
-    "": "no step in it",
-    "enable emulated\n": "line 1: it states no machine",
-    FLEET + "explode\n": "line 5: a scenario has no command 'explode'",
-    FLEET + "ticker stopped\n": "line 5: a scenario has no command 'ticker'",
-    FLEET + "service executor=simulated\n": "line 5: `service` stands at the beginning",
-    "service executor=command\n\n" + FLEET: "line 1: a scenario does not set 'executor=command'",
-    "service command=/bin/sh\n\n" + FLEET: "line 1: a scenario does not set 'command=/bin/sh'",
-    "service store=sqlite:/tmp/x\n\n" + FLEET: "line 1: a scenario does not set 'store=",
-    "service nonsense=1\n\n" + FLEET: "line 1: 'nonsense' is no setting",
+    "": "it has no steps",
+    "enable emulated\n": "line 1: it has no machine",
+    FLEET + "explode\n": "line 5: there is no command 'explode'",
+    FLEET + "ticker stopped\n": "line 5: there is no command 'ticker'",
+    FLEET + "service executor=simulated\n": "line 5: `service` must be at the beginning",
+    "service executor=command\n\n" + FLEET: "line 1: a scenario cannot set 'executor=command'",
+    "service command=/bin/sh\n\n" + FLEET: "line 1: a scenario cannot set 'command=/bin/sh'",
+    "service store=sqlite:/tmp/x\n\n" + FLEET: "line 1: a scenario cannot set 'store=",
+    "service nonsense=1\n\n" + FLEET: "line 1: 'nonsense' is not a setting",
     "service disable_after=soon\n\n" + FLEET: "line 1: 'soon' is not a duration",
     "fleet\nscope emulated\n": "line 1: 'scope emulated' is neither",
     "fleet\nscope emulated nowhere\n": "line 1: 'nowhere' is not a valid ScopeKind",
-    "fleet\nscope emulated availability-set\nmachine emulated/vm-0 colour=red\n": "line 1: 'colour=red' is none of",
+    "fleet\nscope emulated availability-set\nmachine emulated/vm-0 colour=red\n": "line 1: 'colour=red' is not one of",
     "fleet\nscope emulated availability-set\nmachine emulated/vm-0 ud=x\n": "line 1: invalid literal",
     FLEET + "advance later\n": "line 5: 'later' is not a duration",
     FLEET + "advance\n": "line 5: '' is not a duration",
@@ -293,10 +293,10 @@ WRONG_WHEN_PLAYED: dict[str, tuple[type[ForewarnError], str]] = {
     "schedule Reboot emulated/vm-0 duration=long\n": (Invalid, "line 5: .*invalid literal"),
     "schedule 'Reboot\n": (Invalid, "line 5: .*No closing quotation"),
     "cancel\n": (Invalid, "line 5: 'cancel': cancel: missing a required argument"),
-    "cancel M1 self=1\n": (Invalid, "line 5: .*'self' is no option"),
+    "cancel M1 self=1\n": (Invalid, "line 5: .*'self' is not an option"),
     "cancel M1\nenable emulated\n": (Invalid, "line 5: .*put an empty line between steps"),
     "scope nowhere\n": (Invalid, "line 5: 'scope nowhere': 'nowhere'"),
-    "schedule Reboot emulated/vm-0 emergency\n\nuntil E1 gone\n": (Refused, "E1 to be gone, and nothing is due"),
+    "schedule Reboot emulated/vm-0 emergency\n\nuntil E1 gone\n": (Refused, "E1 to be gone, but nothing is due"),
 }
 
 
@@ -311,7 +311,7 @@ def test_a_step_that_makes_no_sense_ends_the_scenario(text: str) -> None:
 def test_on_a_fast_clock_too_it_does_not_wait_for_what_cannot_come() -> None:
     """An event without notice that nobody finishes stays as it is."""
     text = FLEET + "schedule Reboot emulated/vm-0 emergency\n\nuntil E1 gone\n"
-    with pytest.raises(Refused, match="E1 to be gone, and nothing is due"):
+    with pytest.raises(Refused, match="E1 to be gone, but nothing is due"):
         told(parse_scenario(text, "mine.txt"), "6000x")
 
 
@@ -394,7 +394,7 @@ def test_a_step_happens_even_if_it_cannot_be_told() -> None:
         for _ in range(100):
             with suppress(BrokenPipeError):
                 emulator.advance(minutes=1)
-        assert playing.over.is_set()
+        assert playing.ended.is_set()
         (event,) = emulator.service.store.events(EventQuery()).events
         assert event.status == "Completed"
 

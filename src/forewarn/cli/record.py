@@ -72,8 +72,8 @@ def record(
             writable,
             api_version=api_version,
             scrub=scrub,
-            said=said,
-            over=lambda reason: ended.put((reason or "it is as long as a recording may be", not reason)),
+            on_line=said,
+            on_end=lambda reason: ended.put((reason or "it is as long as a recording may be", not reason)),
         )
         recorder.start()
         try:
