@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "images" / "terminal.svg"
 COLUMNS = 108
 WITHIN_S = 60.0
-LAST_LINE = "every change as it comes"
+LAST_LINE = "print every change"
 FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
 
