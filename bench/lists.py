@@ -15,9 +15,9 @@ from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
 from forewarn.core.model import EventType, OrderState, Role, Status
-from forewarn.operator.api import admin, inventory, work
-from forewarn.operator.api.access import Asking
-from forewarn.operator.api.context import Answer, Api, Ask, Paged
+from forewarn.operator.api import admin, events, inventory, maintenances, orders
+from forewarn.operator.api.access import Identity
+from forewarn.operator.api.context import Api, CallContext, Paged, Result
 from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, EventQuery, MachineQuery, MaintenanceQuery, OrderQuery, ScopeQuery, Store
@@ -28,7 +28,7 @@ PAGES_PER_ROUND = 5
 FIVE = tuple(scope_name(number) for number in range(5))
 HOUR = timedelta(hours=1)
 EVER = BEGINNING - timedelta(days=365)
-OPERATOR = Asking("bench", "bench", Role.OPERATOR, None, b"", "")
+OPERATOR = Identity("bench", "bench", Role.OPERATOR, None, b"", "")
 
 Page = Callable[[Store], object]
 
@@ -37,14 +37,15 @@ def _events(**conditions: object) -> Page:
     return lambda store: store.events(EventQuery(**conditions))  # type: ignore[arg-type]
 
 
-def _call(do: Callable[[Api, Ask], Answer], query: Paged) -> Page:
+def _call(do: Callable[[Api, CallContext], Result], query: Paged) -> Page:
     """A whole call of the API but for the network: found, looked at, told as JSON."""
 
     def page(store: Store) -> object:
         clock = ManualClock(BEGINNING)
         control = Control(store, clock, new_id=str, order_timeout_s=0)
         api = Api(control, store, clock, advance=lambda _: None, new_id=str, random=bytes)
-        return do(api, Ask(who=OPERATOR, path={}, query=query, body=None, key="", digest=""))
+        context = CallContext(caller=OPERATOR, path={}, query=query, body=None, key="", digest="")
+        return do(api, context).encoded()
 
     return page
 
@@ -80,11 +81,11 @@ PAGES: dict[str, Page] = {
     "events, within five scopes": _events(within=FIVE),
     "GET /v1/scopes?limit=5": _call(inventory.list_scopes, Paged(limit=5)),
     "GET /v1/machines": _call(inventory.list_machines, inventory.MachinesQuery()),
-    "GET /v1/maintenances": _call(work.list_maintenances, work.MaintenancesQuery()),
-    "GET /v1/events": _call(work.list_events, work.EventsQuery()),
-    "GET /v1/events, ended": _call(work.list_events, work.EventsQuery(status=(Status.COMPLETED,))),
-    "GET /v1/events, open": _call(work.list_events, work.EventsQuery(status=(Status.SCHEDULED, Status.STARTED))),
-    "GET /v1/orders": _call(work.list_orders, work.OrdersQuery()),
+    "GET /v1/maintenances": _call(maintenances.list_maintenances, maintenances.MaintenancesQuery()),
+    "GET /v1/events": _call(events.list_events, events.EventsQuery()),
+    "GET /v1/events, ended": _call(events.list_events, events.EventsQuery(status=(Status.COMPLETED,))),
+    "GET /v1/events, open": _call(events.list_events, events.EventsQuery(status=(Status.SCHEDULED, Status.STARTED))),
+    "GET /v1/orders": _call(orders.list_orders, orders.OrdersQuery()),
     "GET /v1/audit": _call(admin.list_audit, admin.AuditsQuery()),
     "events, within five, since an hour ago": _events(within=FIVE, since=BEGINNING - HOUR),
 }

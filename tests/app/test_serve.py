@@ -208,7 +208,7 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
     ("arguments", "environment", "told"),
     [
         (["--clock", "sometimes"], {}, "clock 'sometimes' is unknown"),
-        (["--store", "mongodb:"], {}, "use sqlite:PATH, postgresql:"),
+        (["--store", "mongodb:"], {}, "write sqlite:PATH, postgresql:"),
         (["--executor", "gremlins"], {}, "--executor: 'gremlins' is unknown: use one of external, command, simulated"),
         (["--executor", "command"], {}, "the command executor needs a command"),
         (["--operator", "8170"], {}, "--operator: '8170' is not HOST:PORT"),

@@ -1,4 +1,4 @@
-"""What time brings: when a wave is published, when it starts, when an order is given up, and when to look again."""
+"""When a wave is published and started, when an order times out, and when a maintenance wakes."""
 
 from datetime import timedelta
 from typing import Any
@@ -40,8 +40,8 @@ def test_an_event_starts_once_not_before_has_passed_and_never_before() -> None:
     assert [(entry.action, entry.event_id) for entry in change.audit] == [("event started", event.id)]
 
 
-def test_notice_counts_from_when_it_was_found_saved() -> None:
-    """A store may take long to save: who approves nothing gets the whole notice from when the event could be seen."""
+def test_notice_counts_from_the_observed_publication() -> None:
+    """A store may take long to save: an unapproved event gives its whole notice from when guests could see it."""
     world = shop()
     _, change = lifecycle.submit(
         world.snapshot(), request("shop/web-0"), now=START, actor=OPERATOR, new_id=lambda: guid(1), order_timeout_s=60
@@ -57,8 +57,8 @@ def test_notice_counts_from_when_it_was_found_saved() -> None:
     assert world.status(guid(1)) is Status.STARTED
 
 
-def test_what_is_found_saved_late_may_still_be_approved() -> None:
-    """Only what time alone brings waits for it."""
+def test_an_event_saved_late_may_be_approved() -> None:
+    """An approval starts the event at once; only the notice counts from the observed publication."""
     world = shop()
     _, change = lifecycle.submit(
         world.snapshot(), request("shop/web-0"), now=START, actor=OPERATOR, new_id=lambda: guid(1), order_timeout_s=60
@@ -69,8 +69,8 @@ def test_what_is_found_saved_late_may_still_be_approved() -> None:
     assert world.event(guid(1)).started == at(14)
 
 
-def test_each_wave_is_told_for_itself() -> None:
-    """When the first wave was seen says nothing of the second."""
+def test_each_wave_has_its_own_observed_publication() -> None:
+    """The notice of the second wave counts from its own observed publication."""
     world = shop(2)
     first, second = world.submit(targets=Targets(scope="shop"))
     world.tick_at(15)
@@ -108,7 +108,7 @@ def test_a_start_issues_one_order_under_the_events_id() -> None:
 
 
 def test_an_order_may_have_no_deadline() -> None:
-    """order_timeout = 0: the order is never given up, and nothing wakes for it."""
+    """order_timeout = 0: the order never times out, and no deadline wakes its maintenance."""
     world = two_scopes()
     events = world.submit("ship/web-0", "shop/web-0")
     world.now = at(15)
@@ -143,7 +143,7 @@ def test_a_wave_does_not_wait_for_a_disabled_scopes_approval() -> None:
 
 
 def test_a_wave_no_longer_waits_for_a_cancelled_event() -> None:
-    """What was cancelled does not hold up the rest of its wave."""
+    """A cancelled event does not hold back the rest of its wave."""
     world = two_scopes()
     ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
     world.approve("shop/web-0", shop_0.id)
@@ -163,8 +163,8 @@ def test_earliest_is_a_hard_floor() -> None:
     assert world.event(event.id).started == at(30)
 
 
-def test_an_asked_for_start_in_a_disabled_scope() -> None:
-    """A disabled scope starts at the asked-for NotBefore, not before."""
+def test_a_requested_start_in_a_disabled_scope() -> None:
+    """A disabled scope's event starts at the requested NotBefore, not before."""
     world = shop(enabled=False)
     (event,) = world.submit("shop/web-0", not_before=at(5))
     world.tick_at(4)
@@ -203,7 +203,7 @@ def test_the_next_wave_waits_for_every_event_of_the_last() -> None:
 
 
 def test_a_setting_changed_meanwhile_applies_to_the_next_wave() -> None:
-    """What publication fixes is fixed then: a scope that went idle is given no notice for the next wave."""
+    """Settings count at publication: a scope that was disabled since gets no notice for the next wave."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.start(first.id)
@@ -217,7 +217,7 @@ def test_a_setting_changed_meanwhile_applies_to_the_next_wave() -> None:
 
 
 def test_one_update_domain_of_a_scope_at_a_time() -> None:
-    """A due platform event waits while another update domain of its scope is under way, whoever began that."""
+    """A due platform event waits while any event is started in another update domain of its scope."""
     world = shop(domains=2)
     (user,) = world.submit("shop/web-0", source=Source.USER)
     (platform,) = world.submit("shop/web-1")
@@ -246,8 +246,8 @@ def test_the_same_update_domain_may_go_down_together() -> None:
         {"type": EventType.PREEMPT},
     ],
 )
-def test_the_update_domain_rule_binds_rolling_platform_events_only(options: dict[str, Any]) -> None:
-    """User events and Preempt are exempt from the update-domain guard."""
+def test_the_update_domain_rule_applies_to_rolling_platform_events_only(options: dict[str, Any]) -> None:
+    """User events and Preempt start while another update domain has a started event."""
     world = shop(domains=2)
     (rolling,) = world.submit("shop/web-0")
     (exempt,) = world.submit("shop/web-1", **options)
@@ -257,7 +257,7 @@ def test_the_update_domain_rule_binds_rolling_platform_events_only(options: dict
 
 
 def test_a_machine_is_in_one_started_event() -> None:
-    """A due event waits for the end of the one its machine is in, exempt or not."""
+    """A due event waits until the started event of its machine ends, whatever its type."""
     world = shop()
     (first,) = world.submit("shop/web-0", source=Source.USER)
     (second,) = world.submit("shop/web-0", source=Source.USER)
@@ -268,8 +268,8 @@ def test_a_machine_is_in_one_started_event() -> None:
     assert world.status(second.id) is Status.STARTED
 
 
-def test_one_scope_in_the_way_holds_the_whole_wave() -> None:
-    """A wave starts together or not at all: an obstacle in one scope keeps the others' events too."""
+def test_an_obstacle_in_one_scope_holds_the_whole_wave() -> None:
+    """A wave starts together: an obstacle in one scope holds back its events in all scopes."""
     world = two_scopes()
     (busy,) = world.submit("ship/web-1")
     world.start(busy.id)
@@ -279,7 +279,7 @@ def test_one_scope_in_the_way_holds_the_whole_wave() -> None:
 
 
 def test_due_waves_start_in_order_of_not_before() -> None:
-    """Of two waves due at once the one with the earlier NotBefore starts; equal ones go by id."""
+    """Of two due waves, the one with the earlier NotBefore starts first; with equal NotBefore the id decides."""
     world = shop(domains=3)
     (late,) = world.submit("shop/web-0", not_before=at(40))
     (early,) = world.submit("shop/web-1", not_before=at(20))
@@ -292,7 +292,7 @@ def test_due_waves_start_in_order_of_not_before() -> None:
 
 
 def test_due_waves_do_not_overtake_each_other_in_a_scope() -> None:
-    """A due wave that waits for something lets nobody past in its scopes, even if their way were free."""
+    """A due wave that waits holds back later waves of its scopes, even if nothing else holds them."""
     world = two_scopes()
     (busy,) = world.submit("ship/web-1")
     world.start(busy.id)
@@ -306,8 +306,8 @@ def test_due_waves_do_not_overtake_each_other_in_a_scope() -> None:
     assert statuses(world, first[0].id, first[1].id, behind.id) == ["Started", "Started", "Started"]
 
 
-def test_what_is_not_due_holds_nobody_up() -> None:
-    """Only a due wave has a place in the queue: one that still waits for its notice is overtaken freely."""
+def test_a_wave_that_is_not_due_holds_back_no_other() -> None:
+    """A wave that still waits for its notice has no position in the queue."""
     world = shop(domains=2)
     (first,) = world.submit("shop/web-0")
     (second,) = world.submit("shop/web-1", not_before=at(60))
@@ -315,8 +315,8 @@ def test_what_is_not_due_holds_nobody_up() -> None:
     assert statuses(world, first.id, second.id) == ["Scheduled", "Started"]
 
 
-def test_a_paused_wave_holds_nobody_up() -> None:
-    """A paused maintenance is not due, and pausing it lets those behind it go on."""
+def test_a_paused_wave_holds_back_no_other() -> None:
+    """A paused maintenance is not due, and pausing it lets later waves start."""
     world = two_scopes()
     (busy,) = world.submit("ship/web-1")
     world.start(busy.id)
@@ -330,8 +330,8 @@ def test_a_paused_wave_holds_nobody_up() -> None:
     assert world.status(behind.id) is Status.STARTED
 
 
-def test_what_is_approved_by_birth_queues_since_it_was_asked_for() -> None:
-    """A user event approved by birth that had to wait goes before a wave whose NotBefore came later."""
+def test_an_event_approved_at_creation_queues_by_its_submission() -> None:
+    """A user event approved at creation starts before a wave with a later NotBefore."""
     world = shop(domains=2, approve_user_events=True)
     (busy,) = world.submit("shop/web-0", source=Source.USER)
     world.now = at(1)
@@ -344,19 +344,19 @@ def test_what_is_approved_by_birth_queues_since_it_was_asked_for() -> None:
     assert statuses(world, busy.id, behind.id, rolling.id) == ["Completed", "Started", "Scheduled"]
 
 
-def test_a_wave_with_one_event_approved_by_birth_queues_as_one() -> None:
-    """The place in the queue is the wave's: the events beside the one approved by birth share it."""
+def test_a_wave_has_one_position_in_the_queue() -> None:
+    """All events of a wave share the position of its earliest event, also one approved at creation."""
     world = two_scopes(approve_user_events=True)
     (busy,) = world.submit("ship/web-0", source=Source.USER)
     world.now = at(1)
-    born, told = world.submit("ship/web-0", "shop/web-0", source=Source.USER, not_before=at(50))
-    assert statuses(world, born.id, told.id) == ["Planned", "Scheduled"]
+    born_approved, scheduled = world.submit("ship/web-0", "shop/web-0", source=Source.USER, not_before=at(50))
+    assert statuses(world, born_approved.id, scheduled.id) == ["Planned", "Scheduled"]
     blocked = world.submit("ship/web-1", "shop/web-1")
-    world.approve("shop/web-0", told.id)
+    world.approve("shop/web-0", scheduled.id)
     world.tick_at(30)
     world.finish(busy.id)
     world.tick_at(31)
-    assert statuses(world, born.id, told.id) == ["Started", "Started"]
+    assert statuses(world, born_approved.id, scheduled.id) == ["Started", "Started"]
     assert statuses(world, *(e.id for e in blocked)) == ["Scheduled", "Scheduled"]
 
 
@@ -364,7 +364,7 @@ def test_a_wave_with_one_event_approved_by_birth_queues_as_one() -> None:
 
 
 def test_events_are_numbered_in_order_of_publication() -> None:
-    """Each wave stands behind everything shown in its scope; the events of one wave share their number."""
+    """Each wave comes after everything visible in its scope; the events of one wave share their number."""
     world = World(scope(), machines=[machine(f"shop/web-{i}") for i in range(4)])
     first = world.submit("shop/web-0", "shop/web-1", source=Source.USER)
     (second,) = world.submit("shop/web-2")
@@ -373,8 +373,8 @@ def test_events_are_numbered_in_order_of_publication() -> None:
     assert (second.sequence, third.sequence) == (2, 3)
 
 
-def test_what_is_approved_by_birth_is_numbered_when_it_starts() -> None:
-    """It was shown to nobody before: in the document it stands behind what was published meanwhile."""
+def test_an_event_approved_at_creation_is_numbered_when_it_starts() -> None:
+    """No guest saw the event before: in the document it comes after what was published meanwhile."""
     world = shop(domains=2, approve_user_events=True)
     (busy,) = world.submit("shop/web-0", source=Source.USER)
     (born,) = world.submit("shop/web-0", source=Source.USER)
@@ -404,7 +404,7 @@ def test_an_order_past_its_deadline_has_failed() -> None:
 
 
 def test_a_running_order_times_out_too() -> None:
-    """An executor that took an order and fell silent is given up like one that never took it."""
+    """A taken order without a report times out like an order that no executor took."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -424,7 +424,7 @@ def failed_first_wave(on_failure: OnFailure) -> tuple[World, list[str]]:
 
 
 def test_on_failure_hold() -> None:
-    """hold: the maintenance pauses until an operator settles the failed event, then goes on."""
+    """hold: the maintenance pauses until an operator resolves the failure, then it goes on."""
     world, ids = failed_first_wave(OnFailure.HOLD)
     assert statuses(world, *ids) == ["Started", "Planned", "Planned"]
     assert world.maintenance(ids[0]).status is MaintenanceStatus.PAUSED
@@ -434,7 +434,7 @@ def test_on_failure_hold() -> None:
 
 
 def test_on_failure_cancel() -> None:
-    """cancel: what has not started ends, once; the failed event stays Started until it is settled."""
+    """cancel: the unstarted events are cancelled once; the failed event stays Started until an operator resolves the failure."""
     world, ids = failed_first_wave(OnFailure.CANCEL)
     assert statuses(world, *ids) == ["Started", "Cancelled", "Cancelled"]
     assert world.event(ids[1]).reason == f"the order of event {ids[0]} failed"
@@ -445,7 +445,7 @@ def test_on_failure_cancel() -> None:
 
 
 def test_on_failure_continue() -> None:
-    """continue: the next wave is told, but two update domains are never under way at once."""
+    """continue: the next wave is published, but two update domains never have started events at once."""
     world, ids = failed_first_wave(OnFailure.CONTINUE)
     assert statuses(world, *ids) == ["Started", "Scheduled", "Planned"]
     assert world.maintenance(ids[0]).status is MaintenanceStatus.RUNNING
@@ -457,7 +457,7 @@ def test_on_failure_continue() -> None:
 
 
 def test_on_failure_continue_goes_on_elsewhere() -> None:
-    """continue: a failure in one scope does not keep the next wave of the others."""
+    """continue: a failure in one scope does not hold back the next wave in other scopes."""
     world = two_scopes()
     ship, shop_0, shop_1 = world.submit("ship/web-0", "shop/web-0", "shop/web-1", on_failure=OnFailure.CONTINUE)
     world.start(ship.id, shop_0.id)
@@ -493,7 +493,7 @@ def test_the_status_of_a_maintenance_follows_its_events() -> None:
 
 
 def test_a_maintenance_of_cancelled_events_only_is_cancelled() -> None:
-    """Whoever cancels every event one by one has cancelled the maintenance; one completed event makes the difference."""
+    """If every event was cancelled, the maintenance is Cancelled; with one completed event it is Completed."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.cancel_event(first.id)
@@ -508,11 +508,11 @@ def test_a_maintenance_of_cancelled_events_only_is_cancelled() -> None:
     assert world.maintenance(first.id).status is MaintenanceStatus.COMPLETED
 
 
-# -- when to look again
+# -- when a maintenance wakes
 
 
-def test_waits_are_data() -> None:
-    """wake_at is the next moment time alone could change something: NotBefore, then the order's deadline."""
+def test_wake_at_is_the_next_moment_that_matters() -> None:
+    """wake_at is when passing time could next change something: NotBefore, then the order's deadline."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     assert world.maintenance(event.id).wake_at == at(15)
@@ -527,7 +527,7 @@ def test_waits_are_data() -> None:
 
 
 def test_wake_at_is_the_earliest_start_when_that_is_all_it_waits_for() -> None:
-    """With its go given, only `earliest` is left to wait for; before, whichever comes first."""
+    """An approved event wakes at `earliest`; an unapproved one at the first of NotBefore and `earliest`."""
     world = shop()
     (event,) = world.submit("shop/web-0", earliest=at(30))
     assert world.maintenance(event.id).wake_at == at(15)
@@ -537,8 +537,8 @@ def test_wake_at_is_the_earliest_start_when_that_is_all_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("minutes", [30, 31])
-def test_a_wave_that_is_due_and_blocked_waits_for_no_moment(minutes: float) -> None:
-    """Once `earliest` has come, time alone changes nothing: whoever is in the way wakes it at its end."""
+def test_a_due_and_blocked_wave_has_no_wake_at(minutes: float) -> None:
+    """After `earliest`, passing time changes nothing: the end of the blocking event wakes the wave."""
     world = shop(domains=2)
     (busy,) = world.submit("shop/web-0")
     world.start(busy.id)
@@ -571,7 +571,7 @@ def test_time_does_not_run_backwards_for_a_scope() -> None:
 
 
 def test_notice_is_given_in_full_between_two_seconds() -> None:
-    """Published half a second past, NotBefore is the next whole second after the notice; it starts then."""
+    """If the notice ends between two seconds, NotBefore is the next whole second."""
     world = shop()
     world.now = START + timedelta(milliseconds=500)
     events, _ = world.submit_request(request("shop/web-0"))

@@ -21,34 +21,34 @@ def held(world: World, minutes: float) -> Hold:
     return hold
 
 
-def test_an_unapproved_event_does_not_start_on_a_clock_that_jumped() -> None:
-    """Its NotBefore lies behind the last moment the clock was trusted: it waits, says why, and wants no more ticks."""
+def test_an_unapproved_event_does_not_start_by_a_clock_that_jumped() -> None:
+    """Its NotBefore is after the last trusted time: it waits, gives the reason, and needs no more ticks."""
     world = shop()
-    (told,) = world.submit("shop/web-0")
+    (published,) = world.submit("shop/web-0")
     world.now = at(120)
     held(world, 1)
     world.tick()
-    assert world.status(told.id) is Status.SCHEDULED
-    assert world.codes(told.id) == ["approval", "clock"]
-    (_, reason) = world.waiting_for(told.id)
+    assert world.status(published.id) is Status.SCHEDULED
+    assert world.codes(published.id) == ["approval", "clock"]
+    (_, reason) = world.waiting_for(published.id)
     assert "jumped forward by 7200 s after 2030-01-01T12:01:00Z" in reason.message
     assert "`forewarn clock confirm`" in reason.message
-    assert world.maintenance(told.id).wake_at is None
+    assert world.maintenance(published.id).wake_at is None
 
 
-def test_a_confirmed_clock_goes_on() -> None:
-    """An operator's word wakes what waited, and it starts; a clock that is not held cannot be confirmed."""
+def test_confirming_the_clock_lets_events_start() -> None:
+    """Confirming wakes the waiting maintenances; a clock that is not held cannot be confirmed."""
     world = shop()
-    (told,) = world.submit("shop/web-0")
+    (published,) = world.submit("shop/web-0")
     world.now = at(120)
     held(world, 1)
     world.tick()
     change = confirm_clock(world.snapshot(), now=world.now, actor=OPERATOR)
     assert [(entry.who, entry.action) for entry in change.audit] == [("alice", "clock confirmed")]
     world.save(change)
-    assert world.maintenance(told.id).wake_at == world.now
+    assert world.maintenance(published.id).wake_at == world.now
     world.tick()
-    assert world.status(told.id) is Status.STARTED
+    assert world.status(published.id) is Status.STARTED
     with pytest.raises(Refused, match="not held"):
         confirm_clock(world.snapshot(), now=world.now, actor=OPERATOR)
 
@@ -56,10 +56,10 @@ def test_a_confirmed_clock_goes_on() -> None:
 @pytest.mark.parametrize(
     "since, jumped_s, again",
     [(at(1), 7_200, False), (at(1), 7_230, False), (at(1), 7_300, True), (at(2), 7_200, True)],
-    ids=["the same", "a little more", "more than that", "looked after it"],
+    ids=["the same", "a little more", "more than that", "noticed after it"],
 )
-def test_a_jump_that_was_confirmed_is_not_held_again(since: datetime, jumped_s: int, again: bool) -> None:
-    """A node that was cut off meanwhile notices what others had confirmed; what that does not explain is held."""
+def test_a_confirmed_jump_is_not_held_again(since: datetime, jumped_s: int, again: bool) -> None:
+    """A node that was cut off notices a jump after it was confirmed; only an unexplained rest is held."""
     world = shop()
     world.now = at(120)
     hold = held(world, 1)
@@ -69,38 +69,38 @@ def test_a_jump_that_was_confirmed_is_not_held_again(since: datetime, jumped_s: 
     assert (change.hold is not None) == again
 
 
-def test_an_approved_event_starts_all_the_same() -> None:
-    """Whoever is prepared need not wait for a clock."""
+def test_an_approved_event_starts_while_the_clock_is_held() -> None:
+    """An approval does not depend on the clock."""
     world = shop()
-    (told,) = world.submit("shop/web-0")
+    (published,) = world.submit("shop/web-0")
     held(world, 1)
-    world.start(told.id)
-    assert world.status(told.id) is Status.STARTED
+    world.start(published.id)
+    assert world.status(published.id) is Status.STARTED
 
 
-def test_what_was_due_before_the_jump_starts() -> None:
-    """Its notice had run out while the clock was right."""
+def test_an_event_due_before_the_jump_starts() -> None:
+    """Its notice ended while the clock was right."""
     world = shop()
-    (told,) = world.submit("shop/web-0")
+    (published,) = world.submit("shop/web-0")
     world.now = at(120)
     held(world, 16)
     world.tick()
-    assert world.status(told.id) is Status.STARTED
+    assert world.status(published.id) is Status.STARTED
 
 
-def test_a_hard_earliest_start_is_held_too() -> None:
-    """Approval does not bring it forward, and neither does a jump."""
+def test_an_earliest_start_is_held_too() -> None:
+    """Neither an approval nor a jump of the clock brings `earliest` forward."""
     world = shop()
-    (told,) = world.submit("shop/web-0", earliest=at(60))
+    (published,) = world.submit("shop/web-0", earliest=at(60))
     world.now = at(120)
     held(world, 1)
-    world.start(told.id)
-    assert world.status(told.id) is Status.SCHEDULED
-    assert world.codes(told.id) == ["earliest", "clock"]
+    world.start(published.id)
+    assert world.status(published.id) is Status.SCHEDULED
+    assert world.codes(published.id) == ["earliest", "clock"]
 
 
-def test_nobody_falls_silent_on_a_clock_that_jumped() -> None:
-    """Whether it was a day cannot be said: the scope stays enabled, and keeps its notice."""
+def test_no_scope_is_disabled_while_the_clock_is_held() -> None:
+    """A held clock does not show whether a day has passed: the scope stays enabled and keeps its notice."""
     world = shop()
     world.enable()
     held(world, 1)
@@ -108,24 +108,24 @@ def test_nobody_falls_silent_on_a_clock_that_jumped() -> None:
     assert world.scope().enabled
 
 
-@pytest.mark.parametrize("asked", [{}, {"earliest": at(10)}])
-def test_the_judge_refuses_a_start_on_a_held_clock(asked: dict[str, Any]) -> None:
-    """Invariant 1 is checked apart from the rules that are meant to keep it."""
-    told = event(approvals=())
-    whole = maintenance(**asked)
+@pytest.mark.parametrize("limits", [{}, {"earliest": at(10)}])
+def test_the_invariants_refuse_a_start_by_a_held_clock(limits: dict[str, Any]) -> None:
+    """Invariant 1 is checked independently of the rules that should ensure it."""
+    published = event(approvals=())
+    whole = maintenance(**limits)
     before = Snapshot(
         scopes={"shop": scope(version=1)},
         maintenances={whole.id: whole},
-        events={told.id: told},
+        events={published.id: published},
         hold=Hold(trusted=at(1), noticed=at(60), jumped_s=3_600),
     )
-    started = replace(told, status=Status.STARTED, started=at(60), needs_approval=not asked)
+    started = replace(published, status=Status.STARTED, started=at(60), needs_approval=not limits)
     grown = replace(before.scopes["shop"], incarnation=2, changed=at(60))
     after = replace(
         before,
         scopes={"shop": grown},
-        events={told.id: started},
-        orders={told.id: Order(id=told.id, issued=at(60), deadline=at(60) + timedelta(hours=1))},
+        events={published.id: started},
+        orders={published.id: Order(id=published.id, issued=at(60), deadline=at(60) + timedelta(hours=1))},
     )
     with pytest.raises(InvariantBroken, match="by a clock that jumped"):
         check_invariants(before, after, at(60))

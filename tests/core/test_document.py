@@ -90,7 +90,7 @@ def test_document_is_the_golden_one(name: str, seen: bytes, request: pytest.Fixt
 
 
 def test_there_is_a_golden_document_for_every_version() -> None:
-    """Seven versions of two scopes and the empty document: nothing is forgotten, nothing is left over."""
+    """There are golden files for seven versions of two scopes and for the empty document, and no others."""
     expected = {f"{kind}-{version}.json" for kind in ("iaas", "cloud-service") for version in SEVEN} | {"empty.json"}
     assert {path.name for path in GOLDEN.iterdir()} == expected
 
@@ -176,7 +176,7 @@ def test_the_underscore_is_for_every_kind_but_cloud_services(kind: ScopeKind) ->
 
 
 def test_values_of_the_newest_version() -> None:
-    """Text is plain UTF-8, numbers are numbers, the source is one of two words and the resource type one."""
+    """Text is UTF-8, numbers are numbers, EventSource has two values and ResourceType one."""
     text = (GOLDEN / "iaas-2020-07-01.json").read_text("utf-8")
     first, second, third = golden("2020-07-01")[:3]
     assert '"Description":"重启 🛠","EventSource":"User","DurationInSeconds":-1}' in text
@@ -188,7 +188,7 @@ def test_values_of_the_newest_version() -> None:
 
 
 def test_the_json_is_compact() -> None:
-    """No space outside a text: what the service sends is what a compact writer would have written."""
+    """The document has no space outside of strings."""
     for path in GOLDEN.iterdir():
         again = json.dumps(json.loads(path.read_bytes()), separators=(",", ":"), ensure_ascii=False)
         assert path.read_bytes() == again.encode("utf-8")
@@ -198,7 +198,7 @@ def test_the_json_is_compact() -> None:
 
 
 def test_events_are_in_order_of_publication() -> None:
-    """What was published first stands first; events published together keep their planned order."""
+    """Events are in order of publication; events published together keep their planned order."""
     later = event(1, sequence=2, position=0)
     together = event(2, sequence=1, position=1)
     first = event(3, sequence=1, position=0)
@@ -207,7 +207,7 @@ def test_events_are_in_order_of_publication() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_guests_see_scheduled_and_started_only(status: Status) -> None:
-    """EventStatus is never anything else: a planned event is not there yet, an ended one is gone."""
+    """A document shows no Planned and no ended event."""
     expected = [event(status=status)] if status in ("Scheduled", "Started") else []
     assert visible([event(status=status)]) == expected
 
@@ -223,7 +223,7 @@ def test_seven_versions_ascending() -> None:
 
 @pytest.mark.parametrize("version", SEVEN)
 def test_a_published_version_is_found(version: str) -> None:
-    """Each version's row bears its name."""
+    """Each version's row has its name."""
     assert api_version(version).name == version
 
 
@@ -291,12 +291,12 @@ RFC_1123 = [
 
 @pytest.mark.parametrize("moment, text", RFC_1123)
 def test_rfc_1123(moment: tuple[int, int, int, int, int, int], text: str) -> None:
-    """Days and months bear their English names, every number its full width."""
+    """Days and months have their English names, every number its full width."""
     assert rfc1123(datetime(*moment, tzinfo=UTC)) == text
 
 
 def test_rfc_1123_in_every_locale() -> None:
-    """The machine's language does not reach the guests: names are English in every locale this machine has."""
+    """The names are English in every locale of this machine."""
     moments = {name: datetime(*moment, tzinfo=UTC) for moment, name in RFC_1123}
     before = locale.setlocale(locale.LC_ALL)
     tried = 0
@@ -393,7 +393,7 @@ def test_the_limits_are_those_of_the_protocol() -> None:
     ids=range(18),
 )
 def test_a_body_that_is_not_json(sent: bytes) -> None:
-    """Anything json cannot read, however deep, long or nearly right, is a bad request and never a crash."""
+    """Anything that is not JSON, however deep or long, is a bad request and never a crash."""
     with pytest.raises(Invalid, match=r"^Bad request\. The body is not JSON$"):
         parse_start_requests(sent)
 
@@ -418,8 +418,8 @@ def test_a_body_that_is_not_an_object(sent: bytes) -> None:
         b'{"StartRequests":{"EventId":"602D9444-D2CD-49C7-8624-8643E7171297"}}',
     ],
 )
-def test_start_requests_are_a_list_with_something_in_it(sent: bytes) -> None:
-    """StartRequests missing, empty or of the wrong shape: 400 and which."""
+def test_start_requests_are_a_non_empty_list(sent: bytes) -> None:
+    """A missing, empty or misshapen StartRequests is a bad request."""
     with pytest.raises(Invalid, match=r"^Bad request\. StartRequests must be a non-empty list$"):
         parse_start_requests(sent)
 
@@ -449,7 +449,7 @@ def test_start_requests_are_a_list_with_something_in_it(sent: bytes) -> None:
     ],
 )
 def test_each_entry_holds_a_guid(entry: object) -> None:
-    """An entry without an EventId that is a GUID is refused with its place, and the good ones before it with it."""
+    """One entry without a GUID as EventId refuses the whole request, with the index of the entry."""
     sent = json.dumps({"StartRequests": [{"EventId": guid(1)}, entry]}).encode()
     with pytest.raises(Invalid, match=r"^Bad request\. StartRequests\[1\] has no EventId that is a GUID$"):
         parse_start_requests(sent)

@@ -43,7 +43,7 @@ def test_only_touched_scopes_are_written() -> None:
 
 
 def test_an_order_alone_touches_its_scope() -> None:
-    """Taking or failing an order shows guests nothing, but two nodes must not both do it: the version moves on."""
+    """Taking or failing an order changes no document, but raises the scope's version, so that two nodes cannot both do it."""
     world = shop()
     (started,) = world.submit("shop/web-0")
     world.start(started.id)
@@ -54,7 +54,7 @@ def test_an_order_alone_touches_its_scope() -> None:
 
 
 def test_a_moved_machine_touches_its_scope() -> None:
-    """A machine that is written or removed is part of what its scope is."""
+    """Writing or removing a machine raises the version of its scope."""
     world = shop()
     (started,) = world.submit("shop/web-0")
     world.start(started.id)
@@ -62,8 +62,8 @@ def test_a_moved_machine_touches_its_scope() -> None:
     assert [s.name for s in change.scopes] == ["shop"]
 
 
-def test_what_did_not_change_is_not_written() -> None:
-    """A change holds what is new or different, and nothing else."""
+def test_only_differences_are_written() -> None:
+    """A change contains what is new or different, and nothing else."""
     draft = Draft(Snapshot(scopes={"shop": scope()}, events={guid(1): event()}), START, OPERATOR)
     draft.put(event())
     draft.put_scope(scope())
@@ -73,7 +73,7 @@ def test_what_did_not_change_is_not_written() -> None:
 
 
 def test_an_approval_with_anything_beside_it_relies_on_versions() -> None:
-    """Only an approval alone may be saved by any number at once."""
+    """Only a change of approvals alone relies on no version."""
     before = Snapshot(
         scopes={"shop": scope(version=7)}, maintenances={guid(900): maintenance()}, events={guid(1): event()}
     )
@@ -89,7 +89,7 @@ def test_an_approval_with_anything_beside_it_relies_on_versions() -> None:
 
 
 def test_the_incarnation_grows_by_one_however_much_happened() -> None:
-    """One transaction that changes the visible document is one step, be it one event or three."""
+    """A transaction that changes the visible document raises the incarnation by one, for one event or for three."""
     world = shop(domains=3)
     world.submit(targets=Targets(scope="shop"), source=Source.USER)
     assert world.scope().incarnation == 2
@@ -118,16 +118,16 @@ def test_each_step_of_an_events_life_is_one_incarnation() -> None:
     assert seen == [2, 3, 4]
 
 
-def test_each_scope_counts_for_itself() -> None:
-    """A wave over two scopes moves both documents on, an event of one only its own."""
+def test_each_scope_has_its_own_incarnation() -> None:
+    """A wave in two scopes changes both documents, an event of one scope only that scope's."""
     world = two_scopes()
     world.submit("shop/web-0", "ship/web-0")
     world.submit("shop/web-0", source=Source.USER)
     assert (world.scope("shop").incarnation, world.scope("ship").incarnation) == (3, 2)
 
 
-def test_a_bad_change_is_never_handed_out() -> None:
-    """Whatever a verb wrote on its draft, the invariants judge it before anybody can save it."""
+def test_a_change_that_breaks_an_invariant_is_refused() -> None:
+    """The invariants are checked before a change can be saved."""
     before = Snapshot(
         scopes={"shop": scope()},
         maintenances={guid(900): maintenance()},
@@ -139,8 +139,8 @@ def test_a_bad_change_is_never_handed_out() -> None:
         draft.change()
 
 
-def test_an_approval_is_judged_like_everything_else() -> None:
-    """An approval is on the event from the moment it is recorded: a second one of the same machine is caught."""
+def test_approvals_are_checked_too() -> None:
+    """A second approval of the same machine breaks an invariant."""
     before = Snapshot(scopes={"shop": scope()}, maintenances={guid(900): maintenance()}, events={guid(1): event()})
     draft = Draft(before, START, OPERATOR)
     for _ in range(2):
@@ -149,11 +149,11 @@ def test_an_approval_is_judged_like_everything_else() -> None:
         draft.change()
 
 
-# -- who must be looked at again
+# -- which maintenances are woken
 
 
 def test_an_ended_event_wakes_those_that_waited_for_it() -> None:
-    """Whoever has an unstarted event in the same scope may have waited; other scopes sleep on."""
+    """The end of an event wakes maintenances with unstarted events in the same scope, and no others."""
     world = two_scopes()
     (first,) = world.submit("shop/web-0")
     (second,) = world.submit("shop/web-0", source=Source.USER)
@@ -164,16 +164,16 @@ def test_an_ended_event_wakes_those_that_waited_for_it() -> None:
     assert elsewhere.maintenance_id not in change.wakes
 
 
-def test_a_published_event_wakes_nobody_else() -> None:
-    """An event that merely appears stands in nobody's way."""
+def test_a_published_event_wakes_no_other_maintenance() -> None:
+    """Publishing an event holds back no other event."""
     world = two_scopes()
     world.submit("shop/web-0")
     _, change = world.submit_request(request("shop/web-0", source=Source.USER))
     assert change.wakes == ()
 
 
-def test_an_ended_event_wakes_nobody_under_way() -> None:
-    """What has started waits for its own work alone."""
+def test_an_ended_event_wakes_no_started_event() -> None:
+    """A started event waits only for its own order."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", source=Source.USER) + world.submit("shop/web-1", source=Source.USER)
     world.start(first.id, second.id)
@@ -181,15 +181,15 @@ def test_an_ended_event_wakes_nobody_under_way() -> None:
 
 
 def test_a_started_event_wakes_those_that_queued_behind_it() -> None:
-    """A wave that starts has left the queue: whoever waits in its scope is looked at again."""
+    """A wave that starts leaves the queue: later waves of its scope are woken."""
     world = shop(domains=2)
     (waiting,) = world.submit("shop/web-0")
     _, change = world.submit_request(request("shop/web-1", emergency=True))
     assert change.wakes == (waiting.maintenance_id,)
 
 
-def test_a_pause_wakes_those_that_queued_behind_what_it_holds() -> None:
-    """Scopes where a paused maintenance has nothing left to start are not concerned."""
+def test_a_pause_wakes_those_that_queued_behind_it() -> None:
+    """Scopes in which the paused maintenance has no unstarted event are not concerned."""
     world = two_scopes()
     ship, shop_0, _ = world.submit("ship/web-0", "shop/web-0", "shop/web-1")
     world.start(ship.id, shop_0.id)
@@ -203,7 +203,7 @@ def test_a_pause_wakes_those_that_queued_behind_what_it_holds() -> None:
 
 
 def test_a_failure_and_its_end_wake_those_that_wait_in_the_scope() -> None:
-    """A failed order, or one that is tried again, may put a wave into the queue or take it out."""
+    """A failed order, or its retry, may add a wave to the queue or remove one."""
     world = shop(domains=2)
     (first,) = world.submit("shop/web-0")
     world.start(first.id)
@@ -214,7 +214,7 @@ def test_a_failure_and_its_end_wake_those_that_wait_in_the_scope() -> None:
 
 
 def test_a_taken_order_wakes_its_maintenance() -> None:
-    """Its deadline may matter to nobody else."""
+    """Only the maintenance of the order needs its new deadline."""
     world = shop()
     (first,) = world.submit("shop/web-0")
     world.start(first.id)
@@ -222,8 +222,8 @@ def test_a_taken_order_wakes_its_maintenance() -> None:
     assert world.take(first.id).wakes == (first.maintenance_id,)
 
 
-def test_a_tick_wakes_nobody_it_has_just_looked_at() -> None:
-    """What was advanced in this very change has its wake_at computed: waking it again would be a loop."""
+def test_a_tick_does_not_wake_what_it_has_just_advanced() -> None:
+    """A maintenance advanced in this change has its new wake_at: waking it again would be a loop."""
     world = shop(domains=2)
     world.submit("shop/web-0")
     world.submit("shop/web-1")
@@ -245,7 +245,7 @@ def test_the_audit_says_who_what_when_and_from_where() -> None:
 
 
 def test_an_entry_about_a_maintenance_names_no_event() -> None:
-    """What concerns the whole maintenance is filed under it, what concerns one event under that."""
+    """An audit entry about a whole maintenance names no event."""
     world = shop()
     _, change = world.submit_request(request("shop/web-0"))
     submitted, published = change.audit

@@ -55,7 +55,7 @@ def test_a_number_and_a_unit(text: str, seconds: int) -> None:
     ],
 )
 def test_anything_else_is_refused_with_an_example(text: object) -> None:
-    """What is no duration is quoted, with the way to write one."""
+    """A refused text is quoted, with an example of a duration."""
     with pytest.raises(Invalid) as refusal:
         parse_duration(text)
     assert str(refusal.value) == (
@@ -64,8 +64,8 @@ def test_anything_else_is_refused_with_an_example(text: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["3651d", "999999999d"])
-def test_ten_years_are_enough(text: str) -> None:
-    """A duration that overflows a date is refused where it is written."""
+def test_a_duration_is_at_most_ten_years(text: str) -> None:
+    """A duration that would overflow a date is refused."""
     with pytest.raises(Invalid, match="longer than ten years: write at most 3650d"):
         parse_duration(text)
 
@@ -74,7 +74,7 @@ def test_ten_years_are_enough(text: str) -> None:
     "seconds, text",
     [(0, "0s"), (1, "1s"), (59, "59s"), (60, "1m"), (90, "90s"), (3_600, "1h"), (5_400, "90m"), (86_400, "1d")],
 )
-def test_the_shortest_way_to_write_it(seconds: int, text: str) -> None:
-    """The largest unit that needs no fraction, and it reads back as the same."""
+def test_the_shortest_text_of_a_duration(seconds: int, text: str) -> None:
+    """The text uses the largest unit without a fraction, and parses to the same duration."""
     assert duration_text(seconds) == text
     assert parse_duration(text) == seconds

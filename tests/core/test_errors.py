@@ -56,7 +56,7 @@ def drawn() -> list[tuple[int, str, int | None]]:
 
 
 def test_the_docstring_draws_the_real_tree() -> None:
-    """Every class stands in the docstring under its parent, and nothing stands there that is no class."""
+    """Every class is in the docstring under its parent, and the docstring has no other names."""
     assert {(depth, name) for depth, name, _ in drawn()} == {(depth, e.__name__) for depth, e in tree(ForewarnError)}
     parents: dict[int, str] = {}
     for depth, name, _ in drawn():
@@ -66,21 +66,21 @@ def test_the_docstring_draws_the_real_tree() -> None:
 
 
 def test_the_docstring_states_the_real_statuses() -> None:
-    """Each status in the tree is the class's; only the three that are never raised themselves have none."""
+    """Each status in the tree is that of the class; only the three base classes have none."""
     for _, name, status in drawn():
         assert status in (None, getattr(errors, name).status)
     assert [name for _, name, status in drawn() if status is None] == ["ForewarnError", "RequestError", "ServiceError"]
 
 
 def test_codes_are_stable() -> None:
-    """A code is for programs: it never changes, and no two errors share one."""
+    """The codes are these, and no two errors share one."""
     assert {error.__name__: error.code for error in ALL} == CODES
     assert len({error.code for error in ALL}) == len(ALL)
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.__name__)
 def test_the_status_says_whose_fault_it_is(error: type[ForewarnError]) -> None:
-    """The caller's errors are 4xx, ours are 5xx."""
+    """Errors of the caller are 4xx, errors of the service 5xx."""
     if issubclass(error, RequestError):
         assert 400 <= error.status < 500
     else:
@@ -89,7 +89,7 @@ def test_the_status_says_whose_fault_it_is(error: type[ForewarnError]) -> None:
 
 
 def test_the_message_is_for_people() -> None:
-    """An error is its sentence."""
+    """The text of an error is its message."""
     assert str(errors.NotFound("there is no scope 'shed'")) == "there is no scope 'shed'"
 
 

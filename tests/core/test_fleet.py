@@ -43,7 +43,7 @@ def refusal(text: str) -> str:
 
 
 def test_a_file_states_scopes_and_machines() -> None:
-    """Every key of both tables, as people write it."""
+    """A file with every key of both tables is read."""
     text = """
     [[scopes]]
     name = "pool"
@@ -99,14 +99,14 @@ def test_the_defaults_of_a_file_are_those_of_the_model() -> None:
     assert parse_fleet("", "fleet.toml") == Fleet({}, {})
 
 
-def test_a_scope_is_disabled_until_its_guests_ask() -> None:
-    """A file states settings, never where a document stands."""
+def test_a_scope_is_disabled_until_its_guests_poll() -> None:
+    """A file has settings, not the epoch or incarnation of a document."""
     known = parse_fleet(SHOP, "fleet.toml").scopes["shop"]
     assert (known.enabled, known.epoch, known.incarnation, known.version) == (False, 0, 1, 0)
 
 
 def test_the_example_fleet_is_a_fleet() -> None:
-    """The file shown to newcomers is read without complaint and without warning."""
+    """The example file is read without error and without warning."""
     path = Path(__file__).parents[2] / "examples" / "fleet.toml"
     stated = parse_fleet(path.read_text("utf-8"), "examples/fleet.toml")
     assert stated.machines
@@ -129,8 +129,8 @@ def test_the_example_fleet_is_a_fleet() -> None:
     ],
     ids=range(7),
 )
-def test_a_file_that_is_not_of_this_shape(text: str, complaint: str) -> None:
-    """A file that is no TOML, or whose tables are no tables, is refused by name."""
+def test_a_file_of_another_shape_is_refused(text: str, complaint: str) -> None:
+    """A file that is not TOML, or has something else instead of tables, is refused."""
     assert refusal(text).startswith(complaint)
 
 
@@ -168,8 +168,8 @@ def test_a_file_that_is_not_of_this_shape(text: str, complaint: str) -> None:
         ),
     ],
 )
-def test_a_scope_that_is_wrong(line: str, complaint: str) -> None:
-    """A wrong scope is refused with file, table, key and what to do."""
+def test_a_wrong_scope_is_refused(line: str, complaint: str) -> None:
+    """The message names file, table and key, and says what to do."""
     key = line.split(" = ")[0]
     good = {"name": '"ship"', "kind": '"availability-set"'}
     lines = [f"{k} = {v}" for k, v in good.items() if k != key]
@@ -199,8 +199,8 @@ def test_a_scope_that_is_wrong(line: str, complaint: str) -> None:
         ("instance_id = 2030-01-01", "instance_id: datetime.date(2030, 1, 1) is not a string"),
     ],
 )
-def test_a_machine_that_is_wrong(line: str, complaint: str) -> None:
-    """A wrong machine is refused with file, table, key and what to do."""
+def test_a_wrong_machine_is_refused(line: str, complaint: str) -> None:
+    """The message names file, table and key, and says what to do."""
     key = line.split(" = ")[0]
     lines = [each for each in ('scope = "shop"',) if key != "scope"]
     first = ["[[machines]]", 'name = "web-0"', 'scope = "shop"']
@@ -228,8 +228,8 @@ def test_a_machine_that_is_wrong(line: str, complaint: str) -> None:
         (SHOP, "scopes[1] \"shop\": name: scope 'shop' is already in this file; give this one another name"),
     ],
 )
-def test_a_table_without_a_good_name(text: str, complaint: str) -> None:
-    """A table is named by its place, and by its name where it has one."""
+def test_a_table_with_a_bad_name_is_refused(text: str, complaint: str) -> None:
+    """The message names the table by its index, and by its name if it has one."""
     assert refusal(file(text)) == complaint
 
 
@@ -240,7 +240,7 @@ def machines(*lines: str) -> str:
 
 
 def test_names_are_unique_in_a_scope() -> None:
-    """The same scope and name twice is refused at the second; another scope may have the name."""
+    """The second machine with a name is refused; another scope may use the name."""
     web = '[[machines]]\nname = "web-0"\nscope = "shop"'
     ship = '[[scopes]]\nname = "ship"\nkind = "standalone"'
     assert refusal(file(web, web)) == (
@@ -280,12 +280,12 @@ def test_names_are_unique_in_a_scope() -> None:
     ],
 )
 def test_a_caller_is_one_machine(first: str, second: str, complaint: str) -> None:
-    """No interface and address, and no instance id, may mean two machines."""
+    """Two machines cannot have the same interface and address, or the same instance id."""
     assert refusal(machines(first, second)) == f'machines[1] "web-1": {complaint}'
 
 
 def test_overlapping_addresses_on_different_interfaces() -> None:
-    """Behind interfaces of their own, machines may share an address; an instance id may look like one."""
+    """Machines on different interfaces may share an address; an instance id may equal an address."""
     text = machines(
         'interface = "tap0"\naddresses = ["10.0.0.4"]',
         'interface = "tap1"\naddresses = ["10.0.0.4"]',
@@ -296,8 +296,8 @@ def test_overlapping_addresses_on_different_interfaces() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_standalone_means_exactly_one_machine(count: int) -> None:
-    """A standalone scope has one machine: not none, not two."""
+def test_a_standalone_scope_has_exactly_one_machine(count: int) -> None:
+    """A standalone scope with no machine or with two is refused."""
     text = machines(*[""] * count).replace("availability-set", "standalone")
     assert refusal(text) == (
         f'scope "shop": kind: a standalone scope has exactly one machine, and this one has {count};'
@@ -306,8 +306,8 @@ def test_standalone_means_exactly_one_machine(count: int) -> None:
     assert parse_fleet(machines("").replace("availability-set", "standalone"), "fleet.toml").machines
 
 
-def test_a_thousand_machines_share_a_document() -> None:
-    """A scope has a limit of machines."""
+def test_a_scope_has_at_most_a_thousand_machines() -> None:
+    """One machine more than the limit is refused."""
     assert len(parse_fleet(machines(*[""] * MAX_MACHINES_PER_SCOPE), "fleet.toml").machines) == 1_000
     assert refusal(machines(*[""] * (MAX_MACHINES_PER_SCOPE + 1))) == (
         'scope "shop": 1001 machines: a scope has at most 1000'
@@ -331,8 +331,8 @@ MACHINE = Machine(
 )  # fmt: skip
 
 
-def test_what_is_written_reads_the_same() -> None:
-    """Every setting and every key of a machine, at and off its default."""
+def test_a_written_fleet_reads_the_same() -> None:
+    """Every key of a scope and a machine survives writing and reading, with its default or another value."""
     plain = Scope(name="plain", kind=ScopeKind.AVAILABILITY_SET)
     fleet = Fleet(
         {"shop": SCOPE, "plain": plain},
@@ -344,12 +344,12 @@ def test_what_is_written_reads_the_same() -> None:
 
 
 def test_an_empty_fleet_is_an_empty_file() -> None:
-    """Nothing at all."""
+    """The text of an empty fleet is empty."""
     assert fleet_text(Fleet({}, {})) == ""
 
 
 def test_a_fleet_in_pieces_is_checked_as_a_file_is() -> None:
-    """Twice the same scope, twice the same machine, a machine of nowhere, an address of two."""
+    """A duplicate scope, a duplicate machine, an unknown scope and a shared address are refused."""
     assert stated_fleet([SCOPE], [MACHINE]) == Fleet({"shop": SCOPE}, {MACHINE.key: MACHINE})
     other = Machine(scope="shop", name="web-1", addresses=("10.0.0.4",), interface="tap0")
     for scopes, machines, says in (

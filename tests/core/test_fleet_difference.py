@@ -35,7 +35,7 @@ def fleet(*things: Scope | Machine) -> Fleet:
 
 
 def test_a_new_fleet_is_added_line_by_line() -> None:
-    """Every scope and machine is a line that says what is added."""
+    """Every new scope and machine is a line."""
     wanted = fleet(scope("shop"), machine("shop/web-0"), machine("shop/web-1"))
     diff = difference(NOTHING, wanted)
     assert diff.lines == ("+ scope shop (availability-set)", "+ machine shop/web-0", "+ machine shop/web-1")
@@ -45,7 +45,7 @@ def test_a_new_fleet_is_added_line_by_line() -> None:
 
 
 def test_applying_the_same_fleet_again_changes_nothing() -> None:
-    """The fleet as stated yields no line, whatever became of its scopes meanwhile."""
+    """There is no difference to the same fleet, whatever its scopes' epochs and incarnations are."""
     stated = fleet(
         Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET, minimum_notice_s={EventType.REBOOT: 1_800}),
         machine("shop/web-0", addresses=("FD00:0::4", "10.0.0.4")),
@@ -60,8 +60,8 @@ def test_applying_the_same_fleet_again_changes_nothing() -> None:
         assert diff.touched == ()
 
 
-def test_a_changed_scope_keeps_where_its_document_stands() -> None:
-    """Settings are the file's, everything else the scope's own."""
+def test_a_changed_scope_keeps_its_epoch_and_incarnation() -> None:
+    """Only the settings come from the file."""
     lived = scope("shop", epoch=3, incarnation=42, version=9, changed=at(5))
     diff = difference(fleet(lived), fleet(scope("shop", enabled=False, epoch=0, max_user_operations=5)))
     assert diff.scopes == (replace(lived, max_user_operations=5),)
@@ -85,8 +85,8 @@ def test_a_changed_scope_keeps_where_its_document_stands() -> None:
         ),
     ],
 )
-def test_a_changed_setting_is_told(facts: dict[str, Any], line: str) -> None:
-    """A line says which settings change, from what to what, as people write them."""
+def test_a_changed_setting_is_printed(facts: dict[str, Any], line: str) -> None:
+    """A line names the changed settings with the old and the new value."""
     assert difference(fleet(scope("shop")), fleet(scope("shop", **facts))).lines == (f"~ scope shop: {line}",)
 
 
@@ -101,8 +101,8 @@ def test_a_changed_setting_is_told(facts: dict[str, Any], line: str) -> None:
         ({"instance_id": "i-0"}, 'instance_id "" -> i-0'),
     ],
 )
-def test_a_changed_machine_is_told(facts: dict[str, Any], line: str) -> None:
-    """A line says what of a machine changes; the machine is written whole."""
+def test_a_changed_machine_is_printed(facts: dict[str, Any], line: str) -> None:
+    """A line names what changes; the whole machine is written."""
     before = fleet(scope("shop"), machine("shop/web-0"))
     diff = difference(before, fleet(scope("shop"), machine("shop/web-0", **facts)))
     assert diff.lines == (f"~ machine shop/web-0: {line}",)
@@ -110,8 +110,8 @@ def test_a_changed_machine_is_told(facts: dict[str, Any], line: str) -> None:
     assert (diff.scopes, diff.touched) == ((), ("shop",))
 
 
-def test_what_is_not_stated_stays_unless_pruned() -> None:
-    """Without prune a file only adds and changes; with it, what the file does not state goes."""
+def test_without_prune_nothing_is_removed() -> None:
+    """With prune, what the file does not contain is removed."""
     current = fleet(scope("shop"), scope("ship"), machine("shop/web-0"), machine("shop/web-1"), machine("ship/app-0"))
     wanted = fleet(scope("shop"), machine("shop/web-0"))
     assert difference(current, wanted).lines == ()
@@ -123,7 +123,7 @@ def test_what_is_not_stated_stays_unless_pruned() -> None:
 
 
 def test_identities_are_unique_over_the_whole_fleet() -> None:
-    """A file that claims the address of a machine it does not state is refused, unless that machine goes."""
+    """An address of a machine that is not in the file is refused, unless that machine is removed."""
     current = fleet(scope("shop"), scope("ship"), machine("ship/app-0", addresses=("10.0.0.4",)))
     wanted = fleet(scope("shop"), machine("shop/web-0", addresses=("10.0.0.4",)))
     with pytest.raises(InvalidFleet, match=r"machine shop/web-0: addresses: 10\.0\.0\.4 belongs to ship/app-0 already"):
@@ -132,7 +132,7 @@ def test_identities_are_unique_over_the_whole_fleet() -> None:
 
 
 def test_two_machines_may_swap_addresses() -> None:
-    """What counts is the fleet as it will be."""
+    """Addresses must be unique in the fleet after the change."""
     current = fleet(
         scope("shop"),
         machine("shop/web-0", addresses=("10.0.0.4",)),
@@ -147,7 +147,7 @@ def test_two_machines_may_swap_addresses() -> None:
 
 
 def test_a_standalone_scope_does_not_gain_a_second_machine() -> None:
-    """The file and the fleet together count: the machine that is not stated is still there."""
+    """A machine that is not in the file counts too."""
     alone = scope("solo", kind=ScopeKind.STANDALONE)
     current, wanted = fleet(alone, machine("solo/old")), fleet(alone, machine("solo/new"))
     with pytest.raises(
@@ -158,7 +158,7 @@ def test_a_standalone_scope_does_not_gain_a_second_machine() -> None:
 
 
 def test_a_scope_does_not_grow_past_its_limit() -> None:
-    """The limit holds for the fleet as it will be, not for a file alone."""
+    """The limit applies to the fleet after the change, not to the file alone."""
     current = fleet(scope("shop"), *(machine(f"shop/web-{i}") for i in range(MAX_MACHINES_PER_SCOPE)))
     assert difference(current, fleet(scope("shop"), machine("shop/web-0", host="h1"))).machines
     wanted = fleet(scope("shop"), machine("shop/one-more"))
@@ -167,7 +167,7 @@ def test_a_scope_does_not_grow_past_its_limit() -> None:
 
 
 def test_a_host_that_spans_update_domains_is_warned_of() -> None:
-    """A host that carries several update domains of one scope is legal; maintenance of the host takes several waves."""
+    """A host with several update domains of a scope is allowed, with a warning."""
     wanted = fleet(
         scope("shop"),
         scope("ship"),
@@ -185,8 +185,8 @@ def test_a_host_that_spans_update_domains_is_warned_of() -> None:
     )
 
 
-def test_a_warning_counts_machines_that_are_not_stated() -> None:
-    """A host spans update domains with the machines it has already; without a machine to write, nobody is warned."""
+def test_a_warning_counts_machines_that_are_not_in_the_file() -> None:
+    """Machines that the host already carries count; a difference without machines gives no warning."""
     current = fleet(scope("shop"), machine("shop/web-0", 0, host="h1"))
     wanted = fleet(scope("shop"), machine("shop/web-1", 1, host="h1"))
     assert len(difference(current, wanted).warnings) == 1
@@ -205,7 +205,7 @@ def applied(diff: Difference, *events: Event, known: Fleet = NOTHING) -> Change:
 
 
 def test_a_fleet_is_applied_in_one_change() -> None:
-    """Scopes and machines, the versions relied on, and a line of audit each."""
+    """The change has the scopes, the machines, the expected versions, and a line of audit each."""
     wanted = fleet(scope("shop"), machine("shop/web-0"))
     change = applied(difference(NOTHING, wanted))
     assert (change.at, change.expect) == (at(9), (("shop", 0),))
@@ -217,8 +217,8 @@ def test_a_fleet_is_applied_in_one_change() -> None:
     ]
 
 
-def test_a_changed_machine_moves_its_scope_on() -> None:
-    """A scope whose machines change is written too: decisions that relied on it are made again."""
+def test_a_changed_machine_raises_its_scopes_version() -> None:
+    """A scope whose machines change is written too, so that decisions based on it are made again."""
     current = fleet(scope("shop", version=4, changed=START), scope("ship", version=2), machine("shop/web-0"))
     diff = difference(current, fleet(scope("shop"), machine("shop/web-0", host="h1")))
     change = applied(diff, known=current)
@@ -227,14 +227,14 @@ def test_a_changed_machine_moves_its_scope_on() -> None:
 
 
 def test_time_does_not_run_backwards_for_a_scope() -> None:
-    """A scope that lives ahead of the clock keeps its time."""
+    """A scope whose last change is ahead of the clock keeps that time."""
     current = fleet(scope("shop", changed=at(60)))
     change = applied(difference(current, fleet(scope("shop", max_user_operations=1))), known=current)
     assert [s.changed for s in change.scopes] == [at(60)]
 
 
 def test_a_pruned_scope_is_removed_and_not_written() -> None:
-    """What goes is checked against its version and gone."""
+    """A removed scope is checked against its version."""
     current = fleet(scope("shop", version=3), scope("ship", version=2), machine("ship/app-0"), machine("shop/web-0"))
     change = applied(difference(current, fleet(scope("shop")), prune=True), known=current)
     assert change.expect == (("ship", 2), ("shop", 3))
@@ -244,7 +244,7 @@ def test_a_pruned_scope_is_removed_and_not_written() -> None:
 
 
 def test_a_long_difference_is_summed_up_in_the_audit() -> None:
-    """The audit takes a thousand lines of one change; the rest is counted."""
+    """The audit gets at most a thousand lines of one change, and the number of the rest."""
     lines = tuple(f"+ machine shop/web-{i}" for i in range(MAX_AUDIT_LINES))
     assert len(applied(Difference(lines=lines)).audit) == 1_000
     longer = applied(Difference(lines=(*lines, "+ machine shop/x", "+ machine shop/y"))).audit
@@ -268,7 +268,7 @@ def test_a_machine_with_an_open_event_is_not_removed(status: Status) -> None:
 
 
 def test_a_machine_with_an_open_event_stays_in_its_update_domain() -> None:
-    """A machine cannot be moved to another update domain meanwhile; everything else of it may change."""
+    """The machine cannot move to another update domain; its other fields may change."""
     current = fleet(scope("shop"), machine("shop/web-0"))
     moved = difference(current, fleet(scope("shop"), machine("shop/web-0", 1)))
     with pytest.raises(MachineBusy, match=f"shop/web-0 is in open event {guid(1)}: its update domain cannot change"):
@@ -278,8 +278,8 @@ def test_a_machine_with_an_open_event_stays_in_its_update_domain() -> None:
     assert applied(rehosted, event(), known=current).machines == (machine("shop/web-0", host="h2"),)
 
 
-def test_a_scope_with_an_open_event_neither_goes_nor_changes_its_kind() -> None:
-    """The kind shows in the oldest document, and a document must not change under its incarnation."""
+def test_a_scope_with_an_open_event_keeps_its_kind_and_stays() -> None:
+    """The oldest api-version shows the kind, and a document must not change without a new incarnation."""
     current = fleet(scope("shop"))
     gone = difference(current, fleet(), prune=True)
     with pytest.raises(Refused, match=f"scope shop has open event {guid(1)}: cancel it"):
@@ -292,8 +292,8 @@ def test_a_scope_with_an_open_event_neither_goes_nor_changes_its_kind() -> None:
     assert applied(other, ended, known=current).scopes[0].kind is ScopeKind.CLOUD_SERVICE
 
 
-def test_a_machine_elsewhere_of_the_same_name_is_another() -> None:
-    """An open event binds the machines of its own scope only."""
+def test_a_machine_of_the_same_name_in_another_scope_is_another() -> None:
+    """An open event concerns only machines of its own scope."""
     current = fleet(scope("shop"), scope("ship"), machine("ship/web-0"))
     diff = difference(current, fleet(scope("shop")), prune=True)
     assert applied(diff, event(scope="shop"), known=current).removed_machines == (("ship", "web-0"),)

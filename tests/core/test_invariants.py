@@ -37,20 +37,20 @@ def snapshot(
     maintenances: Iterable[Maintenance] = (),
     orders: Iterable[Order] = (),
 ) -> Snapshot:
-    """These events in enabled scopes; what started has an order, what is asked for has a maintenance."""
+    """Return a snapshot of these events in enabled scopes, with their maintenances and the orders of started ones."""
     every = {e.scope: scope(e.scope, incarnation=5, changed=START) for e in events}
-    asked = {e.maintenance_id: replace(maintenance(), id=e.maintenance_id) for e in events}
+    implied = {e.maintenance_id: replace(maintenance(), id=e.maintenance_id) for e in events}
     work = {e.id: Order(id=e.id, issued=e.started) for e in events if e.started is not None}
     return Snapshot(
         scopes=every | {s.name: s for s in scopes},
-        maintenances=asked | {m.id: m for m in maintenances},
+        maintenances=implied | {m.id: m for m in maintenances},
         events={e.id: e for e in events},
         orders=work | {o.id: o for o in orders},
     )
 
 
 def after(before: Snapshot, *events: Event, now: datetime = NOW, **parts: Any) -> Snapshot:
-    """`before` with these events in place of their former selves, and with books well kept; `parts` replace maps."""
+    """Return `before` with these events changed and everything else consistent; `parts` replaces whole maps."""
     merged = {**before.events, **{e.id: e for e in events}}
     orders = {**before.orders}
     for each in events:
@@ -62,9 +62,9 @@ def after(before: Snapshot, *events: Event, now: datetime = NOW, **parts: Any) -
         else known
         for name, known in before.scopes.items()
     }
-    asked = {e.maintenance_id: replace(maintenance(), id=e.maintenance_id) for e in events} | {**before.maintenances}
-    kept_books: dict[str, Any] = {"scopes": scopes, "maintenances": asked, "events": merged, "orders": orders}
-    return replace(before, **kept_books | parts)
+    implied = {e.maintenance_id: replace(maintenance(), id=e.maintenance_id) for e in events} | {**before.maintenances}
+    consistent: dict[str, Any] = {"scopes": scopes, "maintenances": implied, "events": merged, "orders": orders}
+    return replace(before, **consistent | parts)
 
 
 def _shown(events: Iterable[Event], name: str) -> set[tuple[str, Status]]:
@@ -98,7 +98,7 @@ def kept(before: Snapshot, then: Snapshot, now: datetime = NOW) -> bool:
 # -- 1. an event starts only with its go, or past NotBefore, or needing none; and never before `earliest`
 
 
-def test_1_no_start_without_a_go() -> None:
+def test_1_no_start_without_approval_before_not_before() -> None:
     """An event that is not approved does not start before its NotBefore."""
     before = snapshot(event())
     early = started(event(), at(14))
@@ -109,8 +109,8 @@ def test_1_no_start_without_a_go() -> None:
 
 
 @pytest.mark.parametrize("observed, enough", [(None, False), (at(1), False), (START, True)])
-def test_2_the_notice_is_seen_for_as_long(observed: datetime | None, enough: bool) -> None:
-    """Past NotBefore is not enough where guests could see the event too late, or nobody knows since when."""
+def test_2_guests_see_the_event_for_the_minimum_notice(observed: datetime | None, enough: bool) -> None:
+    """Past NotBefore, an event does not start if guests saw it too late or its publication was not observed."""
     before = snapshot(event(), maintenances=[maintenance(observed_published_at=observed)])
     then = after(before, started(event(), at(15)))
     assert kept(before, then) if enough else "before guests could see it" in broken(before, then)
@@ -120,8 +120,8 @@ def test_2_the_notice_is_seen_for_as_long(observed: datetime | None, enough: boo
     )
 
 
-def test_8_what_was_seen_too_late_may_be_overtaken() -> None:
-    """It is not due yet, though its NotBefore has passed."""
+def test_8_an_event_seen_too_late_may_be_overtaken() -> None:
+    """The event is not due, though its NotBefore has passed."""
     late = event(2, maintenance_id=guid(901), not_before=at(14))
     before = snapshot(event(), late, maintenances=[maintenance(901, observed_published_at=at(5))])
     assert kept(before, after(before, started(event(), at(15))), at(15))
@@ -141,8 +141,8 @@ def test_8_what_was_seen_too_late_may_be_overtaken() -> None:
         (ApprovalMode.OPERATOR, ("",), True),
     ],
 )
-def test_1_whose_go_counts(mode: ApprovalMode, machines: tuple[str, ...], enough: bool) -> None:
-    """Any machine's, every resource's or an operator's, as the event was published; an operator's always."""
+def test_1_whose_approval_counts(mode: ApprovalMode, machines: tuple[str, ...], enough: bool) -> None:
+    """An approval of any machine, all machines or an operator counts, as the setting says; an operator's always counts."""
     subject = approved(event(approval=mode, resources=("web-0", "web-1")), *machines)
     before = snapshot(subject)
     then = after(before, started(subject, at(1)))
@@ -150,8 +150,8 @@ def test_1_whose_go_counts(mode: ApprovalMode, machines: tuple[str, ...], enough
 
 
 @pytest.mark.parametrize("facts", [{"born_approved": True}, {"needs_approval": False}])
-def test_1_a_go_by_birth_or_without_need(facts: dict[str, bool]) -> None:
-    """What was approved by birth or needs no approval starts when it can."""
+def test_1_events_that_need_no_approval_may_start(facts: dict[str, bool]) -> None:
+    """An event approved at creation, or that needs no approval, may start."""
     before = snapshot(event(**facts))
     assert kept(before, after(before, started(event(**facts), at(1))))
 
@@ -174,7 +174,7 @@ def published(minutes: float, **facts: Any) -> Event:
 
 
 def test_2_the_minimum_notice_is_given() -> None:
-    """An enabled scope is not told later than its minimum notice before NotBefore."""
+    """NotBefore is at least the minimum notice after the publication in an enabled scope."""
     before = snapshot(event(status=Status.PLANNED, published=None, not_before=None))
     assert broken(before, after(before, published(15.9))) == (
         f"invariant 2: event {guid(1)} would give shop less than its minimum notice"
@@ -183,15 +183,15 @@ def test_2_the_minimum_notice_is_given() -> None:
 
 
 def test_2_the_notice_is_the_scopes_own() -> None:
-    """A scope that is due an hour is given an hour."""
+    """A scope with a minimum notice of an hour gets an hour."""
     hour = scope(minimum_notice_s={EventType.REBOOT: 3_600}, incarnation=5)
     before = snapshot(event(status=Status.PLANNED, published=None, not_before=None), scopes=[hour])
     assert broken(before, after(before, published(60.9))).startswith("invariant 2:")
     assert kept(before, after(before, published(61)))
 
 
-def test_2_no_notice_for_disabled_scopes_and_approval_by_birth() -> None:
-    """A disabled scope gets no minimum notice, nor does an event that was approved by birth."""
+def test_2_no_notice_for_disabled_scopes_and_approval_at_creation() -> None:
+    """A disabled scope and an event approved at creation get no minimum notice."""
     asleep = scope(enabled=False, incarnation=5)
     before = snapshot(event(status=Status.PLANNED, published=None, not_before=None), scopes=[asleep])
     assert kept(before, after(before, published(1, needs_approval=False)))
@@ -202,7 +202,7 @@ def test_2_no_notice_for_disabled_scopes_and_approval_by_birth() -> None:
 
 @pytest.mark.parametrize("facts", [{"not_before": at(14)}, {"not_before": at(16)}, {"published": at(-1)}])
 def test_2_not_before_never_changes(facts: dict[str, Any]) -> None:
-    """What was published stays: neither earlier nor later, not even in a scope that went idle."""
+    """NotBefore becomes neither earlier nor later after publication, also in a disabled scope."""
     for known in (scope(incarnation=5), scope(enabled=False, incarnation=5)):
         before = snapshot(event(), scopes=[known])
         assert broken(before, after(before, event(**facts))) == (
@@ -211,7 +211,7 @@ def test_2_not_before_never_changes(facts: dict[str, Any]) -> None:
 
 
 def test_2_a_scope_enabled_later_sees_the_event_as_it_is() -> None:
-    """An event published without notice keeps its NotBefore when the scope is enabled, and is not judged again."""
+    """An event published without notice keeps its NotBefore when the scope is enabled."""
     subject = event(not_before=at(1), needs_approval=False)
     before = snapshot(subject)
     assert kept(before, after(before, started(subject, at(1))))
@@ -233,8 +233,8 @@ def test_2_a_scope_enabled_later_sees_the_event_as_it_is() -> None:
         ("resources", ("web-1",)),
     ],
 )
-def test_3_an_event_stays_itself(name: str, value: Any) -> None:
-    """What an event is about never changes under its id."""
+def test_3_an_event_keeps_its_identity(name: str, value: Any) -> None:
+    """The scope, machines, type and maintenance of an event never change."""
     before = snapshot(event())
     then = after(before, replace(event(), **{name: value}))
     assert broken(before, then) == f"invariant 3: event {guid(1)} would change its {name}"
@@ -244,7 +244,7 @@ def test_3_an_event_stays_itself(name: str, value: Any) -> None:
 
 
 def test_4_the_incarnation_grows_by_one_with_the_document() -> None:
-    """A change guests can see is one step: not none, not two."""
+    """A visible change raises the incarnation by one: not by zero, not by two."""
     before = snapshot(event())
     then = after(before, started(event()))
     for wrong in (4, 5, 7):
@@ -256,14 +256,14 @@ def test_4_the_incarnation_grows_by_one_with_the_document() -> None:
 
 
 def test_4_the_document_does_not_change_unnoticed() -> None:
-    """A visible change without a new scope row is caught as well."""
+    """A visible change without a written scope is an error."""
     before = snapshot(event())
     then = replace(after(before, started(event())), scopes=before.scopes)
     assert broken(before, then) == "invariant 4: the document of shop would change while its incarnation stays"
 
 
 def test_4_the_incarnation_stays_with_the_document() -> None:
-    """Where guests see nothing new, the incarnation stays, whatever else is written of the scope."""
+    """Without a visible change the incarnation stays."""
     before = snapshot(event())
     then = replace(before, scopes={"shop": replace(before.scopes["shop"], incarnation=6)})
     assert broken(before, then) == "invariant 4: the incarnation of shop would be 6 instead of 5"
@@ -280,15 +280,15 @@ def test_4_the_incarnation_stays_with_the_document() -> None:
         ({"enabled": False, "epoch": 1}, {"enabled": True, "epoch": 0}),
     ],
 )
-def test_4_an_epoch_begins_only_with_enabling(known: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """A new epoch is the next number, and comes with being enabled."""
+def test_4_an_epoch_starts_only_with_enabling(known: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """A new epoch is the next number, and the scope becomes enabled."""
     before = snapshot(event(), scopes=[scope(incarnation=5, **known)])
     then = replace(before, scopes={"shop": scope(incarnation=1, **wanted)})
     assert broken(before, then) == "invariant 4: shop would start an epoch without being enabled"
 
 
-def test_4_an_epoch_begins_at_one() -> None:
-    """The transaction that re-enables a scope sets its incarnation to 1."""
+def test_4_an_epoch_starts_at_incarnation_one() -> None:
+    """The transaction that enables a scope again sets its incarnation to 1."""
     before = snapshot(event(), scopes=[scope(incarnation=5, enabled=False)])
     again = scope(enabled=True, epoch=2, incarnation=6)
     assert broken(before, replace(before, scopes={"shop": again})) == (
@@ -298,7 +298,7 @@ def test_4_an_epoch_begins_at_one() -> None:
 
 
 def test_4_a_new_scope_has_no_past() -> None:
-    """A scope that was not there before is not judged."""
+    """A new scope is not compared with anything."""
     assert kept(Snapshot(), Snapshot(scopes={"shop": scope(incarnation=9)}))
 
 
@@ -318,7 +318,7 @@ def test_5_resources_are_sorted_and_not_empty(resources: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("type_", [EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY])
 def test_6_one_update_domain_at_a_time(type_: EventType) -> None:
-    """Two update domains of a scope do not start together."""
+    """Events in two update domains of a scope do not start together."""
     one = event(1, type=type_)
     two = event(2, type=type_, maintenance_id=guid(901), update_domain=1, resources=("web-1",))
     before = snapshot(one, two)
@@ -329,7 +329,7 @@ def test_6_one_update_domain_at_a_time(type_: EventType) -> None:
 
 
 def test_6_a_rolling_event_waits_for_other_update_domains() -> None:
-    """A platform event does not start while even an exempt event has another update domain under way."""
+    """A rolling event does not start while any event, even an exempt one, is started in another update domain."""
     user = started(event(1, source=Source.USER), at(15))
     rolling = event(2, update_domain=1, resources=("web-1",))
     before = snapshot(user, rolling)
@@ -369,7 +369,7 @@ def test_6_a_machine_is_in_one_started_event() -> None:
 
 
 def test_6_a_machine_is_known_by_scope_and_name() -> None:
-    """Two scopes may each have a web-0."""
+    """Two scopes may each have a machine web-0."""
     one, two = started(event(1), at(15)), event(2, scope="ship")
     before = snapshot(one, two)
     assert kept(before, after(before, started(two)))
@@ -394,12 +394,12 @@ LEGAL = {
 @pytest.mark.parametrize("old", ["absent", *Status])
 @pytest.mark.parametrize("new", Status)
 def test_7_every_step_from_every_status(old: str, new: Status) -> None:
-    """An event's status moves along the line, never backwards, and what has ended stays as it ended."""
+    """A status never goes backwards, and an ended status is final."""
 
     def in_status(status: str) -> Event:
-        begun = status in ("Started", "Completed", "Abandoned")
-        told = event(status=Status(status), reason=f"now {status}")
-        return replace(told, started=NOW) if begun else told
+        has_started = status in ("Started", "Completed", "Abandoned")
+        next_event = event(status=Status(status), reason=f"now {status}")
+        return replace(next_event, started=NOW) if has_started else next_event
 
     before = snapshot() if old == "absent" else snapshot(in_status(old))
     then = after(before, in_status(new))
@@ -413,8 +413,8 @@ def test_7_every_step_from_every_status(old: str, new: Status) -> None:
 # -- 8. a wave starts in one transaction, one wave is visible, due waves do not overtake
 
 
-def test_8_a_wave_leaves_nobody_behind() -> None:
-    """Events of a wave start in one transaction; what was cancelled is not missed."""
+def test_8_a_wave_leaves_no_event_behind() -> None:
+    """Events of a wave start in one transaction, except cancelled ones."""
     one, two = event(1), event(2, scope="ship")
     before = snapshot(one, two)
     assert broken(before, after(before, started(one))) == (
@@ -436,12 +436,12 @@ def test_8_one_wave_is_visible() -> None:
     running = started(event(1), at(15))
     planned = event(2, wave=2, status=Status.PLANNED, published=None, not_before=None, update_domain=1)
     before = snapshot(running, planned)
-    told = replace(planned, status=Status.SCHEDULED, published=NOW, not_before=at(35))
-    assert broken(before, after(before, told)) == (
+    published = replace(planned, status=Status.SCHEDULED, published=NOW, not_before=at(35))
+    assert broken(before, after(before, published)) == (
         f"invariant 8: waves [1, 2] of maintenance {guid(900)} would be visible at once"
     )
     ended = replace(running, status=Status.COMPLETED, ended=NOW)
-    assert kept(before, after(before, ended, told))
+    assert kept(before, after(before, ended, published))
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_8_one_wave_is_visible() -> None:
     ],
 )
 def test_8_a_failed_event_is_passed_over(on_failure: OnFailure, state: OrderState, attempt: int, legal: bool) -> None:
-    """Under on_failure = continue, and then only, the next wave is told beside an event whose order has failed once."""
+    """Only with on_failure = continue, the next wave is visible beside an event whose order has failed once."""
     running = started(event(1), at(15))
     planned = event(2, wave=2, status=Status.PLANNED, published=None, not_before=None, update_domain=1)
     before = snapshot(
@@ -477,7 +477,7 @@ def rivals(**first: Any) -> tuple[Event, Event]:
 
 
 def test_8_due_waves_do_not_overtake() -> None:
-    """What is due later does not start while a wave ahead of it in the scope is due and waits."""
+    """A later wave does not start while an earlier due wave waits in the scope."""
     ahead, behind = rivals()
     before = snapshot(ahead, behind)
     assert broken(before, after(before, started(behind))) == (
@@ -488,7 +488,7 @@ def test_8_due_waves_do_not_overtake() -> None:
 
 
 def test_8_equal_waves_go_by_id() -> None:
-    """Due waves are tried in order (NotBefore, id)."""
+    """Waves with the same NotBefore start in the order of their ids."""
     ahead, behind = rivals()
     ahead, behind = replace(ahead, not_before=at(17)), behind
     before = snapshot(ahead, behind)
@@ -496,15 +496,15 @@ def test_8_equal_waves_go_by_id() -> None:
     assert kept(before, after(before, started(ahead)))
 
 
-@pytest.mark.parametrize("asked", [{"paused": True}, {"earliest": at(21)}])
-def test_8_what_is_held_may_be_overtaken(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limits", [{"paused": True}, {"earliest": at(21)}])
+def test_8_a_held_wave_may_be_overtaken(limits: dict[str, Any]) -> None:
     """A paused maintenance, or one before its earliest start, is not due."""
-    before = snapshot(*rivals(), maintenances=[maintenance(**asked)])
+    before = snapshot(*rivals(), maintenances=[maintenance(**limits)])
     assert kept(before, after(before, started(rivals()[1])))
 
 
-def test_8_what_has_no_go_may_be_overtaken() -> None:
-    """A wave one of whose events, in whatever scope, has neither its go nor its NotBefore behind it is not due."""
+def test_8_an_unapproved_wave_may_be_overtaken() -> None:
+    """A wave with an event that is neither approved nor past its NotBefore is not due."""
     ahead, behind = rivals()
     waiting = event(3, scope="ship", not_before=at(16))
     before = snapshot(ahead, behind, replace(waiting, not_before=at(30)))
@@ -514,8 +514,8 @@ def test_8_what_has_no_go_may_be_overtaken() -> None:
         assert broken(before, after(before, started(behind))).startswith("invariant 8:")
 
 
-def test_8_what_is_under_way_or_not_yet_told_is_no_doubtless_rival() -> None:
-    """A wave with an event that runs, or that is approved by birth and not shown, is not judged."""
+def test_8_a_started_or_unpublished_wave_may_be_overtaken() -> None:
+    """A wave with a started event, or with one approved at creation and not visible, does not count as due."""
     ahead, behind = rivals()
     born = event(3, scope="ship", status=Status.PLANNED, born_approved=True, published=None, not_before=None)
     before = snapshot(ahead, behind, born)
@@ -526,7 +526,7 @@ def test_8_what_is_under_way_or_not_yet_told_is_no_doubtless_rival() -> None:
 
 
 def test_8_an_emergency_overtakes() -> None:
-    """An emergency is at once: it queues behind nobody."""
+    """An emergency does not queue."""
     ahead, behind = rivals()
     emergency = replace(behind, emergency=True, born_approved=True)
     before = snapshot(ahead, emergency)
@@ -534,8 +534,8 @@ def test_8_an_emergency_overtakes() -> None:
 
 
 @pytest.mark.parametrize("asked_at, legal", [(15, True), (17, False)])
-def test_8_what_is_approved_by_birth_queues_since_it_was_asked_for(asked_at: float, legal: bool) -> None:
-    """It has no NotBefore until it starts; its place, and its whole wave's, is when it was asked for."""
+def test_8_a_wave_approved_at_creation_queues_by_its_submission(asked_at: float, legal: bool) -> None:
+    """The event has no NotBefore until it starts, so the time of its submission counts."""
     ahead, _ = rivals()
     born = event(
         2,
@@ -567,7 +567,7 @@ def test_9_an_approval_is_recorded_once() -> None:
 
 
 def test_11_a_started_event_has_an_order() -> None:
-    """No event starts without the work being ordered."""
+    """No event starts without an order."""
     before = snapshot(event())
     assert broken(before, after(before, started(event()), orders={})) == (
         f"invariant 11: event {guid(1)} would be Started without an order"
@@ -576,7 +576,7 @@ def test_11_a_started_event_has_an_order() -> None:
 
 @pytest.mark.parametrize("changed", [None, at(-1)])
 def test_13_time_does_not_run_backwards(changed: datetime | None) -> None:
-    """A scope's last change is never earlier than it was."""
+    """The time of a scope's last change never becomes earlier."""
     before = snapshot(event())
     then = after(before, started(event()))
     off = {"shop": replace(then.scopes["shop"], changed=changed)}
@@ -586,19 +586,19 @@ def test_13_time_does_not_run_backwards(changed: datetime | None) -> None:
 # -- what is legal
 
 
-def test_nothing_at_all_is_legal() -> None:
+def test_an_unchanged_snapshot_is_legal() -> None:
     """A snapshot may stay as it is."""
     before = snapshot(event(), started(event(2, resources=("web-1",)), at(15)))
     assert kept(before, before)
 
 
-def test_only_what_moved_is_judged() -> None:
-    """An old fault in an event that does not move does not block every decision after it."""
+def test_only_changed_events_are_checked() -> None:
+    """An old fault in an unchanged event does not block later decisions."""
     odd = event(7, scope="ship", maintenance_id=guid(901), resources=("web-9", "web-8"))
     before = snapshot(odd, event())
     assert kept(before, after(before, started(event())))
 
 
-def test_an_invariant_broken_is_ours() -> None:
-    """InvariantBroken is the service's own fault: status 500, a code of its own."""
+def test_a_broken_invariant_is_a_fault_of_the_service() -> None:
+    """InvariantBroken has status 500 and a code of its own."""
     assert (InvariantBroken.status, InvariantBroken.code) == (500, "invariant_broken")

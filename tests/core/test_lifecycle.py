@@ -56,7 +56,7 @@ def failed_event(**options: OnFailure) -> tuple[World, str, str]:
 
 
 def test_submit_publishes_the_first_wave_and_plans_the_rest() -> None:
-    """The first wave is told at once, the others stay invisible, and the document grows by one."""
+    """The first wave is published at once, the others stay invisible, and the incarnation grows by one."""
     world = shop(domains=3)
     events, change = world.submit_request(request("shop/web-0", "shop/web-1", "shop/web-2"))
     assert [e.status for e in events] == [Status.SCHEDULED, Status.PLANNED, Status.PLANNED]
@@ -66,15 +66,15 @@ def test_submit_publishes_the_first_wave_and_plans_the_rest() -> None:
     assert actions(change) == ["alice: maintenance submitted", "alice: event published"]
 
 
-def test_submit_returns_the_maintenance_it_made() -> None:
-    """The id handed back is the one in the change."""
+def test_submit_returns_the_id_of_the_maintenance() -> None:
+    """The returned id is the one in the change."""
     _, change = shop().submit_request(request("shop/web-0"))
     assert [m.id for m in change.maintenances] == [guid(1)]
     assert {e.maintenance_id for e in change.events} == {guid(1)}
 
 
-def test_a_disabled_scope_is_started_at_once() -> None:
-    """A disabled scope gets no notice: its event goes straight to Started, with its order."""
+def test_an_event_of_a_disabled_scope_starts_at_once() -> None:
+    """A disabled scope gets no notice: its event is Started with its order."""
     world = shop(enabled=False)
     (event,), change = world.submit_request(request("shop/web-0"))
     assert event.status is Status.STARTED
@@ -83,8 +83,8 @@ def test_a_disabled_scope_is_started_at_once() -> None:
     assert actions(change)[1:] == ["alice: event published", "alice: event started"]
 
 
-def test_a_user_event_that_is_approved_by_birth_is_never_scheduled() -> None:
-    """Automatic approval: absent -> Started, published in the moment it starts."""
+def test_a_user_event_approved_at_creation_is_never_scheduled() -> None:
+    """The event becomes visible when it starts."""
     world = shop(approve_user_events=True)
     (event,), change = world.submit_request(request("shop/web-0", source=Source.USER))
     assert event.status is Status.STARTED
@@ -94,15 +94,15 @@ def test_a_user_event_that_is_approved_by_birth_is_never_scheduled() -> None:
 
 
 def test_an_emergency_starts_everything_at_once() -> None:
-    """An emergency is one wave of everything, whatever the update domains say."""
+    """An emergency is one wave in all update domains."""
     world = shop(domains=3)
     events = world.submit(targets=Targets(scope="shop"), emergency=True)
     assert [e.status for e in events] == [Status.STARTED] * 3
     assert world.scope().incarnation == 2
 
 
-def test_an_emergency_does_not_wait_for_what_is_under_way() -> None:
-    """Another update domain under way, or a due wave, is no obstacle to an emergency."""
+def test_an_emergency_does_not_wait() -> None:
+    """Neither a started event in another update domain nor a due wave holds back an emergency."""
     world = shop(domains=3)
     (running,) = world.submit("shop/web-0")
     world.start(running.id)
@@ -113,8 +113,8 @@ def test_an_emergency_does_not_wait_for_what_is_under_way() -> None:
     assert world.status(waiting.id) is Status.SCHEDULED
 
 
-def test_an_emergency_is_refused_for_a_machine_under_way() -> None:
-    """A machine already in a Started event: refused by name, and nothing of the emergency happens."""
+def test_an_emergency_is_refused_for_a_busy_machine() -> None:
+    """If a machine is in a Started event, the whole emergency is refused, with the name of the machine."""
     world = shop(domains=2)
     (running,) = world.submit("shop/web-1")
     world.start(running.id)
@@ -126,8 +126,8 @@ def test_an_emergency_is_refused_for_a_machine_under_way() -> None:
     assert world.snapshot() == before
 
 
-def test_an_emergency_overtakes_what_is_only_scheduled() -> None:
-    """A machine that merely awaits maintenance can have an emergency; the maintenance then waits for it."""
+def test_an_emergency_overtakes_scheduled_events() -> None:
+    """A Scheduled event of the machine waits for the emergency."""
     world = shop()
     (waiting,) = world.submit("shop/web-0")
     (emergency,) = world.submit("shop/web-0", emergency=True)
@@ -137,7 +137,7 @@ def test_an_emergency_overtakes_what_is_only_scheduled() -> None:
 
 
 def test_the_limit_of_user_operations() -> None:
-    """`max_user_operations` open at once per scope; the next is refused, and room comes when one ends."""
+    """At most `max_user_operations` user events of a scope are open; the next is refused until one ends."""
     world = shop(domains=3, max_user_operations=2)
     first, _ = world.submit("shop/web-0", "shop/web-1", source=Source.USER)
     before = deepcopy(world.snapshot())
@@ -155,7 +155,7 @@ def test_one_request_may_not_exceed_the_limit_either() -> None:
 
 
 def test_platform_maintenance_is_no_user_operation() -> None:
-    """The limit neither counts nor refuses what the platform does."""
+    """The limit neither counts nor refuses platform events."""
     world = shop(domains=2, max_user_operations=1)
     world.submit("shop/web-0")
     world.submit("shop/web-0", type=EventType.PREEMPT)
@@ -164,7 +164,7 @@ def test_platform_maintenance_is_no_user_operation() -> None:
 
 
 def test_no_limit_by_default() -> None:
-    """max_user_operations = 0 is no limit: the GA edition has none."""
+    """max_user_operations = 0 means no limit."""
     world = shop(domains=20)
     assert len(world.submit(targets=Targets(scope="shop"), source=Source.USER)) == 20
 
@@ -184,8 +184,8 @@ def test_an_approval_is_a_fact_on_the_event() -> None:
     assert actions(change) == ["shop/web-1: event approved"]
 
 
-def test_an_approval_relies_on_no_version_and_bumps_none() -> None:
-    """Five hundred agents may approve at once: only the approval and the wake-up are written."""
+def test_an_approval_relies_on_no_version_and_raises_none() -> None:
+    """Only the approval and the wake-up are written, so many agents can approve at once."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     change = world.approve("shop/web-0", event.id)
@@ -210,8 +210,8 @@ def test_one_id_twice_in_a_request_counts_once() -> None:
     assert len(change.approvals) == len(change.audit) == 1
 
 
-def test_an_unknown_id_spoils_the_whole_request() -> None:
-    """An id that was never this scope's: refused, and no id of that request is approved."""
+def test_an_unknown_id_refuses_the_whole_request() -> None:
+    """If one id is not of this scope, no event of the request is approved."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     with pytest.raises(Invalid, match=rf"^Bad request\. EventId {guid(99)} is not an event of this machine's scope$"):
@@ -220,7 +220,7 @@ def test_an_unknown_id_spoils_the_whole_request() -> None:
 
 
 def test_a_machine_approves_only_its_own_scopes_events() -> None:
-    """Another scope's event is as unknown as one that never was: a machine learns nothing of it."""
+    """An event of another scope is refused like an unknown one."""
     world = World(scope("shop"), scope("ship"), machines=[machine("shop/web-0"), machine("ship/app-0")])
     (event,) = world.submit("ship/app-0")
     with pytest.raises(Invalid, match="is not an event of this machine's scope"):
@@ -228,8 +228,8 @@ def test_a_machine_approves_only_its_own_scopes_events() -> None:
     assert world.event(event.id).approvals == ()
 
 
-def test_nobody_approves_what_nobody_was_told() -> None:
-    """A planned event, even a cancelled one, was never published: to a guest its id does not exist."""
+def test_an_unpublished_event_cannot_be_approved() -> None:
+    """A planned event, or one cancelled before publication, is unknown to guests."""
     world = shop(domains=2)
     _, second = world.submit("shop/web-0", "shop/web-1")
     with pytest.raises(Invalid):
@@ -241,7 +241,7 @@ def test_nobody_approves_what_nobody_was_told() -> None:
 
 
 def test_approval_all_takes_every_resource() -> None:
-    """approval = all: each machine in Resources for itself; another's request is accepted and without effect."""
+    """approval = all: each machine in Resources must approve; an approval of another machine has no effect."""
     world = World(scope(approval=ApprovalMode.ALL), machines=[machine(f"shop/web-{i}", i // 2) for i in range(4)])
     (event,) = world.submit("shop/web-0", "shop/web-1")
     assert world.approve("shop/web-3", event.id).empty
@@ -255,7 +255,7 @@ def test_approval_all_takes_every_resource() -> None:
 
 
 def test_approval_operator_leaves_guests_without_effect() -> None:
-    """approval = operator: a guest's request is accepted and brings nothing forward, an operator's does."""
+    """approval = operator: an approval of a guest is accepted without effect, an operator's counts."""
     world = shop(approval=ApprovalMode.OPERATOR)
     (event,) = world.submit("shop/web-0")
     assert world.approve("shop/web-0", event.id).empty
@@ -265,7 +265,7 @@ def test_approval_operator_leaves_guests_without_effect() -> None:
 
 @pytest.mark.parametrize("mode", ApprovalMode)
 def test_an_operators_approval_counts_for_all(mode: ApprovalMode) -> None:
-    """Whatever the scope's setting, an operator's word is enough, and is recorded once."""
+    """With any setting, one approval of an operator is enough, and is recorded once."""
     world = shop(approval=mode)
     (event,) = world.submit("shop/web-0")
     change = world.approve_as_operator(event.id)
@@ -275,8 +275,8 @@ def test_an_operators_approval_counts_for_all(mode: ApprovalMode) -> None:
     assert world.status(event.id) is Status.STARTED
 
 
-def test_what_started_by_itself_is_approved_without_effect() -> None:
-    """An event that started because its NotBefore had passed needs nobody's approval any more, and records none."""
+def test_approving_a_started_event_changes_nothing() -> None:
+    """An event that started at its NotBefore records no later approval."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.tick_at(15)
@@ -285,8 +285,8 @@ def test_what_started_by_itself_is_approved_without_effect() -> None:
     assert world.event(event.id).approvals == ()
 
 
-def test_an_operators_approval_stands_beside_a_guests() -> None:
-    """Both are facts: the operator's is recorded even when a guest was first; a guest after it adds nothing."""
+def test_an_operators_approval_is_recorded_beside_a_guests() -> None:
+    """An operator's approval after a guest's is recorded; a guest's after it is not."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.approve("shop/web-0", event.id)
@@ -300,7 +300,7 @@ def test_an_operators_approval_stands_beside_a_guests() -> None:
 
 @pytest.mark.parametrize("reason, recorded", [("", "cancelled by alice"), ("wrong rack", "wrong rack")])
 def test_a_cancelled_event_says_why(reason: str, recorded: str) -> None:
-    """A cancelled event ends now, with the reason given or who did it, and leaves the document."""
+    """A cancelled event ends with the given reason, or with who cancelled it, and leaves the document."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.now = at(3)
@@ -312,7 +312,7 @@ def test_a_cancelled_event_says_why(reason: str, recorded: str) -> None:
 
 
 def test_later_waves_go_on_without_a_cancelled_event() -> None:
-    """Cancelling one event: its wave no longer waits for it, later waves go on."""
+    """The wave of a cancelled event no longer waits for it, and later waves go on."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.cancel_event(first.id)
@@ -321,15 +321,15 @@ def test_later_waves_go_on_without_a_cancelled_event() -> None:
 
 
 def test_cancelling_a_planned_event_shows_guests_nothing() -> None:
-    """What was never shown disappears without a new incarnation."""
+    """Cancelling an invisible event does not change the incarnation."""
     world = shop(domains=2)
     _, second = world.submit("shop/web-0", "shop/web-1")
     world.cancel_event(second.id)
     assert world.scope().incarnation == 2
 
 
-def test_cancelling_a_maintenance_ends_what_has_not_started() -> None:
-    """Planned and Scheduled events end; a Started event runs to its end, and then the maintenance is Cancelled."""
+def test_cancelling_a_maintenance_cancels_its_unstarted_events() -> None:
+    """A Started event runs to its end, and then the maintenance is Cancelled."""
     world = shop(domains=3)
     first, second, third = world.submit(targets=Targets(scope="shop"))
     world.start(first.id)
@@ -344,7 +344,7 @@ def test_cancelling_a_maintenance_ends_what_has_not_started() -> None:
 
 
 def test_a_cancelled_maintenance_has_ended() -> None:
-    """With nothing under way the maintenance ends in the same transaction; a tick has nothing left to do."""
+    """Without started events the maintenance ends in the same transaction."""
     world = shop()
     (event,) = world.submit("shop/web-0", earliest=at(60))
     world.now = at(4)
@@ -354,7 +354,7 @@ def test_a_cancelled_maintenance_has_ended() -> None:
 
 
 def test_cancelling_again_changes_nothing() -> None:
-    """A maintenance that is being cancelled already stays as it is."""
+    """A maintenance that is already cancelled stays as it is."""
     world = shop(domains=2)
     first, _ = world.submit("shop/web-0", "shop/web-1")
     world.start(first.id)
@@ -362,8 +362,8 @@ def test_cancelling_again_changes_nothing() -> None:
     assert world.cancel_maintenance(first.maintenance_id).empty
 
 
-def test_what_has_ended_is_neither_cancelled_nor_paused() -> None:
-    """An ended maintenance refuses every verb, saying how it ended."""
+def test_an_ended_maintenance_is_neither_cancelled_nor_paused() -> None:
+    """The refusal says how the maintenance ended."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.cancel_maintenance(event.maintenance_id)
@@ -388,7 +388,7 @@ def test_pause_holds_the_start_and_keeps_not_before() -> None:
 
 
 def test_pause_holds_publication() -> None:
-    """A paused maintenance does not tell the next wave; once resumed it does, with full notice."""
+    """A paused maintenance does not publish its next wave; after resume it does, with full notice."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.start(first.id)
@@ -402,7 +402,7 @@ def test_pause_holds_publication() -> None:
     assert world.event(second.id).not_before == at(45)
 
 
-def test_resume_acts_at_once() -> None:
+def test_resume_wakes_the_maintenance_at_once() -> None:
     """A resumed maintenance is due for a tick now."""
     world = shop()
     (event,) = world.submit("shop/web-0")
@@ -415,8 +415,8 @@ def test_resume_acts_at_once() -> None:
     assert world.status(event.id) is Status.STARTED
 
 
-def test_resuming_what_was_cancelled_meanwhile_ends_it() -> None:
-    """A paused maintenance whose last event was cancelled has nothing to go on with: it ends, and nothing wakes."""
+def test_resuming_a_maintenance_without_open_events_ends_it() -> None:
+    """A paused maintenance whose last event was cancelled ends, and nothing wakes."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.pause(event.maintenance_id)
@@ -427,7 +427,7 @@ def test_resuming_what_was_cancelled_meanwhile_ends_it() -> None:
 
 
 def test_pausing_and_resuming_again_changes_nothing() -> None:
-    """Pause what is paused, resume what is not: nothing to save."""
+    """Pausing a paused maintenance, or resuming one that is not paused, saves nothing."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     assert world.resume(event.maintenance_id).empty
@@ -438,8 +438,8 @@ def test_pausing_and_resuming_again_changes_nothing() -> None:
 # -- what executors report
 
 
-def test_taking_an_order_says_who_does_it() -> None:
-    """An executor begins: the node and the time are saved before anything happens outside."""
+def test_taking_an_order_records_the_node() -> None:
+    """The node and the time are saved before the work."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -451,7 +451,7 @@ def test_taking_an_order_says_who_does_it() -> None:
 
 
 def test_a_finished_order_completes_its_event() -> None:
-    """Work done: the event is Completed, gone from the document, and what was said of it is kept."""
+    """The event is Completed and leaves the document; the report's reason is kept."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -468,7 +468,7 @@ def test_a_finished_order_completes_its_event() -> None:
 
 
 def test_a_failed_order_leaves_its_event_started() -> None:
-    """Gone means "no further impact": an event whose work failed stays Started and visible."""
+    """An event whose order failed stays Started and visible."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -480,7 +480,7 @@ def test_a_failed_order_leaves_its_event_started() -> None:
 
 
 def test_a_late_success_counts() -> None:
-    """An executor that was given up on may still report success: the work is done, whatever the clock said."""
+    """After a timeout an executor may still report success."""
     world, first, second = failed_event()
     world.finish(first)
     world.tick()
@@ -489,7 +489,7 @@ def test_a_late_success_counts() -> None:
 
 
 def test_a_report_may_name_new_hosts() -> None:
-    """A redeployed machine is on another host in the same transaction."""
+    """The machine has its new host in the same transaction."""
     world = World(scope(), machines=[machine("shop/web-0", host="h1")])
     (event,) = world.submit("shop/web-0", type=EventType.REDEPLOY)
     world.start(event.id)
@@ -499,7 +499,7 @@ def test_a_report_may_name_new_hosts() -> None:
 
 @pytest.mark.parametrize("named", [("shop", "web-1"), ("ship", "web-0"), ("shop", "web-9")])
 def test_new_hosts_are_for_the_events_own_machines(named: tuple[str, str]) -> None:
-    """A report that moves somebody else's machine is refused whole."""
+    """A report that moves another event's machine is refused."""
     machines = [machine("shop/web-0"), machine("shop/web-1"), machine("ship/web-0")]
     world = World(scope(), scope("ship"), machines=machines)
     (event,) = world.submit("shop/web-0", type=EventType.REDEPLOY)
@@ -511,7 +511,7 @@ def test_new_hosts_are_for_the_events_own_machines(named: tuple[str, str]) -> No
 
 
 def test_a_terminated_machine_leaves_the_inventory() -> None:
-    """On completion of Terminate the machine goes in the same transaction; what concerned it alone is cancelled."""
+    """The machine is removed in the same transaction, and its other events are cancelled."""
     group = scope(kind=ScopeKind.PLACEMENT_GROUP)
     world = World(group, machines=[machine("shop/web-0"), machine("shop/web-1")])
     (alone,) = world.submit("shop/web-0", source=Source.USER)
@@ -531,8 +531,8 @@ def test_a_terminated_machine_leaves_the_inventory() -> None:
     assert world.status(running.id) is Status.STARTED
 
 
-def test_an_event_goes_when_the_last_of_its_machines_was_terminated() -> None:
-    """One machine after the other: nothing is left to work on, and no order will be handed out for it."""
+def test_an_event_is_cancelled_when_its_last_machine_is_terminated() -> None:
+    """An event with no machine left is cancelled and gets no order."""
     group = scope(kind=ScopeKind.PLACEMENT_GROUP)
     world = World(group, machines=[machine("shop/web-0"), machine("shop/web-1")])
     (shared,) = world.submit("shop/web-0", "shop/web-1", not_before=at(9_000))
@@ -545,7 +545,7 @@ def test_an_event_goes_when_the_last_of_its_machines_was_terminated() -> None:
 
 
 def test_a_report_may_name_its_attempt() -> None:
-    """A late word about the first attempt is refused once the second has begun, and changes nothing."""
+    """A report of the first attempt is refused after the retry, and changes nothing."""
     world = World(scope(), machines=[machine("shop/web-0")])
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -558,8 +558,8 @@ def test_a_report_may_name_its_attempt() -> None:
     assert [e.status for e in change.events] == [Status.COMPLETED]
 
 
-def test_many_ends_are_one_change_or_none() -> None:
-    """Several orders may be reported at once; one that is refused refuses them all."""
+def test_several_reports_are_one_change_or_none() -> None:
+    """If one of several reports is refused, none is saved."""
     world = shop(domains=2)
     events = [world.submit(f"shop/web-{i}", source=Source.USER)[0] for i in range(2)]
     for event in events:
@@ -572,8 +572,8 @@ def test_many_ends_are_one_change_or_none() -> None:
     assert [e.status for e in change.events] == [Status.COMPLETED] * 2
 
 
-def test_an_orders_time_counts_anew_when_it_is_taken() -> None:
-    """Waiting for a free executor is not the executor's fault."""
+def test_the_time_limit_counts_from_taking_the_order() -> None:
+    """Waiting for a free executor does not use up the time of the order."""
     world = World(scope(), machines=[machine("shop/web-0")])
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -582,8 +582,8 @@ def test_an_orders_time_counts_anew_when_it_is_taken() -> None:
     assert order.deadline == world.now + timedelta(seconds=ORDER_TIMEOUT_S)
 
 
-def test_a_running_order_is_taken_over_from_whom_it_was_with() -> None:
-    """Same order, same attempt, same deadline; whoever comes second, or too late, is refused and changes nothing."""
+def test_a_running_order_is_taken_over_from_its_node() -> None:
+    """The order keeps attempt and deadline; a second take-over and the old node's report are refused."""
     world = World(scope(), machines=[machine("shop/web-0")])
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -605,7 +605,7 @@ def test_a_running_order_is_taken_over_from_whom_it_was_with() -> None:
 
 
 def test_a_terminated_machine_has_no_new_host() -> None:
-    """Whatever a report says of a machine that is gone, it is removed and not written."""
+    """A terminated machine is removed, even if the report names a new host for it."""
     world = World(scope(kind=ScopeKind.PLACEMENT_GROUP), machines=[machine("shop/web-0", host="h1")])
     (event,) = world.submit("shop/web-0", type=EventType.TERMINATE)
     world.start(event.id)
@@ -614,7 +614,7 @@ def test_a_terminated_machine_has_no_new_host() -> None:
 
 
 def test_other_types_leave_the_machine() -> None:
-    """A preempted machine is still in the inventory: only Terminate deletes."""
+    """Only Terminate removes the machine; a preempted machine stays in the inventory."""
     world = shop(domains=1)
     (event,) = world.submit("shop/web-0", type=EventType.PREEMPT)
     world.start(event.id)
@@ -622,7 +622,7 @@ def test_other_types_leave_the_machine() -> None:
     assert list(world.snapshot().machines) == [("shop", "web-0")]
 
 
-# -- settle
+# -- resolve a failure
 
 
 def test_retry_issues_the_order_again() -> None:
@@ -637,8 +637,8 @@ def test_retry_issues_the_order_again() -> None:
     assert actions(change) == ["alice: event retry by operator"]
 
 
-def test_a_retry_does_not_take_back_the_next_wave() -> None:
-    """on_failure = continue: what was told stays told while the failed event is tried again, and waits for it."""
+def test_a_retry_does_not_hide_the_next_wave() -> None:
+    """on_failure = continue: the published next wave stays visible during the retry, and waits for it."""
     world, first, second = failed_event(on_failure=OnFailure.CONTINUE)
     world.tick()
     world.resolve_failure(first, Verb.RETRY)
@@ -651,7 +651,7 @@ def test_a_retry_does_not_take_back_the_next_wave() -> None:
 
 
 def test_finish_by_an_operator_completes_the_event() -> None:
-    """finish: an operator vouches for the work; the maintenance goes on."""
+    """finish: the event is Completed, and the maintenance goes on."""
     world, first, second = failed_event()
     world.resolve_failure(first, Verb.FINISH)
     assert (world.status(first), world.event(first).reason) == (Status.COMPLETED, "finished by alice")
@@ -661,7 +661,7 @@ def test_finish_by_an_operator_completes_the_event() -> None:
 
 
 def test_abandon_ends_the_event_without_its_work() -> None:
-    """abandon: the event is gone, its order stays failed, the maintenance goes on and counts as Failed in the end."""
+    """abandon: the event ends, its order stays failed, and the maintenance goes on and ends as Failed."""
     world, first, second = failed_event()
     world.now = at(9)
     world.resolve_failure(first, Verb.ABANDON)
@@ -676,7 +676,7 @@ def test_abandon_ends_the_event_without_its_work() -> None:
 
 
 def test_finishing_a_failed_terminate_removes_the_machine() -> None:
-    """An operator who finishes a Terminate says that the machine is gone."""
+    """An operator who finishes a Terminate removes the machine."""
     world = World(scope(kind=ScopeKind.PLACEMENT_GROUP), machines=[machine("shop/web-0")])
     (event,) = world.submit("shop/web-0", type=EventType.TERMINATE)
     world.start(event.id)
@@ -688,8 +688,8 @@ def test_finishing_a_failed_terminate_removes_the_machine() -> None:
 # -- enabling
 
 
-def test_enabling_begins_an_epoch() -> None:
-    """The first request of a scope's guests enables it: a new epoch, the incarnation begins again at 1."""
+def test_enabling_starts_an_epoch() -> None:
+    """The first request of a scope's guests enables it: a new epoch, incarnation 1."""
     world = shop(enabled=False, epoch=3)
     (event,) = world.submit("shop/web-0", not_before=at(60))
     assert world.scope().incarnation == 2
@@ -708,8 +708,8 @@ def test_enabling_again_changes_nothing() -> None:
     assert world.disable().empty
 
 
-def test_disabling_keeps_what_was_published() -> None:
-    """An event published before the scope went idle keeps its NotBefore; the document stands where it stood."""
+def test_disabling_keeps_published_events() -> None:
+    """An event published before keeps its NotBefore, and the document does not change."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     change = world.disable()
@@ -723,8 +723,8 @@ def test_disabling_keeps_what_was_published() -> None:
 # -- what a verb may read
 
 
-def test_tick_leaves_alone_what_it_does_not_see_whole() -> None:
-    """A maintenance that reaches into scopes outside the snapshot is not ticked: it could be half decided."""
+def test_a_tick_skips_maintenances_with_scopes_outside_the_snapshot() -> None:
+    """A maintenance is advanced as a whole or not at all."""
     world = World(scope("shop"), scope("ship"), machines=[machine("shop/web-0"), machine("ship/app-0")])
     first, second = world.submit("shop/web-0", "ship/app-0")
     snapshot = world.snapshot()

@@ -39,7 +39,7 @@ def only(key: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["a", "7", "web-0", "FrontEnd_IN_0", "a.b.c", "A" * 64])
 def test_names(name: str) -> None:
-    """1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit."""
+    """A name has 1 to 64 letters, digits, dots, underscores and hyphens, and starts with a letter or digit."""
     assert Machine(scope=name, name=name).key == (name, name)
     assert scope(name).name == name
 
@@ -47,8 +47,8 @@ def test_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "-web", ".web", "_web", "web 0", "web/0", "wéb", "web\n", "A" * 65, "web\x00", None, 7, ["web"]]
 )
-def test_what_is_not_a_name(name: Any) -> None:
-    """Anything else is refused with the rule, as a machine's name, its scope's and a scope's own."""
+def test_a_bad_name_is_refused(name: Any) -> None:
+    """The message states the rule, for machines and for scopes."""
     for make in (
         lambda: Machine(scope="shop", name=name),
         lambda: Machine(scope=name, name="web-0"),
@@ -72,7 +72,7 @@ def test_domains_are_small_numbers(key: str) -> None:
 
 
 def test_a_host_is_a_name_or_nothing() -> None:
-    """A machine need not be on a known host; a host it is on has a name."""
+    """The host of a machine may be empty; otherwise it is a name."""
     assert machine(host="").host == ""
     assert machine(host="rack-1.h7").host == "rack-1.h7"
     with pytest.raises(Invalid, match="host 'rack 1' is not a name"):
@@ -89,15 +89,15 @@ def test_texts_of_a_machine_have_a_limit(key: str, limit: int) -> None:
         machine(**only(key, "tap\x07"))
 
 
-def test_addresses_are_written_one_way() -> None:
-    """Addresses are put into their shortest form, sorted, each once: two spellings are one address."""
+def test_addresses_are_normalized() -> None:
+    """Addresses are in their shortest form, sorted, each once."""
     known = machine(addresses=("fd00:0:0::4", "10.0.0.9", "10.0.0.4", "FD00::4"))
     assert known.addresses == ("10.0.0.4", "10.0.0.9", "fd00::4")
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0", "10.0.0.256", "10.0.0.4/24", "web-0", "010.0.0.4", "fd00::4::1"])
-def test_what_is_not_an_address(text: str) -> None:
-    """A wrong address is quoted under its key, with a right one."""
+def test_a_bad_address_is_refused(text: str) -> None:
+    """The message quotes the address and shows a good one."""
     with pytest.raises(Invalid) as refusal:
         machine(addresses=(text,))
     assert str(refusal.value) == f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4"
@@ -120,13 +120,13 @@ def test_sixteen_addresses_fit_a_machine() -> None:
         ({"interface": "tap0"}, (("tap0", ""),)),
     ],
 )
-def test_what_a_caller_is_known_by(facts: dict[str, Any], identities: tuple[tuple[str, str], ...]) -> None:
-    """The pairs of interface and address; an interface without addresses identifies by itself."""
+def test_how_a_caller_is_identified(facts: dict[str, Any], identities: tuple[tuple[str, str], ...]) -> None:
+    """Pairs of interface and address identify a machine; an interface without addresses does so alone."""
     assert machine(**facts).identities == identities
 
 
 def test_a_machine_is_known_as_scope_and_name() -> None:
-    """`scope/name` is how a machine is written everywhere."""
+    """A machine is written as `scope/name`."""
     assert str(machine("shop/web-0")) == "shop/web-0"
 
 
@@ -134,15 +134,15 @@ def test_a_machine_is_known_as_scope_and_name() -> None:
 
 
 @pytest.mark.parametrize("type_", EventType)
-def test_the_notice_a_scope_is_due(type_: EventType) -> None:
-    """The protocol's minimum for each type, unless the scope has its own."""
+def test_the_minimum_notice_of_a_scope(type_: EventType) -> None:
+    """The protocol's minimum of each type, unless the scope has a higher one."""
     expected = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30, "Terminate": 300}
     assert scope().notice_s(type_) == expected[type_] == EVENT_TYPES[type_].minimum_notice_s
 
 
 @pytest.mark.parametrize("type_", [t for t in EventType if t is not EventType.TERMINATE])
 def test_minimum_notice_can_only_be_raised(type_: EventType) -> None:
-    """A scope may be due more notice than the protocol's, never less, and not more than 30 days."""
+    """A scope's minimum notice is at least the protocol's and at most 30 days."""
     floor_s = EVENT_TYPES[type_].minimum_notice_s
     for good in (floor_s, floor_s + 1, MAX_NOTICE_S):
         assert scope(minimum_notice_s={type_: good}).notice_s(type_) == good
@@ -163,7 +163,7 @@ def test_terminate_notice_lies_between_5_and_15_minutes() -> None:
 
 
 def test_max_user_operations_is_a_number() -> None:
-    """0 is no limit; a negative one is a mistake."""
+    """0 means no limit; a negative number is refused."""
     for good in (0, 10, 1_000_000):
         assert scope(max_user_operations=good).max_user_operations == good
     for bad in (-1, 1_000_001):
@@ -175,7 +175,7 @@ def test_max_user_operations_is_a_number() -> None:
 
 
 def test_targets_are_exactly_one_of_three() -> None:
-    """A maintenance is aimed at machines, a scope or hosts."""
+    """A maintenance targets machines, a scope or hosts."""
     one: dict[str, Any] = {"machines": (("shop", "web-0"),), "scope": "shop", "hosts": ("h1",)}
     for key, value in one.items():
         assert getattr(Targets(**only(key, value)), key) == value
@@ -184,8 +184,8 @@ def test_targets_are_exactly_one_of_three() -> None:
             Targets(**wrong)
 
 
-def test_an_update_domain_lies_in_a_scope() -> None:
-    """An update domain without a scope means nothing; 0 is one like any other."""
+def test_an_update_domain_needs_a_scope() -> None:
+    """An update domain without a scope is refused; 0 is a valid update domain."""
     assert Targets(scope="shop", update_domain=0).update_domain == 0
     with pytest.raises(Invalid, match="update_domain needs a scope: name the scope that contains it"):
         Targets(hosts=("h1",), update_domain=0)
@@ -217,7 +217,7 @@ def test_an_emergency_is_a_platform_event(type_: EventType) -> None:
 
 @pytest.mark.parametrize("key", ["not_before", "earliest"])
 def test_an_emergency_starts_at_once(key: str) -> None:
-    """An emergency has no asked-for start."""
+    """An emergency takes no not_before and no earliest."""
     with pytest.raises(Invalid, match="an emergency starts at once: leave out not_before and earliest"):
         request("shop/web-0", emergency=True, **only(key, START))
 
@@ -233,7 +233,7 @@ def test_times_are_utc(key: str) -> None:
 
 
 def test_utc_by_another_name_is_utc() -> None:
-    """A zone without offset is UTC, whatever object says so."""
+    """A time zone with offset 0 is UTC, whatever its name."""
     moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(0), "Z"))
     assert request("shop/web-0", not_before=moment).not_before == datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -281,8 +281,8 @@ def test_a_status_is_open_or_ended() -> None:
         ({"emergency": True}, False),
     ],
 )
-def test_whom_the_update_domain_rule_binds(facts: dict[str, Any], bound: bool) -> None:
-    """Platform Freeze, Reboot and Redeploy without emergency."""
+def test_which_events_the_update_domain_rule_applies_to(facts: dict[str, Any], bound: bool) -> None:
+    """The rule applies to Platform Freeze, Reboot and Redeploy without emergency."""
     assert event(1, **facts).one_domain_at_a_time is bound
 
 
@@ -311,14 +311,14 @@ def token(**fields: Any) -> Token:
         ({"digest": DIGEST + "\n"}, "digest is not 64 lower-case"),
     ],
 )
-def test_a_token_says_what_is_wrong_with_it(fields_: dict[str, Any], message: str) -> None:
-    """Its name, its scopes and its digest are checked before anybody relies on them."""
+def test_a_bad_token_is_refused(fields_: dict[str, Any], message: str) -> None:
+    """Name, scopes and digest of a token are checked."""
     with pytest.raises(Invalid, match=message):
         token(**fields_)
 
 
-def test_a_token_may_own_up_to_the_limit() -> None:
-    """What is within the limits is taken as it is."""
+def test_a_token_may_have_scopes_up_to_the_limit() -> None:
+    """Values within the limits are accepted."""
     scopes = tuple(f"s{n}" for n in range(32))
     assert token(role=Role.OWNER, scopes=scopes, name="x" * 64).scopes == scopes
     assert token(role=Role.OPERATOR, name="Größe").role == "operator"
@@ -328,7 +328,7 @@ def test_a_token_may_own_up_to_the_limit() -> None:
 
 
 def test_a_change_is_empty_when_there_is_nothing_to_save() -> None:
-    """What a decision relied on is no reason to save; every other part is."""
+    """`at` and `expect` alone are nothing to save; every other field is."""
     assert Change(at=START, expect=(("shop", 1),)).empty
     for part in fields(Change):
         if part.name not in ("at", "expect"):
@@ -337,7 +337,7 @@ def test_a_change_is_empty_when_there_is_nothing_to_save() -> None:
 
 @pytest.mark.parametrize("thing", [scope(), machine(), event(), request("shop/web-0"), Change(at=at(1))])
 def test_things_are_frozen(thing: Any) -> None:
-    """Nothing changes in place: a new fact is a new value."""
+    """No field can be assigned."""
     for part in fields(thing):
         with pytest.raises(FrozenInstanceError):
             setattr(thing, part.name, None)

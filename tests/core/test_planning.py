@@ -51,8 +51,8 @@ def names(machines: list[Machine]) -> list[str]:
 
 def planned(*machines: str, within: Snapshot | None = None, **options: Any) -> tuple[Maintenance, list[Event]]:
     ids = (guid(number) for number in count(1))
-    asked = request(*machines, **options)
-    return plan(within or snapshot(), asked, now=START, created_by="alice", new_id=ids.__next__)
+    submitted = request(*machines, **options)
+    return plan(within or snapshot(), submitted, now=START, created_by="alice", new_id=ids.__next__)
 
 
 def waves(events: list[Event]) -> list[str]:
@@ -63,26 +63,26 @@ def waves(events: list[Event]) -> list[str]:
 # -- which machines are meant
 
 
-def test_machines_are_meant_by_name() -> None:
-    """Named machines are those machines, each once, in the order given."""
+def test_targets_by_name() -> None:
+    """Named machines are targeted each once, in the given order."""
     targets = Targets(machines=(key("ship/app-1"), key("shop/web-0"), key("ship/app-1")))
     assert names(resolve(targets, snapshot().machines)) == ["ship/app-1", "shop/web-0"]
 
 
-def test_a_scope_means_all_its_machines() -> None:
-    """A scope without an update domain is every machine in it."""
+def test_targets_by_scope() -> None:
+    """A scope without an update domain targets every machine in it."""
     found = resolve(Targets(scope="shop"), snapshot().machines)
     assert names(found) == ["shop/web-0", "shop/web-1", "shop/web-2"]
 
 
-def test_an_update_domain_of_a_scope() -> None:
-    """A scope with an update domain is the machines of that domain, 0 included."""
+def test_targets_by_update_domain() -> None:
+    """A scope with an update domain targets the machines of that domain, also of domain 0."""
     found = resolve(Targets(scope="shop", update_domain=0), snapshot().machines)
     assert names(found) == ["shop/web-0", "shop/web-2"]
 
 
-def test_a_host_means_the_machines_it_carries() -> None:
-    """A host is the list of its machines, whatever their scope."""
+def test_targets_by_host() -> None:
+    """A host targets its machines of all scopes."""
     assert names(resolve(Targets(hosts=("h1",)), snapshot().machines)) == ["shop/web-0", "ship/app-0", "ship/app-1"]
     assert len(resolve(Targets(hosts=("h1", "h2", "h1")), snapshot().machines)) == len(FLEET)
 
@@ -100,14 +100,14 @@ def test_a_host_means_the_machines_it_carries() -> None:
         (Targets(scope="shop", update_domain=4), "scope 'shop' has no machine in update domain 4$"),
     ],
 )
-def test_a_target_that_is_nothing(targets: Targets, complaint: str) -> None:
-    """A target that means no machine is not found, by its name."""
+def test_a_target_without_machines_is_not_found(targets: Targets, complaint: str) -> None:
+    """The message names the target."""
     with pytest.raises(NotFound, match=complaint):
         resolve(targets, snapshot().machines)
 
 
-def test_ten_thousand_machines_fit_one_maintenance() -> None:
-    """A maintenance has a limit of machines; one more is refused with advice."""
+def test_a_maintenance_has_at_most_ten_thousand_machines() -> None:
+    """One machine more is refused with advice."""
     fleet = {each.key: each for each in (machine(f"shop/web-{i}") for i in range(MAX_MACHINES_PER_MAINTENANCE))}
     assert len(resolve(Targets(scope="shop"), fleet)) == MAX_MACHINES_PER_MAINTENANCE == 10_000
     one_more = machine("shop/one-more")
@@ -145,8 +145,8 @@ def test_a_host_that_spans_update_domains() -> None:
 
 
 @pytest.mark.parametrize("type_", [EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY])
-def test_an_emergency_is_one_wave_of_everything(type_: EventType) -> None:
-    """An emergency is one wave, still one event per update domain, approved by birth."""
+def test_an_emergency_is_one_wave(type_: EventType) -> None:
+    """An emergency has one event per update domain, all in one wave and approved at creation."""
     _, events = planned(*(str(each) for each in FLEET), type=type_, emergency=True)
     assert waves(events) == [
         "1 ship#5 app-0",
@@ -183,9 +183,9 @@ def test_terminate_is_for_placement_groups() -> None:
 # -- what is fixed at submission
 
 
-def test_the_maintenance_is_what_was_asked_for() -> None:
-    """Everything the operator said is kept, with who said it and when; a tick may look at it at once."""
-    asked, _ = planned(
+def test_the_maintenance_keeps_the_request() -> None:
+    """All fields of the request are kept, with who submitted it and when."""
+    kept, _ = planned(
         "shop/web-0",
         type=EventType.FREEZE,
         not_before=at(60),
@@ -194,7 +194,7 @@ def test_the_maintenance_is_what_was_asked_for() -> None:
         description="new switch",
         on_failure=OnFailure.CONTINUE,
     )
-    assert asked == Maintenance(
+    assert kept == Maintenance(
         id=guid(1),
         type=EventType.FREEZE,
         source=Source.PLATFORM,
@@ -211,18 +211,18 @@ def test_the_maintenance_is_what_was_asked_for() -> None:
 
 def test_the_ids_of_all_waves_are_fixed_at_submission() -> None:
     """Every event exists from the start: Planned, numbered, with an id of its own."""
-    asked, events = planned("shop/web-0", "shop/web-1", duration_s=9, description="new switch")
+    kept, events = planned("shop/web-0", "shop/web-1", duration_s=9, description="new switch")
     assert [e.id for e in events] == [guid(2), guid(3)]
     assert [e.position for e in events] == [0, 1]
     for each in events:
         assert each.status is Status.PLANNED
-        assert each.maintenance_id == asked.id
+        assert each.maintenance_id == kept.id
         assert (each.description, each.duration_s, each.type) == ("new switch", 9, EventType.REBOOT)
         assert each.published is each.not_before is each.started is None
 
 
-def test_approval_by_birth_is_for_user_events_of_scopes_that_want_it() -> None:
-    """Automatic approval of user-initiated events is a scope setting; a platform event never has it."""
+def test_approval_at_creation_is_a_setting_for_user_events() -> None:
+    """approve_user_events approves user events of the scope at creation, and no platform events."""
     within = snapshot(shop=scope("shop", approve_user_events=True, approval=ApprovalMode.ALL))
     _, events = planned("shop/web-0", "ship/app-0", source=Source.USER, within=within)
     assert [(e.scope, e.born_approved, e.approval) for e in events] == [("ship", False, "any"), ("shop", True, "all")]
@@ -233,10 +233,12 @@ def test_approval_by_birth_is_for_user_events_of_scopes_that_want_it() -> None:
 # -- what publication fixes
 
 
-def told(*events: Event, asked: Maintenance | None = None, **scopes: Any) -> dict[str, tuple[float, float, int, bool]]:
+def published(
+    *events: Event, requested: Maintenance | None = None, **scopes: Any
+) -> dict[str, tuple[float, float, int, bool]]:
     """Per scope: minutes until publication and NotBefore, the notice, whether approval is needed."""
     known = {each.name: each for each in SCOPES} | scopes
-    fixed = publication(asked or maintenance(), events, known, lambda name: known[name].changed or START)
+    fixed = publication(requested or maintenance(), events, known, lambda name: known[name].changed or START)
     return {
         e.scope: (
             (fixed[e.id].published - START) / timedelta(minutes=1),
@@ -260,34 +262,34 @@ def told(*events: Event, asked: Maintenance | None = None, **scopes: Any) -> dic
 )
 def test_the_minimum_notice_of_each_type(type_: EventType, minutes: float) -> None:
     """NotBefore is publication plus the type's minimum notice."""
-    assert told(event(type=type_)) == {"shop": (0, minutes, minutes * 60, True)}
+    assert published(event(type=type_)) == {"shop": (0, minutes, minutes * 60, True)}
 
 
-def test_a_scope_may_be_due_more_notice() -> None:
-    """A scope's own minimum notice, and its terminate notice, count instead of the protocol's."""
+def test_a_scope_may_have_more_notice() -> None:
+    """The scope's own minimum notice and terminate notice replace the protocol's."""
     patient = scope("shop", minimum_notice_s={EventType.REBOOT: 3_600}, terminate_notice_s=900)
-    assert told(event(), shop=patient) == {"shop": (0, 60, 3_600, True)}
-    assert told(event(type=EventType.FREEZE), shop=patient) == {"shop": (0, 15, 900, True)}
-    assert told(event(type=EventType.TERMINATE), shop=patient) == {"shop": (0, 15, 900, True)}
+    assert published(event(), shop=patient) == {"shop": (0, 60, 3_600, True)}
+    assert published(event(type=EventType.FREEZE), shop=patient) == {"shop": (0, 15, 900, True)}
+    assert published(event(type=EventType.TERMINATE), shop=patient) == {"shop": (0, 15, 900, True)}
 
 
-@pytest.mark.parametrize("asked_minutes, minutes", [(-60, 15), (10, 15), (15, 15), (16, 16), (600, 600)])
-def test_not_before_is_the_later_of_asked_for_and_notice(asked_minutes: float, minutes: float) -> None:
-    """NotBefore = max(asked-for NotBefore, publication + minimum notice)."""
-    asked = maintenance(not_before=at(asked_minutes))
-    assert told(event(), asked=asked) == {"shop": (0, minutes, 900, True)}
+@pytest.mark.parametrize("requested_minutes, minutes", [(-60, 15), (10, 15), (15, 15), (16, 16), (600, 600)])
+def test_not_before_is_the_later_of_request_and_notice(requested_minutes: float, minutes: float) -> None:
+    """NotBefore = max(requested NotBefore, publication + minimum notice)."""
+    requested = maintenance(not_before=at(requested_minutes))
+    assert published(event(), requested=requested) == {"shop": (0, minutes, 900, True)}
 
 
 def test_a_disabled_scope_gets_no_minimum_notice() -> None:
-    """A disabled scope: NotBefore is now, and no approval is waited for."""
-    assert told(event(), shop=scope("shop", enabled=False)) == {"shop": (0, 0, 0, False)}
+    """In a disabled scope NotBefore is now, and no approval is needed."""
+    assert published(event(), shop=scope("shop", enabled=False)) == {"shop": (0, 0, 0, False)}
 
 
-@pytest.mark.parametrize("asked_minutes, minutes", [(-60, 0), (5, 5)])
-def test_a_disabled_scope_with_an_asked_for_start(asked_minutes: float, minutes: float) -> None:
-    """A disabled scope: NotBefore is the asked-for one, which an approval may bring forward."""
-    asked = maintenance(not_before=at(asked_minutes))
-    assert told(event(), asked=asked, shop=scope("shop", enabled=False)) == {"shop": (0, minutes, 0, True)}
+@pytest.mark.parametrize("requested_minutes, minutes", [(-60, 0), (5, 5)])
+def test_a_disabled_scope_with_a_requested_start(requested_minutes: float, minutes: float) -> None:
+    """In a disabled scope NotBefore is the requested one, and an approval can bring the start forward."""
+    requested = maintenance(not_before=at(requested_minutes))
+    assert published(event(), requested=requested, shop=scope("shop", enabled=False)) == {"shop": (0, minutes, 0, True)}
 
 
 def test_a_wave_shares_the_latest_not_before() -> None:
@@ -295,7 +297,7 @@ def test_a_wave_shares_the_latest_not_before() -> None:
     slow = scope("ship", minimum_notice_s={EventType.REBOOT: 3_600})
     asleep = scope("solo", enabled=False)
     wave = [event(1), event(2, scope="ship"), event(3, scope="solo")]
-    assert told(*wave, ship=slow, solo=asleep) == {
+    assert published(*wave, ship=slow, solo=asleep) == {
         "shop": (0, 60, 900, True),
         "ship": (0, 60, 3_600, True),
         "solo": (0, 60, 0, False),
@@ -303,9 +305,9 @@ def test_a_wave_shares_the_latest_not_before() -> None:
 
 
 def test_notice_counts_from_the_scopes_own_time() -> None:
-    """A scope whose last change lies ahead of the clock is told, and given notice, from then on."""
+    """If a scope's last change is ahead of the clock, publication and notice count from that change."""
     ahead = scope("ship", changed=at(7))
-    assert told(event(1), event(2, scope="ship"), ship=ahead) == {
+    assert published(event(1), event(2, scope="ship"), ship=ahead) == {
         "shop": (0, 22, 900, True),
         "ship": (7, 22, 900, True),
     }
@@ -313,7 +315,7 @@ def test_notice_counts_from_the_scopes_own_time() -> None:
 
 @pytest.mark.parametrize("microseconds, rounded_s", [(0, 900), (1, 901), (999_999, 901)])
 def test_not_before_is_a_whole_second(microseconds: int, rounded_s: int) -> None:
-    """Guests are shown whole seconds, so NotBefore is rounded up: a shown notice is never shorter than due."""
+    """Guests see whole seconds, so NotBefore is rounded up."""
     now = START + timedelta(microseconds=microseconds)
     fixed = publication(maintenance(), [event()], {"shop": scope()}, lambda _: now)[guid(1)]
     assert fixed.not_before == START + timedelta(seconds=rounded_s)

@@ -30,7 +30,7 @@ ORDERS = """
 """
 
 # What each verb of lifecycle makes of an event that stands where the row says: the status it has afterwards, or the
-# error. A Planned event was shown to nobody, so to a guest it is no event at all; without a start there is no order.
+# error. Guests do not see a Planned event, so it is unknown to them; without a start there is no order.
 LIFECYCLE = """
                  guest-approves operator-approves cancel    retry   finish    abandon   take    reports-done reports-failed
     Planned      Invalid        Illegal           Cancelled Illegal Illegal   Illegal   Unknown Unknown      Unknown
@@ -59,7 +59,7 @@ def cells(table: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("status, verb, leads_to", cells(EVENTS))
 def test_every_verb_on_every_status(status: str, verb: str, leads_to: str) -> None:
-    """A verb leads where the table says, and is illegal where the table says nothing."""
+    """A verb leads where the table says; every other verb is illegal."""
     subject = event(status=Status(status))
     if leads_to == "-":
         with pytest.raises(IllegalTransition, match=rf"{subject.id} is {status}: '{verb}' is not possible in this"):
@@ -71,7 +71,7 @@ def test_every_verb_on_every_status(status: str, verb: str, leads_to: str) -> No
 
 @pytest.mark.parametrize("state, verb, leads_to", cells(ORDERS))
 def test_every_verb_on_every_order_state(state: str, verb: str, leads_to: str) -> None:
-    """An order's verb leads where the table says, and is illegal where the table says nothing."""
+    """A verb leads where the table says; every other verb is illegal."""
     order = Order(id=guid(1), issued=START, state=OrderState(state))
     if leads_to == "-":
         with pytest.raises(IllegalTransition, match=rf"{order.id} is {state}: '{verb}' is not possible in this"):
@@ -82,15 +82,15 @@ def test_every_verb_on_every_order_state(state: str, verb: str, leads_to: str) -
 
 
 def test_the_tables_are_complete() -> None:
-    """Every status, state and verb has its place in the tables above: nothing new goes untested."""
+    """Every status, state and verb is in the tables above."""
     assert {(row, column) for row, column, _ in cells(EVENTS)} == {(s, v) for s in Status for v in Verb}
     assert {(row, column) for row, column, _ in cells(ORDERS)} == {(s, v) for s in OrderState for v in OrderVerb}
     assert set(TRANSITIONS) == set(Status)
     assert set(ORDER_TRANSITIONS) == set(OrderState)
 
 
-def test_a_refusal_says_what_would_be_possible() -> None:
-    """An illegal verb's message lists the legal ones."""
+def test_a_refusal_lists_the_possible_verbs() -> None:
+    """The message of an illegal verb lists the legal ones."""
     with pytest.raises(IllegalTransition, match=r"\(possible: approve, start, cancel\)"):
         after(event(status=Status.SCHEDULED), Verb.FINISH)
 
@@ -120,9 +120,9 @@ def _work_on(world: World, event_id: str, where: str) -> None:
         world.finish(event_id)
     elif where != "open":
         world.fail(event_id)
-        settled = {"retried": Verb.RETRY, "finished": Verb.FINISH, "Abandoned": Verb.ABANDON}
-        if where in settled:
-            world.resolve_failure(event_id, settled[where])
+        resolved = {"retried": Verb.RETRY, "finished": Verb.FINISH, "Abandoned": Verb.ABANDON}
+        if where in resolved:
+            world.resolve_failure(event_id, resolved[where])
 
 
 ACTIONS: dict[str, Callable[[World, str], Change]] = {
@@ -141,7 +141,7 @@ ACTIONS: dict[str, Callable[[World, str], Change]] = {
 
 @pytest.mark.parametrize("where, action, outcome", cells(LIFECYCLE))
 def test_every_action_on_every_event(where: str, action: str, outcome: str) -> None:
-    """Whoever acts on an event, it goes where the table says, or is refused and nothing at all has changed."""
+    """An action leads where the table says, or is refused and changes nothing."""
     world, event_id = event_that_is(where)
     if outcome in ERRORS:
         before = deepcopy(world.snapshot())
@@ -156,7 +156,7 @@ def test_every_action_on_every_event(where: str, action: str, outcome: str) -> N
 
 @pytest.mark.parametrize("state, verb, leads_to", cells(ORDERS))
 def test_every_action_on_every_order(state: str, verb: str, leads_to: str) -> None:
-    """Executors and operators move an order along its table, or are refused and nothing at all has changed."""
+    """An action leads where the table says, or is refused and changes nothing."""
     world, order_id = event_that_is("Completed" if state == "done" else state)
     actions = {
         "take": "take",
@@ -185,8 +185,8 @@ def test_what_was_started_is_approved_without_effect(where: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [Verb.PUBLISH, Verb.START, Verb.CANCEL])
-def test_a_failed_event_is_not_settled_by_verbs_of_its_past(verb: Verb) -> None:
-    """A Started event cannot be published, started or cancelled, by settling neither."""
+def test_a_failure_is_not_resolved_by_illegal_verbs(verb: Verb) -> None:
+    """A Started event cannot be published, started or cancelled to resolve its failure."""
     world, event_id = event_that_is("failed")
     before = deepcopy(world.snapshot())
     with pytest.raises(IllegalTransition, match=verb):
@@ -195,8 +195,8 @@ def test_a_failed_event_is_not_settled_by_verbs_of_its_past(verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("verb", [Verb.APPROVE, Verb.FAIL])
-def test_settling_is_retry_finish_or_abandon(verb: Verb) -> None:
-    """A verb that a Started event knows but that settles nothing is refused as input."""
+def test_a_failure_is_resolved_by_retry_finish_or_abandon(verb: Verb) -> None:
+    """Other verbs that are legal for a Started event are refused as invalid."""
     world, event_id = event_that_is("failed")
     before = deepcopy(world.snapshot())
     with pytest.raises(Invalid, match=f"resolved by retry, finish or abandon, not by {verb}"):
@@ -206,7 +206,7 @@ def test_settling_is_retry_finish_or_abandon(verb: Verb) -> None:
 
 @pytest.mark.parametrize("where", [row for row, column, _ in cells(LIFECYCLE) if column == "cancel"])
 def test_time_moves_only_what_is_open(where: str) -> None:
-    """However late it is, a tick leaves an ended event as it ended, and never takes an open one backwards."""
+    """A tick changes no ended event and moves no open event backwards."""
     world, event_id = event_that_is(where)
     before = world.event(event_id)
     for minutes in (2, 20, 200, 2_000):
@@ -217,8 +217,8 @@ def test_time_moves_only_what_is_open(where: str) -> None:
         assert world.event(event_id) == before
 
 
-def test_what_is_not_there_is_not_found() -> None:
-    """Every verb names the event, order, maintenance or scope that does not exist, and changes nothing."""
+def test_unknown_things_are_not_found() -> None:
+    """Every verb names the unknown event, order, maintenance or scope, and changes nothing."""
     world, nothing = shop(), guid(4_711)
     before = deepcopy(world.snapshot())
     for action in ("operator-approves", "cancel", "retry", "take", "reports-done"):

@@ -28,7 +28,7 @@ def only(world: World, event_id: str) -> Waiting:
 
 
 def test_notice_and_approval() -> None:
-    """A published event waits for approval, or for its notice to run out: until when is said."""
+    """A published event waits for approval or until its notice ends, with the time."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     approval, notice = world.waiting_for(event.id)
@@ -38,7 +38,7 @@ def test_notice_and_approval() -> None:
 
 
 def test_approval_names_the_machines_that_are_missing() -> None:
-    """approval = all: those that have not approved are named."""
+    """approval = all: the machines that have not approved are named."""
     world = World(scope(approval=ApprovalMode.ALL), machines=[machine(f"shop/web-{i}") for i in range(3)])
     (event,) = world.submit("shop/web-0", "shop/web-1", "shop/web-2")
     world.approve("shop/web-1", event.id)
@@ -48,7 +48,7 @@ def test_approval_names_the_machines_that_are_missing() -> None:
 
 
 def test_approval_may_be_an_operators() -> None:
-    """approval = operator: no machine is missing, an operator is."""
+    """approval = operator: the event waits for an operator, not for a machine."""
     world = shop(approval=ApprovalMode.OPERATOR)
     (event,) = world.submit("shop/web-0")
     approval = world.waiting_for(event.id)[0]
@@ -56,7 +56,7 @@ def test_approval_may_be_an_operators() -> None:
 
 
 def test_wave() -> None:
-    """An approved event waits for the others of its wave, which are named."""
+    """An approved event waits for the other events of its wave, which are named."""
     world = two_scopes()
     ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
     world.approve("shop/web-0", shop_0.id)
@@ -76,7 +76,7 @@ def test_earlier_wave() -> None:
 
 
 def test_update_domain() -> None:
-    """A due platform event waits for the update domain that is under way, and names the event in the way."""
+    """A due platform event waits for a started event in another update domain, which is named."""
     world = shop(domains=2)
     (running,) = world.submit("shop/web-0")
     world.start(running.id)
@@ -88,7 +88,7 @@ def test_update_domain() -> None:
 
 
 def test_machine() -> None:
-    """A due event waits for a machine of it that is in another started event; machine and event are named."""
+    """A due event waits for a started event with one of its machines; machine and event are named."""
     world = World(scope(), machines=[machine(f"shop/web-{i}") for i in range(2)])
     (running,) = world.submit("shop/web-1", type=EventType.PREEMPT)
     world.start(running.id)
@@ -116,7 +116,7 @@ def test_queue() -> None:
 
 
 def test_only_waves_of_a_shared_scope_queue() -> None:
-    """A maintenance that is due elsewhere, and here only with a later wave, is not ahead."""
+    """A maintenance that is due only in other scopes is not ahead in the queue."""
     world = two_scopes()
     (busy,) = world.submit("ship/web-1")
     world.start(busy.id)
@@ -130,7 +130,7 @@ def test_only_waves_of_a_shared_scope_queue() -> None:
 
 
 def test_earliest() -> None:
-    """An approved event waits for the hard earliest start: until when is said."""
+    """An approved event waits for the earliest start, with the time."""
     world = shop()
     (event,) = world.submit("shop/web-0", earliest=at(45))
     world.approve("shop/web-0", event.id)
@@ -142,7 +142,7 @@ def test_earliest() -> None:
 
 
 def test_paused() -> None:
-    """A paused maintenance says so, whichever of its events is asked, and what else it waits for."""
+    """Every event of a paused maintenance lists the pause, and what else it waits for."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.pause(first.maintenance_id)
@@ -152,7 +152,7 @@ def test_paused() -> None:
 
 
 def test_paused_by_a_failed_order() -> None:
-    """on_failure = hold: the rest of the maintenance is held, and the failed event is named with what to do."""
+    """on_failure = hold: the rest of the maintenance waits; the failed event and the possible verbs are named."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.start(first.id)
@@ -164,7 +164,7 @@ def test_paused_by_a_failed_order() -> None:
 
 
 def test_executor() -> None:
-    """A started event waits for its work: to be taken, then to be done, until the deadline."""
+    """A started event waits until its order is taken and then done, with the deadline."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -176,7 +176,7 @@ def test_executor() -> None:
 
 
 def test_order_failed() -> None:
-    """A started event whose order failed waits for an operator, and says why it failed."""
+    """A started event with a failed order waits for an operator, with the reason of the failure."""
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.start(event.id)
@@ -187,7 +187,7 @@ def test_order_failed() -> None:
 
 
 def test_ticker() -> None:
-    """When nothing stands in its way, it waits for the ticker: to start, or to be told."""
+    """An event that nothing holds back waits for the ticker to publish or start it."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.approve("shop/web-0", first.id)
@@ -198,8 +198,8 @@ def test_ticker() -> None:
     assert only(world, second.id).code == "ticker"
 
 
-def test_what_is_approved_by_birth_says_what_is_in_its_way() -> None:
-    """It is shown to nobody before it starts, but an operator may ask: it needs no approval and no notice."""
+def test_an_event_approved_at_creation_lists_its_obstacles() -> None:
+    """The event is invisible to guests and waits for neither approval nor notice."""
     world = shop(approve_user_events=True)
     (running,) = world.submit("shop/web-0", source=Source.USER)
     (event,) = world.submit("shop/web-0", source=Source.USER)
@@ -210,7 +210,7 @@ def test_what_is_approved_by_birth_says_what_is_in_its_way() -> None:
 
 
 def test_a_disabled_scopes_event_waits_for_its_wave_only() -> None:
-    """An event that needs no approval names those of its wave that do."""
+    """An event that needs no approval names the events of its wave that do."""
     world = two_scopes(enabled=False)
     ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
     reason = only(world, ship.id)
@@ -229,8 +229,8 @@ def test_an_ended_event_waits_for_nothing(verb: Verb) -> None:
     assert world.waiting_for(first.id) == world.waiting_for(second.id) == ()
 
 
-def test_everything_in_the_way_is_told_at_once() -> None:
-    """An operator is not sent from one obstacle to the next: all of them are listed."""
+def test_all_obstacles_are_listed_at_once() -> None:
+    """An event lists every obstacle, not only the first."""
     world = shop(domains=2)
     (running,) = world.submit("shop/web-0", type=EventType.PREEMPT)
     world.start(running.id)
@@ -243,7 +243,7 @@ def test_everything_in_the_way_is_told_at_once() -> None:
 
 
 def test_an_event_moves_exactly_when_it_waits_for_the_ticker() -> None:
-    """Walk through a maintenance: each tick moves the events that said `ticker`, and no others."""
+    """Each tick moves the events whose reason was `ticker`, and no others."""
     world = World(
         scope("shop"),
         scope("ship", approval=ApprovalMode.ALL),

@@ -1,4 +1,4 @@
-"""The command executor with real processes: what the command is told, how it ends, and that it outlives the service."""
+"""The command executor with real processes: what the command receives, how it ends, and that it outlives the service."""
 
 import fcntl
 import json
@@ -13,34 +13,13 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Event, EventType, Order, OrderState, Source, Status
-from forewarn.executors import OrderReport, Progress, Work, runner
+from forewarn.executors import OrderReport, Progress, runner
 from forewarn.executors.command import CommandExecutor
-from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
+from tests.support.services import ORDER_ID as ID
+from tests.support.services import work
 from tests.support.waiting import PATIENCE_S, until
-
-ID = "00000001-0000-4000-8000-000000000000"
-
-
-def work(attempt: int = 1, resources: tuple[str, ...] = ("web-0", "web-1")) -> Work:
-    event = Event(
-        id=ID,
-        maintenance_id="00000002-0000-4000-8000-000000000000",
-        wave=1,
-        position=0,
-        scope="shop",
-        update_domain=3,
-        type=EventType.REBOOT,
-        source=Source.PLATFORM,
-        resources=resources,
-        description="new kernel",
-        duration_s=9,
-        status=Status.STARTED,
-    )
-    order = Order(id=ID, issued=START, state=OrderState.RUNNING, attempt=attempt, taken=START)
-    return Work(order, event, {"web-0": "rack1-a", "web-1": "rack1-b"})
 
 
 def executor(
@@ -74,15 +53,15 @@ def ended(runs: CommandExecutor) -> OrderReport:
     return report
 
 
-def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> None:
-    """JSON on standard input, FOREWARN_* variables, exit code 0: done."""
+def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> None:
+    """The order is JSON on standard input and FOREWARN_* variables; exit code 0 means done."""
     command = script(tmp_path, "env | grep ^FOREWARN_ | sort; cat; echo to stderr >&2")
     runs = executor(tmp_path, command, environment={"FOREWARN_TOKEN": "secret"})
     runs.take(work())
     report = ended(runs)
     assert report.outcome.ok
     assert report.outcome.reason == "exit code 0"
-    *lines, told, last = report.outcome.output.splitlines()
+    *lines, stdin, last = report.outcome.output.splitlines()
     assert lines == [
         "FOREWARN_ATTEMPT=1",
         "FOREWARN_DURATION_S=9",
@@ -97,7 +76,7 @@ def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> 
         "FOREWARN_UPDATE_DOMAIN=3",
     ]
     assert last == "to stderr"
-    document = json.loads(told)
+    document = json.loads(stdin)
     assert document["order"] == {"id": ID, "attempt": 1}
     assert document["machines"] == [{"name": "web-0", "host": "rack1-a"}, {"name": "web-1", "host": "rack1-b"}]
     assert document["event"]["description"] == "new kernel"
@@ -107,16 +86,16 @@ def test_a_command_is_told_everything_and_its_output_is_kept(tmp_path: Path) -> 
     ("text", "reason"),
     [("exit 3", "exit code 3"), ("kill -9 $$", "killed by signal 9")],
 )
-def test_anything_but_zero_is_failure(tmp_path: Path, text: str, reason: str) -> None:
-    """The reason says how it ended."""
+def test_any_other_exit_code_is_a_failure(tmp_path: Path, text: str, reason: str) -> None:
+    """The reason says how the command ended."""
     runs = executor(tmp_path, script(tmp_path, text))
     runs.take(work())
     outcome = ended(runs).outcome
     assert (outcome.ok, outcome.reason) == (False, reason)
 
 
-def test_a_command_that_is_not_there_fails_with_its_name(tmp_path: Path) -> None:
-    """A wrong path in the configuration is said in plain words."""
+def test_a_missing_command_fails_with_its_name(tmp_path: Path) -> None:
+    """The reason names the wrong path of the configuration."""
     runs = executor(tmp_path, "/nowhere/maintain")
     runs.take(work())
     outcome = ended(runs).outcome
@@ -125,7 +104,7 @@ def test_a_command_that_is_not_there_fails_with_its_name(tmp_path: Path) -> None
 
 
 def test_a_command_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
-    """The order says why."""
+    """The order has the reason."""
     runs = executor(tmp_path, "sleep", "3600", limit_s=1)
     runs.take(work())
     outcome = ended(runs).outcome
@@ -133,7 +112,7 @@ def test_a_command_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_command_is_stopped_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole process group ends, also a child that does not listen."""
+    """The whole process group ends, also a child that ignores SIGTERM."""
     monkeypatch.setattr(runner, "GRACE_S", 0.1)
     stubborn = f"(trap '' TERM; sleep 3600) & echo $! > {tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/child; wait"
     with subprocess.Popen([script(tmp_path, stubborn)], start_new_session=True) as process:
@@ -143,8 +122,8 @@ def test_a_command_is_stopped_with_its_children(tmp_path: Path, monkeypatch: pyt
     until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
 
 
-def test_what_a_command_wrote_last_is_kept_however_busy_the_machine_is() -> None:
-    """The thread that reads did not run until the command had ended: what is in the pipe is its output all the same."""
+def test_the_last_output_is_kept_on_a_busy_machine() -> None:
+    """The reading thread did not run before the command ended: the output that is still in the pipe is kept."""
     tail = bytearray()
     with subprocess.Popen(["echo", "the end"], stdout=subprocess.PIPE) as process:
         process.wait()
@@ -152,20 +131,20 @@ def test_what_a_command_wrote_last_is_kept_however_busy_the_machine_is() -> None
     assert tail == b"the end\n"
 
 
-def test_another_node_that_looks_is_not_taken_for_the_work(tmp_path: Path) -> None:
-    """The work has ended, and a node at the same place looks at the same moment: neither sees the other's look."""
+def test_another_node_that_checks_the_lock_is_not_taken_for_the_runner(tmp_path: Path) -> None:
+    """The command has ended, and two nodes with the same state directory check at the same moment: both see the result."""
     runs = executor(tmp_path, "true")
     runs.take(work())
     report = ended(runs)
-    looks = os.open(tmp_path / "orders" / f"{ID}-1" / "lock", os.O_RDWR)
+    lock = os.open(tmp_path / "orders" / f"{ID}-1" / "lock", os.O_RDWR)
     try:
-        fcntl.flock(looks, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         assert executor(tmp_path, "true").status(work()) == report.outcome
     finally:
-        os.close(looks)
+        os.close(lock)
 
 
-def test_only_the_end_of_a_chatty_command_is_kept(tmp_path: Path) -> None:
+def test_only_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
     """Ten megabytes of output neither block the command nor fill the store."""
     command = [sys.executable, "-c", "print('x' * 10_000_000); print('the end')"]
     runs = executor(tmp_path, *command)
@@ -176,8 +155,8 @@ def test_only_the_end_of_a_chatty_command_is_kept(tmp_path: Path) -> None:
     assert outcome.output.endswith("x\nthe end\n")
 
 
-def test_a_restarted_service_waits_for_a_command_that_goes_on(tmp_path: Path) -> None:
-    """Another executor on the same folder sees it run, watches it, and gets its result; it is run once."""
+def test_a_restarted_service_waits_for_a_command_that_still_runs(tmp_path: Path) -> None:
+    """Another executor on the same folder finds the command running, watches it, and gets its result; it runs once."""
     go = tmp_path / "go"
     command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done; echo done")
     first = executor(tmp_path, command)
@@ -200,7 +179,7 @@ def test_a_restarted_service_waits_for_a_command_that_goes_on(tmp_path: Path) ->
 
 
 def test_a_command_whose_runner_was_killed_is_not_run_again(tmp_path: Path) -> None:
-    """It may still be at work: the order fails and says so. Only a machine that went down forgets it."""
+    """The command may still run: the order fails with that reason. Only after a reboot of the machine is it run again."""
     command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 5")
     runs = executor(tmp_path, command)
     runs.take(work())
@@ -213,8 +192,8 @@ def test_a_command_whose_runner_was_killed_is_not_run_again(tmp_path: Path) -> N
     assert executor(tmp_path, command).status(work()) is Progress.UNKNOWN
 
 
-def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
-    """Folders of orders nobody knows any more go at the next start; nobody else may read them meanwhile."""
+def test_the_folders_of_orders_are_private_and_tidied(tmp_path: Path) -> None:
+    """Other users cannot read them; the next start removes the folders of unknown orders."""
     runs = executor(tmp_path, script(tmp_path, "exit 0"))
     runs.take(work())
     ended(runs)
@@ -225,8 +204,8 @@ def test_what_is_kept_is_private_and_tidied(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["stray file"]
 
 
-def test_what_another_node_began_meanwhile_is_not_tidied(tmp_path: Path) -> None:
-    """Two nodes of one machine share the folder: one that starts leaves alone what came after it had looked."""
+def test_an_order_that_another_node_takes_meanwhile_is_not_tidied(tmp_path: Path) -> None:
+    """Two nodes of one machine share the folder: a node that starts removes only what was there at its start."""
     starting = executor(tmp_path, "true")
     runs = executor(tmp_path, script(tmp_path, "exit 0"))
     runs.take(work())
@@ -235,8 +214,8 @@ def test_what_another_node_began_meanwhile_is_not_tidied(tmp_path: Path) -> None
     assert runs.status(work()) == report.outcome
 
 
-def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
-    """Stopped between taking an order and beginning it, and overtaken by another node of its machine: it watches."""
+def test_a_node_that_was_overtaken_watches_the_command(tmp_path: Path) -> None:
+    """The node was stopped after it had saved the order; another node of its machine took over and runs the command."""
     go = tmp_path / "go"
     command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done")
     second, late = executor(tmp_path, command), executor(tmp_path, command)
@@ -248,8 +227,8 @@ def test_a_late_beginner_finds_the_work_begun(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
-    """The folder vanished under a running command: the order fails, and its slot is free again."""
+def test_an_unreadable_result_is_a_failure(tmp_path: Path) -> None:
+    """The order fails, and its slot is free again."""
     go = tmp_path / "go"
     runs = executor(tmp_path, script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done"))
     runs.take(work())
@@ -262,33 +241,19 @@ def test_a_result_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     assert runs.free_slots() == 2
 
 
-def test_what_a_command_is_told_does_not_disturb_forewarn_itself(tmp_path: Path) -> None:
-    """A command may call `forewarn`: the variables of its order are no settings."""
+def test_the_variables_of_a_command_are_no_settings(tmp_path: Path) -> None:
+    """A command may call `forewarn`, which ignores the variables of the order."""
     runs = executor(tmp_path, script(tmp_path, "env | grep -c ^FOREWARN_"))
     runs.take(work())
     assert int(ended(runs).outcome.output) == len(CommandExecutor.variables)
-    told = dict.fromkeys(CommandExecutor.variables | STEP_VARIABLES, "x")
-    assert load({}, told) == load({}, {})
+    environment = dict.fromkeys(CommandExecutor.variables | STEP_VARIABLES, "x")
+    assert load({}, environment) == load({}, {})
 
 
 def test_the_ticker_is_nudged_when_a_command_ends(tmp_path: Path) -> None:
-    """Nobody polls for the end of a command."""
+    """The end of a command is reported without polling."""
     nudged = threading.Event()
     runs = executor(tmp_path, "true")
     runs.connect(nudged.set, lambda _: None)
     runs.take(work())
     assert nudged.wait(PATIENCE_S)
-
-
-def test_simulated_work_takes_its_time_and_fails_as_scripted() -> None:
-    """A Freeze is shorter; the first attempts fail where a script says so; it needs no memory of its own."""
-    runs = SimulatedExecutor(work_s=600, freeze_work_s=300, failures={"shop/web-1": 1})
-    runs.take(work())
-    due = runs.next_report()
-    assert due is not None
-    assert (due - START).total_seconds() == 600
-    assert runs.reports(START) == []
-    assert [report.outcome.ok for report in runs.reports(due)] == [False]
-    runs.watch(work(attempt=2))
-    assert [report.outcome.ok for report in runs.reports(due)] == [True]
-    assert runs.next_report() is None

@@ -1,4 +1,4 @@
-"""The operator listener as far as it goes: health, readiness, and what guests did as metrics."""
+"""Health, readiness and metrics."""
 
 import asyncio
 import json
@@ -15,8 +15,8 @@ from tests.endpoint.serving import STRANGER, URL, WEB_0, Serving, get, serving, 
 from tests.support.waiting import until
 
 
-def ask(app: Starlette, path: str) -> tuple[int, dict[str, str], bytes]:
-    """One request, without a network: status, headers, body."""
+def request(app: Starlette, path: str) -> tuple[int, dict[str, str], bytes]:
+    """Make one request without a network and return status, headers and body."""
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -50,36 +50,36 @@ def app_of(
 
 
 def metrics(served: Serving) -> dict[str, float]:
-    code, headers, body = ask(app_of(served), "/metrics")
+    code, headers, body = request(app_of(served), "/metrics")
     assert code == 200
     assert headers["content-type"].startswith("text/plain; version=0.0.4")
-    found = re.findall(r"^forewarn_guest_(\S+) (\S+)$", body.decode(), re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    lines = re.findall(r"^forewarn_guest_(\S+) (\S+)$", body.decode(), re.MULTILINE)
+    return {name: float(value) for name, value in lines}
 
 
 def test_healthz_says_that_the_process_lives() -> None:
-    """200 and the version, whatever else is wrong."""
+    """200 and the version, whatever else fails."""
     with serving() as served:
-        code, _, body = ask(app_of(served, store_works=lambda: "away"), "/healthz")
+        code, _, body = request(app_of(served, store_works=lambda: "away"), "/healthz")
         assert code == 200
         assert json.loads(body)["status"] == "ok"
 
 
-def test_healthz_asks_nobody_who_looks() -> None:
-    """A process is not restarted because its database, which knows the tokens, is away; the rest is not for everybody."""
+def test_healthz_needs_no_token() -> None:
+    """A process is not restarted because the database with the tokens is away; readiness and metrics are guarded."""
 
     def refuse(headers: Mapping[str, str], peer: str) -> None:
         raise StoreUnavailable("the database is away")
 
     with serving() as served:
         app = app_of(served, guard=refuse)
-        assert [ask(app, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 503, 503]
+        assert [request(app, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 503, 503]
 
 
 def test_readyz_says_which_part_does_not_work() -> None:
-    """200 only when the store works, the ticker ticks and the guest listener accepts."""
+    """200 only if the store works, the ticker ticks and the guest listener accepts."""
     with serving() as served:
-        assert ask(app_of(served), "/readyz")[0] == 200
+        assert request(app_of(served), "/readyz")[0] == 200
         late_s = time.monotonic() - TICKER_SILENT_S - 1
         wrong = {
             "store": app_of(served, store_works=lambda: "the disk is full"),
@@ -87,27 +87,27 @@ def test_readyz_says_which_part_does_not_work() -> None:
             "guest": app_of(served, guests_accepted=lambda: False),
         }
         for part, app in wrong.items():
-            code, _, body = ask(app, "/readyz")
-            told = json.loads(body)
-            assert (code, told["ready"]) == (503, False)
-            assert [name for name, result in told["checks"].items() if result != "ok"] == [part]
-        assert ask(app_of(served, ticked_at_s=lambda: None), "/readyz")[0] == 503
+            code, _, body = request(app, "/readyz")
+            reply = json.loads(body)
+            assert (code, reply["ready"]) == (503, False)
+            assert [name for name, result in reply["checks"].items() if result != "ok"] == [part]
+        assert request(app_of(served, ticked_at_s=lambda: None), "/readyz")[0] == 503
 
 
 def test_readyz_follows_the_real_listener() -> None:
-    """The listener accepts once it is started, and no more once it is stopped."""
+    """It accepts after its start, and no longer after its stop."""
     with serving() as served:
         app = app_of(
             served, store_works=served.service.health.store_works, guests_accepted=served.side.listener.accepting
         )
-        assert ask(app, "/readyz")[0] == 200
+        assert request(app, "/readyz")[0] == 200
         served.store.away = True
         served.side.listener.stop(0.5)
-        assert ask(app, "/readyz")[0] == 503
+        assert request(app, "/readyz")[0] == 503
 
 
-def test_metrics_count_what_guests_did() -> None:
-    """Requests by status and by lane, whichever lane answered; connections, waiters, strangers, forgeries."""
+def test_metrics_count_the_requests_of_guests() -> None:
+    """Requests by status and lane, connections, long polls, unknown callers and forged identities."""
     with serving(guest_connections=2) as served:
         client = served.client()
         for _ in range(4):

@@ -185,7 +185,7 @@ class ServiceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.some(Status.STARTED))
     @rule(data=st.data(), verb=st.sampled_from([Verb.RETRY, Verb.FINISH, Verb.ABANDON]))
     def resolve_a_failure(self, data: st.DataObject, verb: Verb) -> None:
-        self.do(self.control.settle_event, self.pick(data, Status.STARTED).id, verb, OPERATOR)
+        self.do(self.control.resolve_failure, self.pick(data, Status.STARTED).id, verb, OPERATOR)
 
     @precondition(lambda self: self.some(Status.SCHEDULED))
     @rule(data=st.data())

@@ -1,4 +1,4 @@
-"""Clocks of real time: held against the boot clock, kept for somebody else, and what a jump does to a service."""
+"""Clocks: compared with the boot clock, kept by a database, manual or scaled; and what a jump does to a service."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ class Times:
 
 @pytest.mark.parametrize("steps", [(29.0,), (20.0, 20.0), (-3_600.0,), (-20.0, 29.0)])
 def test_small_steps_and_steps_back_are_no_jump(steps: tuple[float, ...]) -> None:
-    """Whoever mends a clock a little at a time, or takes it back, starts nothing early by more than that little."""
+    """A clock that is corrected in small steps, or set back, starts nothing early by more than a small step."""
     times = Times()
     clock = times.clock()
     for step in steps:
@@ -59,7 +59,7 @@ def test_small_steps_and_steps_back_are_no_jump(steps: tuple[float, ...]) -> Non
 
 
 def test_a_clock_set_back_and_forth_has_jumped() -> None:
-    """What was promised while it was behind would begin an hour early when it is put right."""
+    """Events planned while it was behind would start an hour early when it is corrected."""
     times = Times()
     clock = times.clock()
     times.set_by(-3_600)
@@ -71,8 +71,8 @@ def test_a_clock_set_back_and_forth_has_jumped() -> None:
     assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60))
 
 
-def test_a_jump_says_what_was_last_trusted() -> None:
-    """The moment the clock would show had nobody set it; a second jump before anybody took note leaves that moment."""
+def test_a_jump_has_the_last_trusted_time() -> None:
+    """That is the time the clock would show had it not been set; a second jump before the first is noted keeps it."""
     times = Times()
     clock = times.clock()
     times.pass_by(600)
@@ -93,21 +93,21 @@ def test_a_jump_says_what_was_last_trusted() -> None:
     assert clock.jump() is None
 
 
-def test_a_kept_clock_is_carried_on_and_never_ahead_of_its_keeper() -> None:
-    """Between readings the boot clock moves it; a reading counts from when it came, however long it was on its way."""
+def test_a_kept_clock_continues_and_is_never_ahead_of_the_database() -> None:
+    """Between readings the boot clock moves it; a reading counts from its arrival."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot, monotonic=lambda: times.boot)
     clock.keep(times.wall, times.boot - 2.0)
     assert clock.now() - times.wall == timedelta(seconds=2)
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
-    begun = times.wall
+    start = times.wall
     times.boot += 1.5
-    assert clock.now() == clock.glance() == begun + timedelta(seconds=1.5)
+    assert clock.now() == clock.glance() == start + timedelta(seconds=1.5)
 
 
-def test_a_reading_that_came_late_does_not_turn_a_kept_clock_back() -> None:
-    """It stands still for the moment that the reading was on its way for longer."""
+def test_a_late_reading_does_not_set_a_kept_clock_back() -> None:
+    """The clock stands still for as long as the reading was late."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
@@ -120,8 +120,8 @@ def test_a_reading_that_came_late_does_not_turn_a_kept_clock_back() -> None:
     assert clock.glance() > before
 
 
-def test_a_kept_clock_is_set_back_with_its_keeper() -> None:
-    """Two nodes have one time, whichever was there before: what one promises by it, the other must not start by a later one."""
+def test_a_kept_clock_is_set_back_with_the_database() -> None:
+    """An old and a new node have the same time: one must not start early what the other published."""
     times = Times()
     old, young = (KeptClock(lambda: times.wall, lambda: times.boot) for _ in range(2))
     old.keep(times.wall)
@@ -132,14 +132,14 @@ def test_a_kept_clock_is_set_back_with_its_keeper() -> None:
     assert old.now() == young.now() == times.wall
 
 
-def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
-    """A decision never goes by an old reading, and fails where the keeper cannot be asked; showing the time never does."""
+def test_a_kept_clock_reads_again_when_its_reading_is_old() -> None:
+    """A decision never uses an old reading, and fails if the database is away; showing the time never fails."""
     times = Times()
-    asked = []
+    readings = []
 
     def read() -> datetime:
-        asked.append(times.wall)
-        if len(asked) > 2:
+        readings.append(times.wall)
+        if len(readings) > 2:
             raise StoreUnavailable("away")
         return times.wall
 
@@ -147,10 +147,10 @@ def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
     clock.now()
     times.pass_by(KEPT_FOR_S)
     clock.now()
-    assert len(asked) == 1
+    assert len(readings) == 1
     times.pass_by(1)
     assert clock.now() == times.wall
-    assert len(asked) == 2
+    assert len(readings) == 2
     times.pass_by(KEPT_FOR_S + 1)
     assert clock.glance() == times.wall
     with pytest.raises(StoreUnavailable):
@@ -158,7 +158,7 @@ def test_a_kept_clock_asks_again_when_its_reading_is_old() -> None:
 
 
 def test_a_reading_that_took_long_is_read_again() -> None:
-    """A process that was stopped while it asked for the time would else go by the time before, and tell of an event too late."""
+    """A process that was stopped during a reading would otherwise use an old time and publish an event too late."""
     times = Times()
     waits = [MAX_READING_S + 60.0, 0.0]
 
@@ -175,8 +175,8 @@ def test_a_reading_that_took_long_is_read_again() -> None:
         clock.now()
 
 
-def test_a_keeper_that_jumps_is_noticed() -> None:
-    """A database whose clock is set ahead is held against this machine's boot clock."""
+def test_a_jump_of_the_databases_clock_is_noticed() -> None:
+    """The database's clock is compared with this machine's boot clock."""
     times = Times()
     clock = KeptClock(lambda: times.wall, lambda: times.boot)
     clock.keep(times.wall)
@@ -188,7 +188,7 @@ def test_a_keeper_that_jumps_is_noticed() -> None:
 
 
 def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
-    """Set two hours ahead, the service starts nothing by time alone, also after a restart, until somebody confirms."""
+    """On a clock set two hours ahead nothing starts unapproved, also after a restart, until an operator confirms the clock."""
     times = Times()
     settings = Settings(store="memory:", executor="external")
     service = Service(settings, clock=times.clock(), store=store, node="here")
@@ -223,8 +223,8 @@ def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     assert not service.health.warnings()
     facts = service.health.facts(Documents(store, service.clock))
     assert (facts.clock_held, facts.overdue_s, facts.backlog.started if facts.backlog else 0) == (False, 0, 1)
-    told = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
-    assert told == ["clock confirmed", "clock jumped forward"]
+    actions = [entry.action for entry in store.audit(AuditQuery()) if "clock" in entry.action]
+    assert actions == ["clock confirmed", "clock jumped forward"]
 
 
 def test_a_scaled_clock_runs_fast_and_moves_forward_only() -> None:

@@ -17,7 +17,8 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.service.clock import ManualClock
-from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, Control
+from forewarn.service.control import Control
+from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import BATCH
 from forewarn.store import EventQuery, Inventory
@@ -105,7 +106,7 @@ def test_one_machine_is_changed_without_reading_the_whole_fleet() -> None:
         with pytest.raises(InvalidFleet, match="belongs to shop/a already"):
             control.put_machine(Machine(scope="blog", name="b", **taken), OPERATOR)
     assert control.put_machine(Machine(scope="shop", name="b"), OPERATOR)
-    with pytest.raises(InvalidFleet, match="standalone means one machine"):
+    with pytest.raises(InvalidFleet, match="a standalone scope has one machine"):
         control.put_scope(replace(shop, kind=ScopeKind.STANDALONE), OPERATOR)
     with pytest.raises(Refused, match="has 2 machines"):
         control.remove_scope("shop", OPERATOR)

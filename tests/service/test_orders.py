@@ -37,7 +37,7 @@ def test_simulated_work_does_not_report_an_order_that_was_reported_already() -> 
     event, order = service.control.event(event_id)
     assert order is not None
     assert (event.status, order.state) == (Status.STARTED, OrderState.FAILED)
-    service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
+    service.control.resolve_failure(event_id, Verb.RETRY, OPERATOR)
     service.ticker.advance(3_600)
     assert service.control.event(event_id)[0].status is Status.COMPLETED
 
@@ -73,7 +73,7 @@ def test_only_as_many_orders_are_taken_as_the_executor_has_free_slots() -> None:
         (Outcome(ok=False, reason="no"), ["status", "report_saved"], Status.STARTED),
     ],
 )
-def test_after_a_crash_the_executor_is_asked_for_the_status_first(
+def test_after_a_crash_the_status_of_an_order_comes_first(
     store: Store, answer: Progress | Outcome, calls: list[str], status: Status
 ) -> None:
     """Known work is watched or reported; only unknown work is taken again, under the same id and attempt."""
@@ -96,7 +96,7 @@ def test_a_report_of_an_older_attempt_changes_nothing() -> None:
     ticker = ticker_with(service, executor)
     ticker.cycle_until_idle()
     service.control.report_order(event_id, Outcome(ok=False, reason="no"), Actor("ticker"))
-    service.control.settle_event(event_id, Verb.RETRY, OPERATOR)
+    service.control.resolve_failure(event_id, Verb.RETRY, OPERATOR)
     executor.ended = [OrderReport(event_id, 1, Outcome(ok=True))]
     ticker.cycle_until_idle()
     assert service.control.event(event_id)[0].status is Status.STARTED

@@ -41,11 +41,11 @@ def test_old_history_is_deleted_and_open_events_are_kept(store: Store) -> None:
 def test_a_failed_deletion_is_tried_again_with_a_smaller_batch(caplog: pytest.LogCaptureFixture) -> None:
     """A database that cannot delete a batch in time gets a smaller one later; the cycle continues."""
 
-    asked: list[int] = []
+    limits: list[int] = []
 
     class Slow(MemoryStore):
         def prune(self, before: datetime, limit: int) -> int:
-            asked.append(limit)
+            limits.append(limit)
             if limit > PRUNE_BATCH // 4:
                 raise StoreUnavailable("it did not answer within 5 s")
             return super().prune(before, limit)
@@ -53,12 +53,12 @@ def test_a_failed_deletion_is_tried_again_with_a_smaller_batch(caplog: pytest.Lo
     service = make_service(Slow(), executor="simulated", retain_history_s=86_400)
     reboot(service)
     service.ticker.cycle_until_idle()
-    assert asked == [PRUNE_BATCH]
+    assert limits == [PRUNE_BATCH]
     assert "could not be deleted, 500 at once" in caplog.text
     for _ in range(4):
         service.ticker.advance(60)
         service.ticker.cycle_until_idle()
-    assert asked == [PRUNE_BATCH, PRUNE_BATCH // 2, PRUNE_BATCH // 4]
+    assert limits == [PRUNE_BATCH, PRUNE_BATCH // 2, PRUNE_BATCH // 4]
     service.ticker.advance(3_600)
     service.ticker.cycle_until_idle()
-    assert asked[3] == PRUNE_BATCH
+    assert limits[3] == PRUNE_BATCH

@@ -1,4 +1,4 @@
-"""Settings: flags over FOREWARN_* over the file over defaults; everything wrong is said with its place."""
+"""Settings: flags win over FOREWARN_* variables, these over the file; an error names its origin."""
 
 from pathlib import Path
 
@@ -24,27 +24,27 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
 
 
 def test_the_state_directory_follows_xdg() -> None:
-    """$XDG_STATE_HOME if set, else under the home folder."""
+    """It is in $XDG_STATE_HOME if that is set, else in the home folder."""
     assert load({}, {"XDG_STATE_HOME": "/var/state"}).state_dir == Path("/var/state/forewarn")
     assert load({}, {}).state_dir == Path("~/.local/state/forewarn").expanduser()
 
 
 def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
-    """A list, a table, a number, a path: as TOML and as text."""
+    """A list, a table, a number and a path can be TOML or text."""
     text = 'command = ["/bin/true", "-x"]\ncommand_parallel = 4\nsimulated_failures = { "shop/web-0" = 2 }\nfleet = "f.toml"\n'
-    told = {
+    variables = {
         "FOREWARN_COMMAND": "/bin/true -x",
         "FOREWARN_COMMAND_PARALLEL": "4",
         "FOREWARN_SIMULATED_FAILURES": "shop/web-0=2",
         "FOREWARN_FLEET": "f.toml",
     }
-    assert load({}, {}, config(tmp_path, text)) == load({}, told)
-    assert load({}, told).executor_settings["command"] == CommandSettings(command=("/bin/true", "-x"), parallel=4)
-    assert load({}, told).executor_settings["simulated"].failures == {"shop/web-0": 2}
+    assert load({}, {}, config(tmp_path, text)) == load({}, variables)
+    assert load({}, variables).executor_settings["command"] == CommandSettings(command=("/bin/true", "-x"), parallel=4)
+    assert load({}, variables).executor_settings["simulated"].failures == {"shop/web-0": 2}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("colour = 1", "serve.toml: colour: unknown setting; the settings are store, state_dir,"),
         ("store = 1", "serve.toml: store: write a text"),
@@ -59,15 +59,15 @@ def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_
         ("colour = ", "serve.toml: this is not TOML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
-    """The file, the key, and what to write."""
+def test_a_wrong_setting_is_refused_with_its_origin(tmp_path: Path, text: str, error: str) -> None:
+    """The error has the file, the key, and what to write."""
     with pytest.raises(InvalidSettings) as caught:
         load({}, {}, config(tmp_path, text))
-    assert told in str(caught.value)
+    assert error in str(caught.value)
 
 
-def test_a_file_that_is_no_configuration_is_not_read(tmp_path: Path) -> None:
-    """Too large, or not text."""
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    """It is too large, or not text."""
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (1024 * 1024 + 1))
     with pytest.raises(InvalidSettings, match="no configuration file"):
@@ -78,8 +78,8 @@ def test_a_file_that_is_no_configuration_is_not_read(tmp_path: Path) -> None:
         load({}, {}, binary)
 
 
-def test_the_environments_other_variables_are_left_alone() -> None:
-    """FOREWARN_TOKEN and its like are no settings; they are no errors either."""
+def test_variables_of_other_programs_are_ignored() -> None:
+    """FOREWARN_TOKEN and others are no settings and no errors."""
     assert load({}, {"FOREWARN_TOKEN": "secret", "FOREWARN_SERVER": "http://x"}).store == ""
 
 

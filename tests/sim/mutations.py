@@ -209,7 +209,7 @@ def decisions_never_age(patch: pytest.MonkeyPatch) -> None:
 
 def others_changes_are_not_looked_after(patch: pytest.MonkeyPatch) -> None:
     """Answer a request that another node already carried out without reading that node's change."""
-    patch.setattr(Control, "listen_to_answers", lambda control, hearer: None)
+    patch.setattr(Control, "listen_to_unchanged", lambda control, hearer: None)
 
 
 OF_NODES: dict[Patch, str] = {

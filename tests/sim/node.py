@@ -22,6 +22,8 @@ from forewarn.endpoint.endpoint import Endpoint, Limits
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.protocol import Request, Response, plain_tag
+from forewarn.service.control import Submission
+from forewarn.service.decisions import Once
 from forewarn.store import SharedStore
 from tests.sim.database import Database
 from tests.sim.history import Alarm, Answered, Entry, NodeStarted
@@ -116,6 +118,7 @@ class Node:
                 universe.chance(0.5)
             ),  # whether this process holds the lock of its state directory
             times=times,
+            render_receipt=render_id,
         )
         self.control = self.parts.control
         self.side = EndpointParts(
@@ -371,3 +374,10 @@ class Connection:
 
     def answered(self) -> None:
         """Do nothing: the real connection would read on."""
+
+
+def render_id(once: Once, made: object) -> tuple[int, str]:
+    """Save the id of a maintenance as the response."""
+    del once
+    assert isinstance(made, Submission)
+    return 201, made.maintenance_id

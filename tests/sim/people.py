@@ -3,7 +3,6 @@
 import json
 from datetime import timedelta
 
-from forewarn.core.change import Snapshot
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
     Actor,
@@ -18,8 +17,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
-from forewarn.service.control import Answered as AnsweredBefore
-from forewarn.service.control import Once
+from forewarn.service.decisions import Once, RepeatedRequest
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
@@ -165,8 +163,8 @@ class Operator:
 
         def submit() -> str:
             try:
-                return node.control.submit(request, OPERATOR, once=once, answer=_maintenance_answer)
-            except AnsweredBefore as before:
+                return node.control.submit_once(request, OPERATOR, once).maintenance_id
+            except RepeatedRequest as before:
                 return before.receipt.body
 
         answer = node.request(submit)
@@ -242,7 +240,7 @@ class Operator:
         for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
                 verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
-                node.request(lambda: node.control.settle_event(order.id, verb, OPERATOR))  # noqa: B023 - called at once
+                node.request(lambda: node.control.resolve_failure(order.id, verb, OPERATOR))  # noqa: B023 - called at once
                 return
 
     def _started(self, event_id: str) -> bool:
@@ -257,9 +255,4 @@ class Operator:
                 node.request(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
         for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
             if self._started(order.id):
-                node.request(lambda: node.control.settle_event(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
-
-
-def _maintenance_answer(maintenance_id: str, snapshot: Snapshot) -> tuple[int, str]:
-    del snapshot
-    return 201, maintenance_id
+                node.request(lambda: node.control.resolve_failure(order.id, Verb.FINISH, OPERATOR))  # noqa: B023

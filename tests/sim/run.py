@@ -12,7 +12,7 @@ from forewarn.core.change import Change
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.service.clock import MAX_READING_S
-from forewarn.service.control import MAX_DECISION_AGE_S
+from forewarn.service.decisions import MAX_DECISION_AGE_S
 from forewarn.store import MaintenanceQuery
 from tests.sim.database import MAX_LOST_MS
 from tests.sim.guest_checks import Notice

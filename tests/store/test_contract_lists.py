@@ -437,6 +437,22 @@ def test_an_owner_sees_nothing_of_other_scopes(fleet: Store, within: tuple[str, 
         assert list(fleet.events(EventQuery(within=within, **condition)).events) == events
 
 
+# -- ids by their beginning
+
+
+@pytest.mark.parametrize("within", [None, *WITHIN], ids=str)
+@pytest.mark.parametrize("prefix", ["E", "E0", "E1", "E11", "M", "M1", "M11", "X", ""])
+def test_ids_are_found_by_their_beginning(fleet: Store, prefix: str, within: tuple[str, ...] | None) -> None:
+    """Every id that starts so and lies in the named scopes, in order, up to the limit."""
+    visible = [e for e in fleet.events(EventQuery(limit=500)).events if within is None or e.scope in within]
+    events = sorted({e.id for e in visible if e.id.startswith(prefix)})
+    maintenances = sorted({e.maintenance_id for e in visible if e.maintenance_id.startswith(prefix)})
+    assert fleet.ids_starting("event", prefix, within, 100) == events
+    assert fleet.ids_starting("order", prefix, within, 100) == events
+    assert fleet.ids_starting("maintenance", prefix, within, 100) == maintenances
+    assert fleet.ids_starting("event", prefix, within, 2) == events[:2]
+
+
 # -- what is refused
 
 QUERIES: list[Callable[..., object]] = [

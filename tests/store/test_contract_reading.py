@@ -296,6 +296,7 @@ def test_machines_are_found_by_their_name_alone(fleet: Store) -> None:
     fleet.apply(change(machines=[machine("web-0", scope="wiki", addresses=("10.9.9.9",))]))
     assert [(m.scope, m.name) for m in fleet.machines_named("web-0")] == [("shop", "web-0"), ("wiki", "web-0")]
     assert fleet.machines_named("web-0")[1].addresses == ("10.9.9.9",)
+    assert [m.scope for m in fleet.machines_named("web-0", limit=1)] == ["shop"]
     assert fleet.machines_named("nobody") == []
 
 

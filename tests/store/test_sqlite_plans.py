@@ -57,6 +57,9 @@ IN_ORDER_OF_AN_INDEX = (
     "audit_stream_of_maintenance",
     "audit_stream_of_event",
     "forget_receipts",
+    "event_ids_starting",
+    "order_ids_starting",
+    "maintenance_ids_starting",
 )
 # Read of the index alone: rows are met only where they are shown.
 WITHOUT_THE_ROWS = (
@@ -193,6 +196,9 @@ def test_the_work_of_the_present_does_not_grow_with_the_past(tmp_path: Path) -> 
         "event_numbers_of_scope": {**NEWEST, "scope": "shop"},
         "event_numbers_of_scope_and_kind": {**NEWEST, "scope": "shop", "status": "Completed", "type": "Reboot"},
         "more_ended_since": {"since": "2030", "most": 5},
+        "event_ids_starting": {"prefix": "E1", "after": "E1\x7f", "scopes": None, "limit": 1},
+        "order_ids_starting": {"prefix": "E1", "after": "E1\x7f", "scopes": None, "limit": 1},
+        "maintenance_ids_starting": {"prefix": "M1", "after": "M1\x7f", "scopes": None, "limit": 1},
         "audit": {"before": 2**62, "limit": 5},
         "audit_ids_of_scope": {"before": 2**62, "limit": 5, "scope": "shop"},
         "audit_stream": {"after": 2, "limit": 5},

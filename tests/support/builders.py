@@ -1,7 +1,7 @@
-"""Builders for the tests of the core: scopes, machines and events with sensible defaults, and a world to play verbs in.
+"""Builders for tests: scopes, machines and events with defaults, and a World in which to call the core's verbs.
 
-A World holds state and a time that only a test moves. Each of its verbs hands the core a snapshot, saves the Change it
-gets back and returns it: nothing is faked, and nothing ticks by itself.
+A World holds state and a time that only the test moves. Each of its methods passes a snapshot to a verb of the core, saves
+the Change and returns it. Nothing is faked, and nothing ticks by itself.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ ORDER_TIMEOUT_S = 3_600
 
 
 def at(minutes: float) -> datetime:
-    """So many minutes after the beginning of the test."""
+    """Return the time this many minutes after the start of the test."""
     return START + timedelta(minutes=minutes)
 
 
@@ -48,13 +48,13 @@ def guid(number: int) -> str:
 
 
 def key(text: str) -> tuple[str, str]:
-    """`shop/web-0` as the core knows it."""
+    """Return (scope, name) of `scope/name`."""
     scope, _, name = text.partition("/")
     return scope, name
 
 
 def scope(name: str = "shop", **facts: Any) -> Scope:
-    """An enabled availability set, unless told otherwise."""
+    """Return an enabled availability set, unless `facts` say otherwise."""
     facts = {"kind": ScopeKind.AVAILABILITY_SET, "enabled": True, "epoch": 1, **facts}
     return Scope(name=name, **facts)
 
@@ -65,7 +65,7 @@ def machine(text: str = "shop/web-0", update_domain: int = 0, **facts: Any) -> M
 
 
 def event(number: int = 1, **facts: Any) -> Event:
-    """A platform Reboot of shop/web-0, published at the start with the minimum notice, unless told otherwise."""
+    """Return a published platform Reboot of shop/web-0 with the minimum notice, unless `facts` say otherwise."""
     facts = {
         "maintenance_id": guid(900),
         "wave": 1,
@@ -98,14 +98,14 @@ def maintenance(number: int = 900, **facts: Any) -> Maintenance:
 
 
 def request(*machines: str, **options: Any) -> MaintenanceRequest:
-    """A Reboot of these machines, or of `targets`, unless told otherwise."""
+    """Return a request for a Reboot of these machines or of `targets`, unless `options` say otherwise."""
     options = {"type": EventType.REBOOT, "targets": None, **options}
     options["targets"] = options["targets"] or Targets(machines=tuple(key(each) for each in machines))
     return MaintenanceRequest(**options)
 
 
 class World:
-    """State, and a time that stands still until a test moves it."""
+    """A memory store, and a time that stands still until the test moves it."""
 
     def __init__(self, *scopes: Scope, machines: Iterable[Machine]) -> None:
         self.now = START
@@ -115,10 +115,10 @@ class World:
         self._maintenances: list[str] = []
         self._store.apply(Change(at=START, scopes=scopes, machines=tuple(machines)))
 
-    # -- what is
+    # -- reading
 
     def snapshot(self) -> Snapshot:
-        """Everything there is, the ended events too."""
+        """Return the whole state, including ended events."""
         return self._store.snapshot(Focus(scopes=self._scopes, maintenances=tuple(self._maintenances), inventory=True))
 
     def event(self, event_id: str) -> Event:
@@ -131,7 +131,7 @@ class World:
         return self.snapshot().orders[event_id]
 
     def maintenance(self, event_id: str) -> Maintenance:
-        """The maintenance of an event."""
+        """Return the maintenance of an event."""
         snapshot = self.snapshot()
         return snapshot.maintenances[snapshot.events[event_id].maintenance_id]
 
@@ -142,7 +142,7 @@ class World:
         return waiting_for(self.snapshot(), event_id, self.now)
 
     def codes(self, event_id: str) -> list[str]:
-        """The codes of what an event waits for."""
+        """Return the codes of what an event waits for."""
         return [reason.code for reason in self.waiting_for(event_id)]
 
     def save(self, change: Change) -> Change:
@@ -150,20 +150,20 @@ class World:
         return change
 
     def adopt(self, change: Change) -> None:
-        """A submission decided elsewhere, saved here and now."""
+        """Save a submission that was decided elsewhere."""
         self._maintenances += [m.id for m in change.maintenances]
         self.save(change)
 
-    # -- what operators and guests do
+    # -- operators and guests
 
     def submit(self, *machines: str, **options: Any) -> list[Event]:
-        """The events of a new maintenance, in order."""
+        """Submit a maintenance; return its events in order."""
         return self.submit_request(request(*machines, **options))[0]
 
-    def submit_request(self, asked: MaintenanceRequest) -> tuple[list[Event], Change]:
+    def submit_request(self, submitted: MaintenanceRequest) -> tuple[list[Event], Change]:
         maintenance_id, change = lifecycle.submit(
             self.snapshot(),
-            asked,
+            submitted,
             now=self.now,
             actor=OPERATOR,
             new_id=self._ids.__next__,
@@ -171,12 +171,12 @@ class World:
         )
         self._maintenances.append(maintenance_id)
         self.save(change)
-        self._see()
+        self._observe_publication()
         events = [e for e in self.snapshot().events.values() if e.maintenance_id == maintenance_id]
         return sorted(events, key=lambda e: e.position), change
 
     def approve(self, who: str, *event_ids: str) -> Change:
-        """A guest's StartRequests, `who` as scope/name."""
+        """Approve events as a guest; `who` is scope/name."""
         scope, name = key(who)
         return self.save(
             lifecycle.approve(
@@ -206,7 +206,7 @@ class World:
             )
         )
 
-    # -- what executors report
+    # -- executors
 
     def take(self, order_id: str) -> Change:
         return self.save(
@@ -235,15 +235,15 @@ class World:
     def fail(self, order_id: str) -> Change:
         return self.report(order_id, Outcome(ok=False, reason="burnt"))
 
-    # -- what time brings, and enabling
+    # -- the ticker, and enabling scopes
 
     def tick(self, *, order_timeout_s: int = ORDER_TIMEOUT_S) -> Change:
-        """What it did; that others can see it is noted at once."""
+        """Tick; a second tick observes what the first published."""
         change = self.save(lifecycle.tick(self.snapshot(), now=self.now, actor=TICKER, order_timeout_s=order_timeout_s))
-        self._see()
+        self._observe_publication()
         return change
 
-    def _see(self) -> None:
+    def _observe_publication(self) -> None:
         snapshot = self.snapshot()
         if any(
             m.observed_published_at is None and m.wake_at is not None and m.wake_at <= self.now
@@ -252,12 +252,12 @@ class World:
             self.save(lifecycle.tick(snapshot, now=self.now, actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S))
 
     def tick_at(self, minutes: float) -> Change:
-        """Move time and tick."""
+        """Move the time and tick."""
         self.now = at(minutes)
         return self.tick()
 
     def start(self, *event_ids: str) -> None:
-        """Approve and tick: everything that may start starts."""
+        """Approve the events as an operator and tick."""
         for event_id in event_ids:
             self.approve_as_operator(event_id)
         self.tick()
@@ -270,11 +270,11 @@ class World:
 
 
 def shop(domains: int = 3, **settings: Any) -> World:
-    """One scope `shop` with web-0, web-1 … each in an update domain of its own."""
+    """Return a world with one scope `shop` with web-0, web-1 …, each in its own update domain."""
     return World(scope(**settings), machines=[machine(f"shop/web-{i}", i) for i in range(domains)])
 
 
 def two_scopes(**settings: Any) -> World:
-    """`shop` and `ship`, each with web-0 and web-1 in two update domains; the settings are ship's."""
+    """Return a world with `shop` and `ship`, each with web-0 and web-1 in two update domains; `settings` are ship's."""
     machines = [machine(f"{name}/web-{i}", i) for name in ("shop", "ship") for i in range(2)]
     return World(scope("shop"), scope("ship", **settings), machines=machines)

@@ -9,11 +9,16 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
+    Event,
     EventType,
     Machine,
     MaintenanceRequest,
+    Order,
+    OrderState,
     Scope,
     ScopeKind,
+    Source,
+    Status,
     Targets,
 )
 from forewarn.executors import Executor, OrderReport, Progress, Work
@@ -25,6 +30,7 @@ from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 
 OPERATOR = Actor("operator")
+ORDER_ID = "00000001-0000-4000-8000-000000000000"
 
 
 def make_service(store: Store, *, scopes: int = 1, enabled: bool = True, **settings: object) -> Service:
@@ -145,3 +151,23 @@ class ContendedStore(MemoryStore):
             self.times -= 1
             raise Conflict("another writer was first")
         super().apply(change)
+
+
+def work(attempt: int = 1, resources: tuple[str, ...] = ("web-0", "web-1")) -> Work:
+    """Return a running order of a Reboot in the scope `shop`."""
+    event = Event(
+        id=ORDER_ID,
+        maintenance_id="00000002-0000-4000-8000-000000000000",
+        wave=1,
+        position=0,
+        scope="shop",
+        update_domain=3,
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        resources=resources,
+        description="new kernel",
+        duration_s=9,
+        status=Status.STARTED,
+    )
+    order = Order(id=ORDER_ID, issued=START, state=OrderState.RUNNING, attempt=attempt, taken=START)
+    return Work(order, event, {"web-0": "rack1-a", "web-1": "rack1-b"})

@@ -20,6 +20,7 @@ from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock, KeptClock, boot_clock_s
 from forewarn.service.control import Control
+from forewarn.service.decisions import RenderReceipt, render_nothing
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import Ticker
 from forewarn.store import SharedStore, Store
@@ -69,6 +70,7 @@ class Node:
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
         pause: Callable[[int], None] = lambda _: None,
         times: Times = REAL,
+        render_receipt: RenderReceipt = render_nothing,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -83,6 +85,7 @@ class Node:
             node=name,
             monotonic=times.monotonic,
             pause=pause,
+            render_receipt=render_receipt,
         )
         self.ticker = Ticker(
             self.control,
@@ -125,7 +128,7 @@ class EndpointParts:
         )
         self.documents.load()
         node.control.listen(self.documents.heard)
-        node.control.listen_to_answers(self.documents.at_least)
+        node.control.listen_to_unchanged(self.documents.at_least)
         node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)

@@ -33,11 +33,11 @@ def operator_listener(service: Service, guests: GuestServer, token: str, calls: 
         free=settings.token_free,
         reachable=service.health.can_be_asked,
     )
-    access.learn()
+    access.cache_tokens()
     streams = Streams(service.store)
-    service.control.listen(lambda _: streams.ring())
+    service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
-        service.follower.listen(lambda news: streams.ring() if news.changed else None)
+        service.follower.listen(lambda news: streams.notify() if news.changed else None)
     api = Api(
         service.control,
         service.store,
@@ -60,7 +60,7 @@ def operator_listener(service: Service, guests: GuestServer, token: str, calls: 
         guest_counts=lambda: guest_counts(guests.endpoint),
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
-        guard=None if on_loopback(settings.operator) and not settings.token_free else access.watcher,
+        guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify_for_monitoring,
     )
     proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     with listening(

@@ -24,6 +24,7 @@ from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
+from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import make_folder
@@ -103,6 +104,7 @@ class Service:
             alone=self.state_dir.alone if self.state_dir is not None else lambda: nullcontext(False),
             pause=_pause,
             times=times,
+            render_receipt=render_receipt,
         )
         self.store, self.clock, self.executor, self.follower = store, clock, executor, follower
         self.control, self.ticker, self.times = self.node.control, self.node.ticker, times

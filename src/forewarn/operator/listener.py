@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from forewarn.core.errors import ForewarnError, InvalidSettings
-from forewarn.operator.http_limits import MAX_REQUESTS, GateProtocol, GateServer, GateSocket
+from forewarn.operator.http_limits import MAX_REQUESTS, LimitedProtocol, LimitedServer, LimitedSocket
 
 START_WITHIN_S = 10.0
 STOP_WITHIN_S = 1.3
@@ -43,7 +43,7 @@ def listening(
         timeout_graceful_shutdown=1,
         server_header=False,
         loop="asyncio",
-        http=GateProtocol,
+        http=LimitedProtocol,
         ws="none",
         limit_concurrency=MAX_REQUESTS,
         # Always given: by default uvicorn believes callers on loopback and those its own variable names.
@@ -53,7 +53,7 @@ def listening(
         ssl_keyfile=tls_key,
     )
     with _bound(config, address) as listener:
-        server = GateServer(config)
+        server = LimitedServer(config)
         thread = threading.Thread(target=server.run, args=([listener],), name="operator", daemon=True)
         thread.start()
         _wait_until(lambda: server.started, thread)
@@ -67,7 +67,7 @@ def listening(
 @contextmanager
 def _bound(config: uvicorn.Config, address: str) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = GateSocket(family, socket.SOCK_STREAM)
+    listener = LimitedSocket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted sockets inherit it: an answer in two pieces must not wait for the first to be acknowledged.

@@ -1,7 +1,7 @@
-"""What /metrics says, in Prometheus' format: what guests and operators asked for, and how this node is.
+"""The figures of /metrics in Prometheus' format: requests of guests and operators, and the state of this node.
 
-Everything is read when somebody asks; nothing here is on a guest's way. Counters are kept by whoever counts. What only the
-store knows is left out while the store is away: no figure is better than an old one.
+Figures are collected when /metrics is requested, outside the path of guests' requests. Figures that only the store knows are
+left out while the store is away: no figure is better than an old one.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from forewarn.store import Backlog, Connections
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """How a node stands to a database that others share."""
+    """How a node follows a database that it shares with other nodes."""
 
     silent_s: float
     away: bool
@@ -29,7 +29,7 @@ class Following:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """How a node is. `following` is None where the store is its own; `backlog` and what it tells while nobody can say."""
+    """The state of a node. `following` is None if the store is its own; figures of the store are None while it is away."""
 
     role: str
     store: str
@@ -47,7 +47,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestCounts:
-    """What the guest listener has counted since it started, and what it holds now."""
+    """The counters of the guest listener since its start, and what it holds now."""
 
     by_status: Mapping[int, int]
     remembered: int
@@ -88,16 +88,18 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the answers of the operator listener; wraps what answers there."""
+    """Counts the responses of the operator listener."""
 
     def __init__(self) -> None:
-        self._answers: Counter[tuple[str, str]] = Counter()
+        self._responses: Counter[tuple[str, str]] = Counter()
 
-    def around(self, app: ASGIApp) -> ASGIApp:
+    def count(self, app: ASGIApp) -> ASGIApp:
+        """Return the application with its responses counted."""
+
         async def counting(scope: Scope, receive: Receive, send: Send) -> None:
             async def sent(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    self._answers[_kind(scope["path"]), str(message["status"])] += 1
+                    self._responses[_kind(scope["path"]), str(message["status"])] += 1
                 await send(message)
 
             await app(scope, receive, sent)
@@ -108,7 +110,7 @@ class OperatorMetrics:
         requests = CounterMetricFamily(
             "forewarn_operator_requests", "Requests to the operator listener.", labels=["kind", "status"]
         )
-        for (kind, status), count in sorted(self._answers.items()):
+        for (kind, status), count in sorted(self._responses.items()):
             requests.add_metric([kind, status], count)
         yield requests
 
@@ -120,7 +122,7 @@ def _kind(path: str) -> str:
 
 
 class NodeMetrics:
-    """How this node is. `checks` are those of /readyz."""
+    """Exports the state of this node; `checks` are those of /readyz."""
 
     def __init__(self, checks: Callable[[], Mapping[str, str]], facts: Callable[[], Facts] | None) -> None:
         self._checks = checks
@@ -172,15 +174,15 @@ def _work(facts: Facts) -> Iterator[Metric]:
         yield _gauge("forewarn_due_seconds", "How long the ticker has left waiting what is due.", facts.due_s)
 
 
-def _following(told: Following) -> Iterator[Metric]:
-    yield _gauge("forewarn_store_silent_seconds", "Age of what this node knows of the database.", told.silent_s)
-    yield _gauge("forewarn_store_away", "1 while the database is away, and writes are refused.", told.away)
+def _following(following: Following) -> Iterator[Metric]:
+    yield _gauge("forewarn_store_silent_seconds", "Age of what this node knows of the database.", following.silent_s)
+    yield _gauge("forewarn_store_away", "1 while the database is away, and writes are refused.", following.away)
     text = "1 where a synchronous standby is known to be attached."
-    yield _gauge("forewarn_store_synchronous", text, told.synchronous)
-    yield _gauge("forewarn_store_timeline", "The database's timeline: grows with each failover.", told.timeline)
-    held = {"used": told.connections.used, "idle": told.connections.idle}
-    yield _gauges("forewarn_store_connections", "Connections of the pool, by state.", "state", held)
-    yield _gauge("forewarn_store_connections_limit", "The most connections the pool makes.", told.connections.most)
+    yield _gauge("forewarn_store_synchronous", text, following.synchronous)
+    yield _gauge("forewarn_store_timeline", "The database's timeline: grows with each failover.", following.timeline)
+    connections = {"used": following.connections.used, "idle": following.connections.idle}
+    yield _gauges("forewarn_store_connections", "Connections of the pool, by state.", "state", connections)
+    yield _gauge("forewarn_store_connections_limit", "The most connections the pool makes.", following.connections.most)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -188,21 +190,21 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    found = GaugeMetricFamily(name, text, labels=[label])
+    family = GaugeMetricFamily(name, text, labels=[label])
     for each, value in values.items():
-        found.add_metric([each], value)
-    return found
+        family.add_metric([each], value)
+    return family
 
 
 def _counts(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    found = CounterMetricFamily(name, text, labels=[label])
+    family = CounterMetricFamily(name, text, labels=[label])
     for each, value in values.items():
-        found.add_metric([each], value)
-    return found
+        family.add_metric([each], value)
+    return family
 
 
 def registry_of(*collectors: GuestMetrics | OperatorMetrics | NodeMetrics) -> CollectorRegistry:
-    """Beside these, what the process takes of the machine."""
+    """Return a registry of these collectors and of the process's use of memory, CPU and descriptors."""
     registry = CollectorRegistry()
     for each in collectors:
         registry.register(each)

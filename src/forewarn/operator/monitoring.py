@@ -1,8 +1,8 @@
-"""The operator listener: the API under `/v1`, and what watches over the service.
+"""The application of the operator listener: health, readiness and metrics, with the API and the portal beside them.
 
-`/healthz` says that the process lives, `/readyz` that every part of the service works, `/metrics` what
-it did and how it is. The latter two need no token while the listener is on loopback. `/healthz` needs none anywhere, for it
-says nothing of the fleet, and waits neither for the threads that work nor for the store.
+`/healthz` says that the process lives, `/readyz` whether every part of the service works, `/metrics` gives figures for
+Prometheus. The latter two need no token on loopback. `/healthz` never needs one, because it says nothing about the fleet; it
+waits neither for the worker threads nor for the store.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from forewarn import __version__
 from forewarn.core.errors import ForewarnError
 from forewarn.operator.metrics import Facts, GuestCounts, GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
 
-# A ticker that has not completed a cycle for so long is stuck; it looks at its store at least once a second.
+# A ticker that has not completed a cycle for this long is stuck: a cycle takes place at least once a second.
 TICKER_SILENT_S = 5.0
 
 
-def _in_our_shape(request: Request, error: Exception) -> JSONResponse:
-    """What the framework itself refuses: another method than a page has."""
+def _framework_error(request: Request, error: Exception) -> JSONResponse:
+    """Give an error of the framework, such as a wrong method, the shape of all errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     code = "method_not_allowed" if status == 405 else "error"
     headers = error.headers if isinstance(error, HTTPException) else None
-    message = f"{request.method} is not for this page: look at it with GET, send its forms with POST"
+    message = f"{request.method} is not for this page: read it with GET, send its forms with POST"
     return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
 
 
@@ -48,10 +48,11 @@ def operator_app(
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
-    """`ticked_at_s` is when the ticker last completed a cycle (monotonic); `store_works` answers "" or what is wrong.
+    """Build the application.
 
-    What `warnings` tells does not make it unready; `facts` are for the metrics.
-    `rest` answers what no page does. `guard`, where given, raises for whoever may not look at readiness and metrics.
+    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_works` returns "" or what is wrong.
+    `warnings` are shown by /readyz but do not make the service unready. `facts` are for the metrics. `rest` answers every path
+    that no page has. `guard` raises for a caller who may not read readiness and metrics.
     """
 
     def checks() -> dict[str, str]:
@@ -63,8 +64,8 @@ def operator_app(
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
 
-    answers = OperatorMetrics()
-    registry = registry_of(GuestMetrics(guest_counts), answers, NodeMetrics(checks, facts))
+    requests = OperatorMetrics()
+    registry = registry_of(GuestMetrics(guest_counts), requests, NodeMetrics(checks, facts))
 
     def healthz(request: Request) -> JSONResponse:
         del request
@@ -72,34 +73,34 @@ def operator_app(
 
     def readyz(request: Request) -> JSONResponse:
         del request
-        found = checks()
-        ready = all(result == "ok" for result in found.values())
-        told = {"ready": ready, "checks": found}
-        if warned := warnings():
-            told["warnings"] = dict(warned)
-        return JSONResponse(told, status_code=200 if ready else 503)
+        results = checks()
+        ready = all(result == "ok" for result in results.values())
+        body = {"ready": ready, "checks": results}
+        if active := warnings():
+            body["warnings"] = dict(active)
+        return JSONResponse(body, status_code=200 if ready else 503)
 
     def metrics(request: Request) -> Response:
         del request
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    def guarded(look: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                if guard is not None and look is not healthz:
-                    # In asyncio's own threads: those of the API may all be busy.
+                if guard is not None and page is not healthz:
+                    # In asyncio's own threads: the API's threads may all be busy.
                     await asyncio.to_thread(guard, request.headers, request.client.host if request.client else "")
             except ForewarnError as error:
                 return JSONResponse({"error": {"code": error.code, "message": str(error)}}, error.status)
-            return look(request) if look is healthz else await run_in_threadpool(look, request)
+            return page(request) if page is healthz else await run_in_threadpool(page, request)
 
         return endpoint
 
-    watching = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+    monitoring = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app = Starlette(
-        routes=[*(Route(path, guarded(look)) for path, look in watching.items()), *pages],
-        middleware=[Middleware(answers.around)],
-        exception_handlers={HTTPException: _in_our_shape},
+        routes=[*(Route(path, guarded(page)) for path, page in monitoring.items()), *pages],
+        middleware=[Middleware(requests.count)],
+        exception_handlers={HTTPException: _framework_error},
     )
     app.router.redirect_slashes = False
     if rest is not None:

@@ -1,4 +1,4 @@
-"""One node at work, without HTTP: control, ticker, orders, leases, pruning, follower, settings, clock, logs, state directory.
+"""One node at work, without HTTP: control, decisions, ticker, orders, leases, pruning, follower, settings, clock, logs, files.
 
 Imports `executors`, `store` and `core`.
 """

@@ -40,6 +40,7 @@ class Leases:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shared = shared
+        self.shared = shared is not None
         self._node = node
         self._may_tick = may_tick
         self._monotonic = monotonic

@@ -78,16 +78,7 @@ class Ticker:
         self._stopping = threading.Event()
         self.leases = Leases(shared, node, may_tick=may_tick, monotonic=monotonic)
         self._orders = Orders(
-            control,
-            store,
-            clock,
-            executor,
-            self.leases,
-            actor=self._actor,
-            node=node,
-            shared=shared is not None,
-            stopping=self._stopping,
-            alone=alone,
+            control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
         )
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
         self._chores: list[Chore] = []

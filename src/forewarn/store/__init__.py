@@ -7,7 +7,7 @@ call from several threads.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.model import (
@@ -28,6 +28,8 @@ from forewarn.core.model import (
 )
 
 MAX_PAGE = 1_000
+
+IdKind = Literal["event", "maintenance", "order"]
 
 
 def _check_limit(limit: int) -> None:
@@ -362,8 +364,11 @@ class Store(Protocol):
     def backlog(self) -> Backlog:
         """For whoever watches over the service."""
 
-    def machines_named(self, name: str) -> list[Machine]:
-        """The machines of this name, at most a few, by scope."""
+    def machines_named(self, name: str, limit: int = 4) -> list[Machine]:
+        """The machines of this name, by scope."""
+
+    def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
+        """Ids of this kind that start with `prefix`, in order; `within` as in the queries."""
 
     def scopes_page(self, query: ScopeQuery) -> list[Scope]: ...
 

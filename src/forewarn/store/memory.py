@@ -30,6 +30,7 @@ from forewarn.store import (
     Counts,
     EventQuery,
     Focus,
+    IdKind,
     Inventory,
     Known,
     MachineQuery,
@@ -202,9 +203,24 @@ class MemoryStore:
                 earliest_wake=self.next_wakeup(),
             )
 
-    def machines_named(self, name: str) -> list[Machine]:
+    def machines_named(self, name: str, limit: int = 4) -> list[Machine]:
         with self._lock:
-            return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:4]
+            return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:limit]
+
+    def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
+        scopes = scopes_asked_for("", within)
+        with self._lock:
+            known: dict[IdKind, Iterable[str]] = {
+                "event": self._events,
+                "maintenance": self._maintenances,
+                "order": self._orders,
+            }
+            found = (i for i in known[kind] if i.startswith(prefix) and self._lies_within(kind, i, scopes))
+            return heapq.nsmallest(limit, found)
+
+    def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:
+        events = self._of(id_) if kind == "maintenance" else [self._events[id_]]
+        return scopes is None or any(event.scope in scopes for event in events)
 
     def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
         with self._lock:

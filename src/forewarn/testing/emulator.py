@@ -233,7 +233,7 @@ class Emulator:
         """End the work of a started event successfully, also if it failed before."""
         event_id, control = _id(event), self.service.control
         if self._order(event_id).state is OrderState.FAILED:
-            control.settle_event(event_id, Verb.FINISH, OPERATOR)
+            control.resolve_failure(event_id, Verb.FINISH, OPERATOR)
         else:
             control.report_order(event_id, Outcome(ok=True), OPERATOR)
         self.service.ticker.cycle_until_idle()

@@ -12,18 +12,17 @@ import msgspec
 from forewarn.core.errors import Refused
 from forewarn.core.model import Role
 from forewarn.operator.api import bodies
-from forewarn.operator.api.bodies import Said, Told
+from forewarn.operator.api.bodies import RequestBody, ResponseBody
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import (
-    Answer,
     Api,
-    Ask,
+    CallContext,
     Number,
     Paged,
+    Result,
     cursor_of,
-    said_cursor,
+    read_cursor,
     split_page,
-    told_ok,
 )
 from forewarn.testing.expectations import ExpectationFailed
 from forewarn.testing.request_log import LoggedRequest
@@ -45,7 +44,7 @@ class RequestsQuery(Paged):
     since: Number = 0
 
 
-class ExpectIn(Said):
+class ExpectIn(RequestBody):
     """An expectation: an event is seen, approved or not approved, or a machine polls. Without `machine`, any machine.
 
     `no-more`: every event is still approved as many times as last expected. `within_s` is 10 by default, for no-approval 0.
@@ -61,20 +60,20 @@ class ExpectIn(Said):
     since: Number | None = None
 
 
-class FaultsIn(Said):
+class FaultsIn(RequestBody):
     """Faults as in a file of faults; an empty list ends all faults."""
 
     faults: Annotated[list[dict[str, str | int | float]], msgspec.Meta(max_length=100)]
 
 
-class ShownEvent(Told):
+class ShownEvent(ResponseBody):
     """An event in the document that the guest got, with its status there."""
 
     id: str
     status: str
 
 
-class RequestOut(Told):
+class RequestOut(ResponseBody):
     """A request of a guest; `status` is null until it is answered, and stays null if no answer was sent."""
 
     number: int
@@ -101,7 +100,7 @@ class RequestsOut(bodies.Page[RequestOut]):
     gone: int = 0
 
 
-class Verdict(Told):
+class Verdict(ResponseBody):
     """Whether the expectation is met, the reason, and what has happened so far."""
 
     passed: bool
@@ -109,7 +108,7 @@ class Verdict(Told):
     timeline: list[str]
 
 
-class FaultsOut(Told):
+class FaultsOut(ResponseBody):
     """The number of faults in force."""
 
     faults: int
@@ -118,51 +117,51 @@ class FaultsOut(Told):
 def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
     waiting = threading.BoundedSemaphore(MAX_WAITING)
 
-    def requests(api: Api, ask: Ask) -> Answer:
+    def requests(api: Api, context: CallContext) -> Result:
         del api
-        query = ask.query
-        after = said_cursor(query.cursor, tuple[Number])
+        query = context.query
+        after = read_cursor(query.cursor, tuple[Number])
         found = emulator.requests(
             machine=query.machine or None, method=query.method, since=max(query.since, after[0] if after else 0)
         )
         page, last = split_page(found[: query.limit + 1], query.limit)
         cursor = cursor_of(last.number) if last else None
-        return told_ok(
-            RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
+        return Result(
+            200, RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
         )
 
-    def expect(api: Api, ask: Ask) -> Answer:
+    def expect(api: Api, context: CallContext) -> Result:
         del api
         if not waiting.acquire(blocking=False):
             raise Refused(
                 f"{MAX_WAITING} expectations are waiting already: wait for their answers before you send another one"
             )
         try:
-            _expect(emulator, ask.body)
+            _expect(emulator, context.body)
             emulator.service.ticker.cycle_until_idle()  # approved events have started when this call returns
             verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
         except ExpectationFailed as failed:
             verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
         finally:
             waiting.release()
-        return told_ok(verdict)
+        return Result(200, verdict)
 
-    def faults(api: Api, ask: Ask) -> Answer:
+    def faults(api: Api, context: CallContext) -> Result:
         del api
-        emulator.set_faults(ask.body.faults)
-        return told_ok(FaultsOut(faults=len(ask.body.faults)))
+        emulator.set_faults(context.body.faults)
+        return Result(200, FaultsOut(faults=len(context.body.faults)))
 
     return (
         Call(
-            method="GET", path="/v1/emulator/requests", do=requests, roles=ALL_ROLES, query=RequestsQuery,
-            tells=RequestsOut, summary="Return the requests of guests with their answers, oldest first.",
+            method="GET", path="/v1/emulator/requests", perform=requests, roles=ALL_ROLES, query=RequestsQuery,
+            returns=RequestsOut, summary="Return the requests of guests with their answers, oldest first.",
         ),
         Call(
-            method="POST", path="/v1/emulator/expect", do=expect, roles=ALL_ROLES, takes=ExpectIn, tells=Verdict,
+            method="POST", path="/v1/emulator/expect", perform=expect, roles=ALL_ROLES, takes=ExpectIn, returns=Verdict,
             summary="Wait for an expectation on guests; return whether it was met.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/faults", do=faults, roles=ALL_ROLES, takes=FaultsIn, tells=FaultsOut,
+            method="PUT", path="/v1/emulator/faults", perform=faults, roles=ALL_ROLES, takes=FaultsIn, returns=FaultsOut,
             summary="Set which requests fail from now on.",
         ),
     )  # fmt: skip

@@ -187,13 +187,13 @@ class Player:
         cancel(self._id(name), self._operator)
 
     def _do_retry(self, name: str) -> None:
-        self.service.control.settle_event(self._id(name), Verb.RETRY, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.RETRY, self._operator)
 
     def _do_finish(self, name: str) -> None:
-        self.service.control.settle_event(self._id(name), Verb.FINISH, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.FINISH, self._operator)
 
     def _do_abandon(self, name: str) -> None:
-        self.service.control.settle_event(self._id(name), Verb.ABANDON, self._operator)
+        self.service.control.resolve_failure(self._id(name), Verb.ABANDON, self._operator)
 
     # -- acts of guests
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import Page
 
-from tests.operator.api.house import House, Reply
+from tests.support.running_service import Reply, RunningService
 
 FORM = "application/x-www-form-urlencoded"
 MAINTENANCE = {
@@ -33,7 +33,7 @@ def log_in(page: Page, url: str, token: str) -> None:
 class Caller:
     """Somebody logged in who sends what they like: `proof` is the one their pages have."""
 
-    def __init__(self, house: House, token: str | None = None) -> None:
+    def __init__(self, house: RunningService, token: str | None = None) -> None:
         self.house = house
         reply = self._send("POST", "/login", {"token": house.token if token is None else token}, "")
         assert reply.status == 303, reply.raw
@@ -44,7 +44,9 @@ class Caller:
         self.proof = found[1]
 
     def get(self, path: str, **headers: str) -> Reply:
-        return self.house.ask("GET", path, token="", headers={"Cookie": self.cookie, "Accept": "text/html", **headers})
+        return self.house.request(
+            "GET", path, token="", headers={"Cookie": self.cookie, "Accept": "text/html", **headers}
+        )
 
     def post(self, path: str, form: dict[str, str], *, proof: str | None = None, **headers: str) -> Reply:
         return self._send(
@@ -58,12 +60,12 @@ class Caller:
 
     def _send(self, method: str, path: str, form: dict[str, str], cookie: str, **headers: str) -> Reply:
         sent = {"Content-Type": FORM, "Accept": "text/html", **({"Cookie": cookie} if cookie else {}), **headers}
-        return self.house.ask(method, path, urlencode(form), token="", headers=sent)
+        return self.house.request(method, path, urlencode(form), token="", headers=sent)
 
 
-def stranger_posts(house: House, path: str, form: dict[str, str], **headers: str) -> Reply:
+def stranger_posts(house: RunningService, path: str, form: dict[str, str], **headers: str) -> Reply:
     sent = {"Content-Type": FORM, "Accept": "text/html", **headers}
-    return house.ask("POST", path, urlencode(form), token="", headers=sent)
+    return house.request("POST", path, urlencode(form), token="", headers=sent)
 
 
 def fields(reply: Reply) -> dict[str, str]:

@@ -10,15 +10,15 @@ from playwright.sync_api import Page, expect
 
 from tests.integration.browser.conftest import Visitors
 from tests.integration.browser.people import Wire, log_in
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 EVENTS = re.compile(r"Reboot of web-")
 UNAUTHORIZED = "401 (Unauthorized)"
 
 
 @pytest.fixture
-def service() -> Iterator[House]:
-    with house(executor="simulated") as running:
+def service() -> Iterator[RunningService]:
+    with running_service(executor="simulated") as running:
         running.enable("shop")
         yield running
 
@@ -32,7 +32,7 @@ def plan_reboot(page: Page, scope: str = "shop") -> None:
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["live", "without scripts"])
-def test_a_rolling_reboot_from_plan_to_end(service: House, visitors: Visitors, scripts: bool) -> None:
+def test_a_rolling_reboot_from_plan_to_end(service: RunningService, visitors: Visitors, scripts: bool) -> None:
     """Planned, seen, approved, started and ended; with scripts nothing is ever reloaded."""
     page = visitors(java_script_enabled=scripts)
     log_in(page, service.url, service.token)
@@ -69,7 +69,7 @@ def test_a_rolling_reboot_from_plan_to_end(service: House, visitors: Visitors, s
     expect(page.locator("#state .status")).to_have_text("Completed")
 
 
-def test_two_browsers_see_each_others_changes(service: House, visitors: Visitors) -> None:
+def test_two_browsers_see_each_others_changes(service: RunningService, visitors: Visitors) -> None:
     """What one does appears at the other without a reload, on Now and on the event's page."""
     one, other = visitors(), visitors()
     log_in(one, service.url, service.token)
@@ -85,7 +85,7 @@ def test_two_browsers_see_each_others_changes(service: House, visitors: Visitors
     expect(one.locator("#waves")).to_contain_text("Cancelled")
 
 
-def test_a_viewer_cannot_act(service: House, visitors: Visitors) -> None:
+def test_a_viewer_cannot_act(service: RunningService, visitors: Visitors) -> None:
     """Nothing to press, nothing to plan, no tokens; and the pages for it refuse."""
     made = service.schedule("shop/web-0")
     page = visitors(expect=("403 (Forbidden)",))
@@ -111,7 +111,7 @@ def test_a_viewer_cannot_act(service: House, visitors: Visitors) -> None:
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["live", "without scripts"])
-def test_an_ended_login_keeps_the_typed_form(service: House, visitors: Visitors, scripts: bool) -> None:
+def test_an_ended_login_keeps_the_typed_form(service: RunningService, visitors: Visitors, scripts: bool) -> None:
     """Revoked while a form is typed: the form comes back filled after the next log-in, and is not sent by itself."""
     page = visitors(java_script_enabled=scripts, expect=(UNAUTHORIZED,))
     log_in(page, service.url, service.token_of("operator", name="soon gone"))
@@ -119,7 +119,7 @@ def test_an_ended_login_keeps_the_typed_form(service: House, visitors: Visitors,
     page.get_by_label("Name of the scope").fill("shop")
     page.get_by_label("Description").fill("<b>Kernel & friends</b>")
     (mine,) = [token["id"] for token in service.get("/v1/tokens")["items"] if token["name"] == "soon gone"]
-    assert service.ask("DELETE", f"/v1/tokens/{mine}").status == 204
+    assert service.request("DELETE", f"/v1/tokens/{mine}").status == 204
     page.get_by_role("button", name="Show what would happen").click()
     expect(page.get_by_text("What you typed is kept")).to_be_visible()
     assert "Kernel" not in page.url
@@ -137,19 +137,19 @@ def test_an_ended_login_keeps_the_typed_form(service: House, visitors: Visitors,
     expect(page.get_by_text("Planned. It appears")).to_be_visible()
 
 
-def test_a_live_page_says_that_the_login_has_ended_and_stays(service: House, visitors: Visitors) -> None:
+def test_a_live_page_says_that_the_login_has_ended_and_stays(service: RunningService, visitors: Visitors) -> None:
     """Nothing is thrown away behind the visitor's back."""
     service.schedule("shop/web-0")
     page = visitors(expect=(UNAUTHORIZED,))
     log_in(page, service.url, service.token_of("operator", name="soon gone"))
     expect(page.locator("#live")).to_contain_text("Live")
     (mine,) = [token["id"] for token in service.get("/v1/tokens")["items"] if token["name"] == "soon gone"]
-    assert service.ask("DELETE", f"/v1/tokens/{mine}").status == 204
+    assert service.request("DELETE", f"/v1/tokens/{mine}").status == 204
     expect(page.locator("#live")).to_contain_text("Your log-in has ended")
     expect(page.get_by_role("link", name="Reboot of web-0").first).to_be_visible()
 
 
-def test_a_stream_that_was_cut_off_comes_back(service: House, visitors: Visitors) -> None:
+def test_a_stream_that_was_cut_off_comes_back(service: RunningService, visitors: Visitors) -> None:
     """It says so, tries again by itself, and shows what happened meanwhile."""
     with closing(Wire(service.url)) as wire:
         page = visitors(expect=("ERR_", "Failed to load resource"))
@@ -163,7 +163,7 @@ def test_a_stream_that_was_cut_off_comes_back(service: House, visitors: Visitors
         expect(page.get_by_role("link", name="Reboot of web-0").first).to_be_visible()
 
 
-def test_news_leave_focus_and_typed_words_alone(service: House, visitors: Visitors) -> None:
+def test_news_leave_focus_and_typed_words_alone(service: RunningService, visitors: Visitors) -> None:
     """A button keeps the focus through a change, a search field its letters, an opened table stays open."""
     made = service.schedule("shop/web-0")
     page = visitors()
@@ -192,7 +192,7 @@ def test_news_leave_focus_and_typed_words_alone(service: House, visitors: Visito
     expect(page.get_by_label("Machine")).to_be_focused()
 
 
-def test_a_double_click_plans_once(service: House, visitors: Visitors) -> None:
+def test_a_double_click_plans_once(service: RunningService, visitors: Visitors) -> None:
     """Without a script that could hold the second click back; no answer replaces the page between the two clicks."""
     with closing(Wire(service.url)) as wire:
         page = visitors(java_script_enabled=False)
@@ -211,7 +211,7 @@ def test_a_double_click_plans_once(service: House, visitors: Visitors) -> None:
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["live", "without scripts"])
-def test_what_cannot_be_taken_back_asks_first(service: House, visitors: Visitors, scripts: bool) -> None:
+def test_what_cannot_be_taken_back_asks_first(service: RunningService, visitors: Visitors, scripts: bool) -> None:
     """One click cancels nothing: a page that does not move says what would happen, and leads back too."""
     made = service.schedule("shop/web-0")
     page = visitors(java_script_enabled=scripts)
@@ -235,7 +235,7 @@ def test_what_cannot_be_taken_back_asks_first(service: House, visitors: Visitors
     assert service.get("/v1/events")["items"][0]["status"] == "Cancelled"
 
 
-def test_with_the_keyboard_alone(service: House, visitors: Visitors) -> None:
+def test_with_the_keyboard_alone(service: RunningService, visitors: Visitors) -> None:
     """Skip link first, then on to the event and its verb: Tab and Enter are enough."""
     service.schedule("shop/web-0")
     page = visitors()
@@ -258,7 +258,7 @@ def test_with_the_keyboard_alone(service: House, visitors: Visitors) -> None:
     expect(page.get_by_text("Approved. It starts")).to_be_visible()
 
 
-def test_a_token_is_shown_once_and_works_until_it_is_revoked(service: House, visitors: Visitors) -> None:
+def test_a_token_is_shown_once_and_works_until_it_is_revoked(service: RunningService, visitors: Visitors) -> None:
     """Made in the portal, used to log in, revoked: out at once."""
     page, other = visitors(), visitors(expect=(UNAUTHORIZED,))
     log_in(page, service.url, service.token)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.browser.people import Caller, words
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 DOMAINS = 20
 LARGE = "\n".join(
@@ -22,21 +22,21 @@ LARGE = "\n".join(
 
 
 @pytest.fixture
-def large() -> Iterator[House]:
-    with house(LARGE) as running:
+def large() -> Iterator[RunningService]:
+    with running_service(LARGE) as running:
         running.enable("shop", "blog")
         yield running
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[House]:
-    with house() as running:
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
         running.enable("shop")
         yield running
 
 
 @pytest.fixture(scope="module")
-def caller(service: House) -> Caller:
+def caller(service: RunningService) -> Caller:
     return Caller(service)
 
 
@@ -45,7 +45,7 @@ def shown(page: str) -> list[str]:
     return re.findall(r'href="/events/([0-9A-F-]{36})"><bdi>', page.partition("<details")[0])
 
 
-def test_what_is_under_way_stands_on_the_first_page(large: House) -> None:
+def test_what_is_under_way_stands_on_the_first_page(large: RunningService) -> None:
     """However much is planned after it: started, then scheduled, then planned, each once."""
     started = large.schedule("one/one-00")["waves"][0]["events"][0]["id"]
     large.service.ticker.advance(1)
@@ -65,7 +65,7 @@ def test_what_is_under_way_stands_on_the_first_page(large: House) -> None:
     assert sorted(i for page in pages for i in page) == sorted(status)
 
 
-def test_a_page_filled_by_one_status_leads_to_the_next(large: House) -> None:
+def test_a_page_filled_by_one_status_leads_to_the_next(large: RunningService) -> None:
     """Twenty planned and scheduled ones make a page to the row, and one more makes another."""
     large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
     caller = Caller(large)
@@ -90,7 +90,7 @@ def test_a_cursor_that_is_not_ours_is_refused(caller: Caller) -> None:
 # -- how it is told
 
 
-def test_a_deadline_is_not_told_as_the_end_of_the_work(large: House) -> None:
+def test_a_deadline_is_not_told_as_the_end_of_the_work(large: RunningService) -> None:
     """What runs fails at its deadline; what has notice waits until then."""
     large.schedule("one/one-00")
     large.service.ticker.advance(1)
@@ -100,7 +100,7 @@ def test_a_deadline_is_not_told_as_the_end_of_the_work(large: House) -> None:
     assert re.search(r"its notice runs, until \d", words(Caller(large).get("/")))
 
 
-def test_every_open_event_says_for_how_long(large: House) -> None:
+def test_every_open_event_says_for_how_long(large: RunningService) -> None:
     """Planned ones too, as long as their wave is not published."""
     large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
     large.service.ticker.advance(300)
@@ -111,10 +111,10 @@ def test_every_open_event_says_for_how_long(large: House) -> None:
 
 def test_the_guide_can_be_followed_whatever_is_open() -> None:
     """Making an event comes before approving one, and there is a way to make the one to approve."""
-    with house(demo="true", token_free="true") as running:
-        page = words(running.ask("GET", "/"))
+    with running_service(demo="true", token_free="true") as running:
+        page = words(running.request("GET", "/"))
         assert page.index("Make an event:") < page.index("Say go.") < page.index("If there is none,")
-        form = running.ask("GET", "/plan?kind=maintenance&target=machines&machines=shop/web-0").raw.decode()
+        form = running.request("GET", "/plan?kind=maintenance&target=machines&machines=shop/web-0").raw.decode()
     assert re.search(r'value="machines" checked', form)
     assert ">shop/web-0</textarea>" in form
 
@@ -122,7 +122,7 @@ def test_the_guide_can_be_followed_whatever_is_open() -> None:
 # -- what is found
 
 
-def test_the_first_letters_of_an_id_will_do(service: House, caller: Caller) -> None:
+def test_the_first_letters_of_an_id_will_do(service: RunningService, caller: Caller) -> None:
     """As they are shown, in small letters as well, for what is open and what has ended; on the audit too."""
     made = service.schedule("blog/db", source="User")
     event, maintenance = made["waves"][0]["events"][0]["id"], made["id"]
@@ -138,7 +138,7 @@ def test_the_first_letters_of_an_id_will_do(service: House, caller: Caller) -> N
     assert "No entry fits" in words(caller.get("/audit?event=00000000"))
 
 
-def test_an_owner_finds_nothing_of_others_by_its_first_letters(service: House) -> None:
+def test_an_owner_finds_nothing_of_others_by_its_first_letters(service: RunningService) -> None:
     """Neither the event nor that there is one."""
     event = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
     owner = Caller(service, service.token_of("owner", "blog"))
@@ -146,7 +146,7 @@ def test_an_owner_finds_nothing_of_others_by_its_first_letters(service: House) -
 
 
 @pytest.mark.parametrize("asked", ["machine=web-1", "machine=shop/web-1", "scope=shop&machine=shop/web-1"])
-def test_the_history_of_a_machine_is_found_by_its_name(service: House, caller: Caller, asked: str) -> None:
+def test_the_history_of_a_machine_is_found_by_its_name(service: RunningService, caller: Caller, asked: str) -> None:
     """Alone where no other has it, or with its scope."""
     service.schedule("shop/web-1")
     reply = caller.get(f"/history?{asked}&status=Scheduled")
@@ -180,7 +180,7 @@ def test_a_name_of_several_machines_asks_which() -> None:
         f'[[scopes]]\nname = "{scope}"\nkind = "standalone"\n[[machines]]\nscope = "{scope}"\nname = "db"\n'
         for scope in ("blog", "shop")
     )
-    with house(twins) as running:
+    with running_service(twins) as running:
         caller = Caller(running)
         assert "say which, blog/db or shop/db" in words(caller.get("/history?machine=db"))
         both = words(caller.get("/machines?name=db"))

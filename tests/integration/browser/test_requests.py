@@ -13,42 +13,42 @@ from forewarn.core.model import Actor
 from forewarn.operator.portal import sessions
 from forewarn.operator.portal.app import ACTS, HINTS, MAX_FORM_BYTES, local_path
 from tests.integration.browser.people import FORM, MAINTENANCE, Caller, fields, stranger_posts, words
-from tests.operator.api.house import FLEET, House, house
+from tests.support.running_service import FLEET, RunningService, running_service
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[House]:
+def service() -> Iterator[RunningService]:
     """For tests that leave the fleet and its events as they are: they run in any order, on any worker."""
-    with house() as running:
+    with running_service() as running:
         running.enable("shop")
         yield running
 
 
 @pytest.fixture
-def fresh() -> Iterator[House]:
+def fresh() -> Iterator[RunningService]:
     """For a test that makes events. Both scopes are enabled, so nothing starts until the test moves the clock."""
-    with house() as running:
+    with running_service() as running:
         running.enable("shop", "blog")
         yield running
 
 
 @pytest.fixture(scope="module")
-def free() -> Iterator[House]:
-    with house(token_free="true") as running:
+def free() -> Iterator[RunningService]:
+    with running_service(token_free="true") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def operator(service: House) -> Caller:
+def operator(service: RunningService) -> Caller:
     return Caller(service)
 
 
 # -- who is visiting
 
 
-def test_the_cookie_is_out_of_reach(service: House, operator: Caller) -> None:
+def test_the_cookie_is_out_of_reach(service: RunningService, operator: Caller) -> None:
     """No script reads it, no other site's page sends it, and it ends."""
     flags = [flag.strip() for flag in operator.set_cookie.split(";")[1:]]
     assert flags == ["Path=/", f"Max-Age={sessions.LOG_IN_LASTS_S}", "HttpOnly", "SameSite=Strict"]
@@ -57,16 +57,16 @@ def test_the_cookie_is_out_of_reach(service: House, operator: Caller) -> None:
 
 def test_under_tls_the_cookie_is_secure() -> None:
     """Behind a proxy that speaks TLS as well; its name has the browser check it."""
-    with house(behind_tls_proxy="true") as running:
+    with running_service(behind_tls_proxy="true") as running:
         cookie = Caller(running).set_cookie
     assert cookie.startswith("__Host-forewarn=")
     assert cookie.endswith("; HttpOnly; SameSite=Strict; Secure")
 
 
 @pytest.mark.parametrize("path", ["/", "/scopes/shop", "/machines?host=rack1-a", "/tokens", "/plan", "/nowhere"])
-def test_nothing_is_shown_before_the_log_in(service: House, path: str) -> None:
+def test_nothing_is_shown_before_the_log_in(service: RunningService, path: str) -> None:
     """A stranger gets the log-in, and after it the page they wanted."""
-    reply = service.ask("GET", path, token="", headers={"Accept": "text/html"})
+    reply = service.request("GET", path, token="", headers={"Accept": "text/html"})
     assert reply.status == 401
     assert "web-0" not in reply.raw.decode()
     assert f'name="to" value="{path.replace("&", "&amp;")}"' in reply.raw.decode()
@@ -87,25 +87,25 @@ def test_a_log_in_leads_nowhere_else() -> None:
 def test_a_cookie_that_is_not_ours_is_no_log_in(operator: Caller, value: str) -> None:
     """Whatever it holds."""
     name = operator.cookie.partition("=")[0]
-    reply = operator.house.ask("GET", "/", token="", headers={"Cookie": f"{name}={value}"})
+    reply = operator.house.request("GET", "/", token="", headers={"Cookie": f"{name}={value}"})
     assert reply.status == 401
 
 
-def test_a_log_in_ends(service: House, operator: Caller) -> None:
+def test_a_log_in_ends(service: RunningService, operator: Caller) -> None:
     """The time in the cookie counts, not the browser's manners; and whoever has the cookie cannot put it off."""
     name, _, value = operator.cookie.partition("=")
     expires, _, rest = value.partition(".")
     assert int(expires) > time.time()
     ended = sessions.cookie_value(int(time.time()) - 1, service.token)
     for changed in (ended, f"{int(expires) + 60}.{rest}", f"{expires}.{rest.partition('.')[2]}"):
-        reply = service.ask("GET", "/", token="", headers={"Cookie": f"{name}={changed}"})
+        reply = service.request("GET", "/", token="", headers={"Cookie": f"{name}={changed}"})
         assert reply.status == 401
         assert "has ended" in words(reply)
     good = sessions.cookie_value(int(time.time()) + 60, service.token)
-    assert service.ask("GET", "/", token="", headers={"Cookie": f"{name}={good}"}).status == 200
+    assert service.request("GET", "/", token="", headers={"Cookie": f"{name}={good}"}).status == 200
 
 
-def test_a_form_outlives_another_log_in(service: House) -> None:
+def test_a_form_outlives_another_log_in(service: RunningService) -> None:
     """Whoever logs in again in another tab can still send what is open in the first."""
     first = Caller(service)
     again = Caller(service)
@@ -113,23 +113,23 @@ def test_a_form_outlives_another_log_in(service: House) -> None:
     assert again.post("/plan", MAINTENANCE, proof=first.proof).status == 200
 
 
-def test_two_services_on_one_machine_do_not_log_each_other_out(service: House, operator: Caller) -> None:
+def test_two_services_on_one_machine_do_not_log_each_other_out(service: RunningService, operator: Caller) -> None:
     """Cookies know no ports, so their names do."""
     port = service.url.rpartition(":")[2]
     assert operator.cookie.startswith(f"forewarn-{port}=")
 
 
-def test_a_revoked_token_is_out_at_once(service: House) -> None:
+def test_a_revoked_token_is_out_at_once(service: RunningService) -> None:
     """Its next request is the log-in page."""
     caller = Caller(service, service.token_of("viewer", name="passing by"))
     assert caller.get("/").status == 200
     (mine,) = [t["id"] for t in service.get("/v1/tokens")["items"] if t["name"] == "passing by"]
-    service.ask("DELETE", f"/v1/tokens/{mine}")
+    service.request("DELETE", f"/v1/tokens/{mine}")
     assert caller.get("/").status == 401
     assert caller.get("/live").status == 401
 
 
-def test_logging_out_forgets_the_cookie(service: House) -> None:
+def test_logging_out_forgets_the_cookie(service: RunningService) -> None:
     """By a form of ours alone."""
     caller = Caller(service)
     assert caller.post("/logout", {}, proof="0" * 64).status == 403
@@ -158,7 +158,7 @@ def test_log_ins_that_fail_are_limited() -> None:
 
 def test_who_fails_to_log_in_too_often_is_told_to_wait() -> None:
     """429, and a page; whoever has the right token gets in all the same."""
-    with house() as running:
+    with running_service() as running:
         for _ in range(sessions.MAX_FAILURES):
             assert stranger_posts(running, "/login", {"token": "wrong"}).status == 401
         reply = stranger_posts(running, "/login", {"token": "wrong"})
@@ -170,7 +170,7 @@ def test_who_fails_to_log_in_too_often_is_told_to_wait() -> None:
 # -- forms of others
 
 
-def test_every_form_has_its_proof(fresh: House) -> None:
+def test_every_form_has_its_proof(fresh: RunningService) -> None:
     """No form that is posted goes without, except the log-in itself."""
     operator = Caller(fresh)
     made = fresh.schedule("shop/web-0")
@@ -232,32 +232,32 @@ def test_a_form_of_another_sites_page_is_refused(operator: Caller, path: str, he
     assert "set-cookie" not in reply.headers
 
 
-def test_one_log_ins_proof_is_not_anothers(service: House, operator: Caller) -> None:
+def test_one_log_ins_proof_is_not_anothers(service: RunningService, operator: Caller) -> None:
     """The viewer's form is nothing in the operator's hands, nor the other way round."""
     viewer = Caller(service, service.token_of("viewer"))
     assert viewer.proof != operator.proof
     assert operator.post("/plan", MAINTENANCE, proof=viewer.proof).status == 403
 
 
-def test_without_tokens_loopback_alone_is_answered(free: House) -> None:
+def test_without_tokens_loopback_alone_is_answered(free: RunningService) -> None:
     """No log-in, but a foreign Host or Origin is refused, and a form needs its proof."""
-    page = free.ask("GET", "/", headers={"Accept": "text/html"})
+    page = free.request("GET", "/", headers={"Accept": "text/html"})
     assert page.status == 200
     assert "Log out" not in page.raw.decode()
-    assert free.ask("GET", "/", headers={"Host": "evil.example"}).status == 403
-    assert free.ask("GET", "/live", headers={"Origin": "http://evil.example"}).status == 403
+    assert free.request("GET", "/", headers={"Host": "evil.example"}).status == 403
+    assert free.request("GET", "/live", headers={"Origin": "http://evil.example"}).status == 403
     sent = {"Content-Type": FORM}
-    assert free.ask("POST", "/plan", urlencode(MAINTENANCE), headers=sent).status == 403
-    proof = re.search(r'name="proof" value="(\w+)"', free.ask("GET", "/plan").raw.decode())
+    assert free.request("POST", "/plan", urlencode(MAINTENANCE), headers=sent).status == 403
+    proof = re.search(r'name="proof" value="(\w+)"', free.request("GET", "/plan").raw.decode())
     assert proof is not None
-    assert free.ask("POST", "/plan", urlencode({**MAINTENANCE, "proof": proof[1]}), headers=sent).status == 200
-    assert free.ask("GET", "/login").headers["location"] == "/"
+    assert free.request("POST", "/plan", urlencode({**MAINTENANCE, "proof": proof[1]}), headers=sent).status == 200
+    assert free.request("GET", "/login").headers["location"] == "/"
 
 
 # -- what may be done by whom
 
 
-def test_roles_are_the_apis(fresh: House) -> None:
+def test_roles_are_the_apis(fresh: RunningService) -> None:
     """A viewer's or owner's form for more is refused, by the API's own sentence, and nothing happens."""
     made = fresh.schedule("shop/web-1")
     event = made["waves"][0]["events"][0]["id"]
@@ -280,7 +280,7 @@ def test_roles_are_the_apis(fresh: House) -> None:
     assert fresh.get("/v1/audit")["items"][0]["id"] == before
 
 
-def test_an_owner_sees_and_does_what_is_theirs(fresh: House) -> None:
+def test_an_owner_sees_and_does_what_is_theirs(fresh: RunningService) -> None:
     """Of other scopes nothing, not even their names; in its own a restart, planned and asked for once."""
     fresh.schedule("shop/web-0")
     owner = Caller(fresh, fresh.token_of("owner", "blog"))
@@ -304,7 +304,7 @@ def test_an_owner_sees_and_does_what_is_theirs(fresh: House) -> None:
 
 def test_only_verbs_the_status_allows_are_offered() -> None:
     """Approve and cancel before the start, the order's after it, settling once it failed, nothing at the end."""
-    with house() as service:
+    with running_service() as service:
         operator = Caller(service)
         service.enable("blog")
         made = service.schedule("blog/db", source="Platform", type_="Freeze")
@@ -336,7 +336,7 @@ def test_only_verbs_the_status_allows_are_offered() -> None:
         assert offered(f"/maintenances/{made['id']}") == []
 
 
-def test_a_verbs_address_leads_to_where_it_can_be_done(fresh: House) -> None:
+def test_a_verbs_address_leads_to_where_it_can_be_done(fresh: RunningService) -> None:
     """Looked at, a grave verb asks and does nothing; any other is on the page of what it is done to."""
     operator = Caller(fresh)
     made = fresh.schedule("shop/web-0")
@@ -363,7 +363,7 @@ def test_a_verbs_address_leads_to_where_it_can_be_done(fresh: House) -> None:
     assert fresh.get(f"/v1/events/{event}")["status"] == "Scheduled"
 
 
-def test_an_owner_is_not_offered_what_is_not_theirs(fresh: House) -> None:
+def test_an_owner_is_not_offered_what_is_not_theirs(fresh: RunningService) -> None:
     """The platform's events are not theirs to cancel."""
     made = fresh.schedule("blog/db")
     owner = Caller(fresh, fresh.token_of("owner", "blog"))
@@ -376,7 +376,7 @@ def test_an_owner_is_not_offered_what_is_not_theirs(fresh: House) -> None:
 # -- the plan
 
 
-def test_the_dry_run_says_what_is_in_the_way(fresh: House) -> None:
+def test_the_dry_run_says_what_is_in_the_way(fresh: RunningService) -> None:
     """A machine that is in a started event is named, with the way to that event; nothing is saved by looking."""
     operator = Caller(fresh)
     made = fresh.schedule("shop/web-0", emergency=True)
@@ -429,7 +429,7 @@ def test_one_target_that_is_filled_in_is_taken(operator: Caller) -> None:
 def test_the_dry_run_names_what_is_announced_already() -> None:
     """For the same machines, by machine and by scope; what concerns others alone is not named."""
     many = FLEET + "".join(f'[[machines]]\nscope = "blog"\nname = "many-{n}"\n' for n in range(25))
-    with house(many) as service:
+    with running_service(many) as service:
         service.enable("shop", "blog")
         operator = Caller(service)
         events = {name: service.schedule(name)["waves"][0]["events"][0]["id"] for name in ("shop/web-0", "blog/many-3")}
@@ -445,7 +445,7 @@ def test_the_dry_run_names_what_is_announced_already() -> None:
 @pytest.mark.parametrize("more", [{}, {"not_before": "2030-01-02T10:00"}], ids=["at once", "at a time"])
 def test_only_what_was_shown_is_confirmed(more: dict[str, str]) -> None:
     """A plan that has changed since it was looked at is shown again; one that has not is done, however late."""
-    with house() as service:
+    with running_service() as service:
         service.enable("shop")
         operator = Caller(service)
         form = {**MAINTENANCE, **more}
@@ -468,7 +468,7 @@ def test_only_what_was_shown_is_confirmed(more: dict[str, str]) -> None:
         assert len(service.get("/v1/maintenances")["items"]) == 1
 
 
-def test_line_ends_are_no_change(fresh: House) -> None:
+def test_line_ends_are_no_change(fresh: RunningService) -> None:
     """A field of several lines comes back with other line ends than it was sent with."""
     operator = Caller(fresh)
     form = {**MAINTENANCE, "scope": "", "target": "machines", "machines": "shop/web-0\r\nshop/web-1", "type": "Freeze"}
@@ -480,7 +480,7 @@ def test_line_ends_are_no_change(fresh: House) -> None:
 
 def test_notice_that_is_gone_is_shown_before_it_is_confirmed() -> None:
     """Looked at with a quarter of an hour's notice, its guests silent for a day since: nothing starts by that click."""
-    with house() as running:
+    with running_service() as running:
         running.enable("shop")
         operator = Caller(running)
         looked = operator.post("/plan", MAINTENANCE)
@@ -527,7 +527,7 @@ def test_a_wrong_form_comes_back_filled_with_what_is_wrong(operator: Caller, typ
     assert "<script>alert" not in reply.raw.decode()
 
 
-def test_a_form_that_came_late_is_carried_in_the_page(service: House) -> None:
+def test_a_form_that_came_late_is_carried_in_the_page(service: RunningService) -> None:
     """Bounded, never in an address, and refused when it is not one of ours."""
     late = stranger_posts(service, "/plan", {**MAINTENANCE, "description": EVIL})
     assert late.status == 401
@@ -544,7 +544,7 @@ def test_a_form_that_came_late_is_carried_in_the_page(service: House) -> None:
 
 def test_every_form_that_came_late_leads_to_a_page_of_ours() -> None:
     """After the log-in every verb can be pressed again, and a reason stands where it was typed."""
-    with house() as service:
+    with running_service() as service:
         service.enable("shop")
         made = service.schedule("shop/web-0", emergency=True)
         service.service.ticker.advance(1)
@@ -568,7 +568,7 @@ def test_every_form_that_came_late_leads_to_a_page_of_ours() -> None:
         assert 'name="reason" value="the disk is gone"' in back.raw.decode()
 
 
-def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(fresh: House) -> None:
+def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(fresh: RunningService) -> None:
     """And not the verb's own address."""
     operator = Caller(fresh)
     made = fresh.schedule("shop/web-0")
@@ -576,7 +576,7 @@ def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(fresh: House) -> 
     reply = operator.post(f"/events/{event}/retry", {})
     assert reply.status == 409
     assert f'<a href="/events/{event}">Reload</a>' in reply.raw.decode()
-    wrong = operator.house.ask("PUT", "/plan")
+    wrong = operator.house.request("PUT", "/plan")
     assert wrong.status == 405
     assert "PUT is not for this page" in wrong.message
     assert "its forms with POST" in wrong.message
@@ -585,7 +585,7 @@ def test_an_error_of_a_sent_form_reloads_the_page_it_was_about(fresh: House) -> 
 # -- hostile words, limits, errors
 
 
-def test_words_of_others_are_only_words(fresh: House) -> None:
+def test_words_of_others_are_only_words(fresh: RunningService) -> None:
     """In descriptions, names of tokens, reasons and output: on no page do they become markup."""
     operator = Caller(fresh)
     fresh.post("/v1/tokens", {"name": EVIL[:60], "role": "viewer"}, 201)
@@ -645,9 +645,9 @@ def test_errors_are_pages_that_say_what_to_do(operator: Caller, path: str, statu
     assert 'href="/history"' in reply.raw.decode()
 
 
-def test_a_page_for_programs_stays_theirs(service: House) -> None:
+def test_a_page_for_programs_stays_theirs(service: RunningService) -> None:
     """Whoever does not ask for a page of text gets the API's error."""
-    reply = service.ask("GET", "/nowhere")
+    reply = service.request("GET", "/nowhere")
     assert (reply.status, reply.code) == (404, "not_found")
 
 
@@ -656,14 +656,16 @@ def test_a_form_has_limits(operator: Caller) -> None:
     assert operator.post("/plan", {"machines": "x" * MAX_FORM_BYTES}).status == 413
     assert operator.post("/plan", {f"field{n}": "" for n in range(200)}).status == 400
     sent = {"Cookie": operator.cookie}
-    assert operator.house.ask("POST", "/plan", "{}", token="", headers=sent).status == 400
+    assert operator.house.request("POST", "/plan", "{}", token="", headers=sent).status == 400
     assert (
-        operator.house.ask("POST", "/plan", b"proof=%ff%fe", token="", headers={**sent, "Content-Type": FORM}).status
+        operator.house.request(
+            "POST", "/plan", b"proof=%ff%fe", token="", headers={**sent, "Content-Type": FORM}
+        ).status
         == 400
     )
 
 
-def test_a_document_is_shown_in_any_version(fresh: House) -> None:
+def test_a_document_is_shown_in_any_version(fresh: RunningService) -> None:
     """Fields of newer versions are not in older ones."""
     operator = Caller(fresh)
     fresh.schedule("shop/web-0")
@@ -673,7 +675,7 @@ def test_a_document_is_shown_in_any_version(fresh: House) -> None:
     assert "_web-0" in oldest
 
 
-def test_a_token_made_twice_is_one(service: House, operator: Caller) -> None:
+def test_a_token_made_twice_is_one(service: RunningService, operator: Caller) -> None:
     """The same form sent again shows the same secret."""
     form = {"name": "once", "role": "viewer", "scopes": "", "key": "made-once"}
     secrets = [re.search(r"<code>(fw_[\w-]+)</code>", operator.post("/tokens", form).raw.decode()) for _ in range(2)]
@@ -686,7 +688,9 @@ def test_a_token_made_twice_is_one(service: House, operator: Caller) -> None:
     assert 'value="nobody&#39;s"' in wrong.raw.decode()
 
 
-def test_a_store_that_is_away_is_a_page_too(monkeypatch: pytest.MonkeyPatch, service: House, operator: Caller) -> None:
+def test_a_store_that_is_away_is_a_page_too(
+    monkeypatch: pytest.MonkeyPatch, service: RunningService, operator: Caller
+) -> None:
     """503, and what to do."""
 
     def away(*_: object) -> None:
@@ -708,13 +712,13 @@ def test_a_store_that_is_away_is_a_page_too(monkeypatch: pytest.MonkeyPatch, ser
 )
 def test_a_banner_says_that_this_is_not_the_real_world(settings: dict[str, str], said: list[str]) -> None:
     """Simulated work and a clock of its own; the guide only in the demo."""
-    with house(**settings) as running:
+    with running_service(FLEET, None, **settings) as running:
         page = words(Caller(running).get("/"))
     assert [each for each in ("Simulated work:", "Manual clock:", "What you are looking at") if each in page] == said
 
 
 def test_the_demo_explains_itself() -> None:
     """On the first page, where nothing was filtered."""
-    with house(demo="true", token_free="true") as running:
-        assert "What you are looking at" in words(running.ask("GET", "/"))
-        assert "What you are looking at" not in words(running.ask("GET", "/?status=Started"))
+    with running_service(demo="true", token_free="true") as running:
+        assert "What you are looking at" in words(running.request("GET", "/"))
+        assert "What you are looking at" not in words(running.request("GET", "/?status=Started"))

@@ -11,7 +11,7 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
 from forewarn.store import Seen, Sighting
 from tests.integration.browser.people import MAINTENANCE, Caller, words
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 PAGED = ("Now", "Scopes", "Machines", "Maintenance", "Audit", "History", "Orders")
 
@@ -58,14 +58,14 @@ LARGE_SCOPE = "\n".join(
 
 
 @pytest.fixture
-def crowded() -> Iterator[House]:
+def crowded() -> Iterator[RunningService]:
     """One event of a thousand machines with long names, each of which saw and approved it, and an order that said much."""
-    with house(LARGE_SCOPE, store="memory:") as running:
+    with running_service(LARGE_SCOPE, store="memory:") as running:
         running.enable("shop")
         yield running
 
 
-def test_pages_about_a_crowd_are_bounded(crowded: House) -> None:
+def test_pages_about_a_crowd_are_bounded(crowded: RunningService) -> None:
     """Names, approvals, sightings, output, the document: shown in part, and it says so."""
     caller = Caller(crowded)
     looked = caller.post("/plan", MAINTENANCE)

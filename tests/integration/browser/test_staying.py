@@ -7,17 +7,17 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.integration.browser.conftest import Visitors
 from tests.integration.browser.people import log_in
-from tests.operator.api.house import House, house
+from tests.support.running_service import RunningService, running_service
 
 
 @pytest.fixture
-def service() -> Iterator[House]:
-    with house() as running:
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
         running.enable("shop", "blog")
         yield running
 
 
-def live(page: Page, service: House, path: str = "/") -> None:
+def live(page: Page, service: RunningService, path: str = "/") -> None:
     log_in(page, service.url, service.token)
     page.goto(service.url + path)
     expect(page.locator("#live")).to_contain_text("Live")
@@ -27,7 +27,7 @@ def first_event(made: dict[str, list[dict[str, list[dict[str, str]]]]]) -> str:
     return made["waves"][0]["events"][0]["id"]
 
 
-def test_the_focus_stays_on_what_has_no_id(service: House, visitors: Visitors) -> None:
+def test_the_focus_stays_on_what_has_no_id(service: RunningService, visitors: Visitors) -> None:
     """A link, the second of two alike, and a table's fold keep it through a change of their part."""
     event = first_event(service.schedule("shop/web-0"))
     page = visitors()
@@ -42,7 +42,7 @@ def test_the_focus_stays_on_what_has_no_id(service: House, visitors: Visitors) -
         expect(one).to_be_focused()
 
 
-def test_the_focus_goes_to_the_part_when_its_thing_is_gone(service: House, visitors: Visitors) -> None:
+def test_the_focus_goes_to_the_part_when_its_thing_is_gone(service: RunningService, visitors: Visitors) -> None:
     """Tab then goes on from there, not from the top."""
     event = first_event(service.schedule("shop/web-0"))
     page = visitors()
@@ -53,7 +53,7 @@ def test_the_focus_goes_to_the_part_when_its_thing_is_gone(service: House, visit
     expect(page.locator("#state")).to_be_focused()
 
 
-def test_marked_words_stay_marked(service: House, visitors: Visitors) -> None:
+def test_marked_words_stay_marked(service: RunningService, visitors: Visitors) -> None:
     """Their part waits, says that it has changed, and is shown anew when the mark is gone; the other parts go on."""
     service.schedule("shop/web-0")
     page = visitors()
@@ -69,7 +69,7 @@ def test_marked_words_stay_marked(service: House, visitors: Visitors) -> None:
     expect(page.locator("#live")).to_contain_text("Live")
 
 
-def test_nothing_moves_while_the_pointer_is_over_a_button(service: House, visitors: Visitors) -> None:
+def test_nothing_moves_while_the_pointer_is_over_a_button(service: RunningService, visitors: Visitors) -> None:
     """What is pressed is what was seen; once the pointer has gone the page catches up."""
     made = service.schedule("shop/web-0")
     page = visitors()
@@ -84,7 +84,7 @@ def test_nothing_moves_while_the_pointer_is_over_a_button(service: House, visito
     expect(page.locator("#state")).to_contain_text("the maintenance is paused")
 
 
-def test_a_field_in_use_does_not_hide_that_its_part_has_changed(service: House, visitors: Visitors) -> None:
+def test_a_field_in_use_does_not_hide_that_its_part_has_changed(service: RunningService, visitors: Visitors) -> None:
     """What is typed stays, and it says that there is news."""
     event = first_event(service.schedule("shop/web-0"))
     service.post(f"/v1/events/{event}/approve")
@@ -102,7 +102,7 @@ def test_a_field_in_use_does_not_hide_that_its_part_has_changed(service: House, 
     expect(page.locator("#order:not(.changed)")).to_contain_text("done")
 
 
-def test_a_page_that_cannot_be_read_again_does_not_say_live(service: House, visitors: Visitors) -> None:
+def test_a_page_that_cannot_be_read_again_does_not_say_live(service: RunningService, visitors: Visitors) -> None:
     """It says what came instead, until it can."""
     page = visitors(expect=("503",))
     live(page, service)
@@ -119,7 +119,7 @@ def test_a_page_that_cannot_be_read_again_does_not_say_live(service: House, visi
     expect(page.locator("#counts")).to_contain_text("2 scheduled")
 
 
-def test_a_steady_stream_of_changes_does_not_put_a_look_off(service: House, visitors: Visitors) -> None:
+def test_a_steady_stream_of_changes_does_not_put_a_look_off(service: RunningService, visitors: Visitors) -> None:
     """A change each 50 ms, closer than a look waits: the page follows all the same."""
     page = visitors()
     page.add_init_script(

@@ -1,7 +1,7 @@
-"""Compares what was acknowledged with what a database holds. Each check is a sentence that must be true after any kill.
+"""Compares what was acknowledged with what a database holds after a kill.
 
-`complaints` returns the sentences that are not; it reads the database through the store, as the service does, and shares
-no rule with the core except `check_invariants`.
+`complaints` returns a sentence for everything that is wrong. It reads the database through the store, as the service does,
+and shares no rule with the core except `check_invariants`.
 """
 
 import sqlite3
@@ -23,7 +23,7 @@ from tests.integration.crash.history import Document, History, audited, document
 PAGE = 500
 FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
 
-# How far a thing has come: it may go on, never back.
+# How far an event or an order has come: it may go forward, never back.
 _EVENT_STEP = {"Planned": 0, "Scheduled": 1, "Started": 2, "Completed": 3, "Cancelled": 3, "Abandoned": 3}
 _ORDER_STEP = {"open": 0, "running": 1, "failed": 2, "done": 3}
 _HAS_STARTED = frozenset({Status.STARTED, Status.COMPLETED, Status.ABANDONED})
@@ -31,30 +31,30 @@ _ENDED_MAINTENANCE = frozenset({MaintenanceStatus.COMPLETED, MaintenanceStatus.C
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """All that a database holds."""
+class StoredState:
+    """Everything that a database holds, and the damage of its file."""
 
     snapshot: Snapshot
     audit: tuple[AuditEntry, ...]
     damage: tuple[str, ...] = ()
 
 
-def found_in(path: Path) -> Found:
-    """Open the database after a kill, as the service would, and read everything."""
+def read_database(path: Path) -> StoredState:
+    """Open a database after a kill as the service does, and read everything."""
     with closing(SqliteStore(path)) as store:
-        found = read_store(store)
+        stored = read_store(store)
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("PRAGMA integrity_check").fetchall()
         damage = [text for (text,) in rows if text != "ok"]
         damage += [f"a row of {row[0]} refers to nothing" for row in connection.execute("PRAGMA foreign_key_check")]
-    return replace(found, damage=tuple(damage))
+    return replace(stored, damage=tuple(damage))
 
 
-def read_store(store: Store) -> Found:
+def read_store(store: Store) -> StoredState:
     ids = {event.maintenance_id for event in _every_event(store)}
     scopes = tuple(store.inventory().scopes)
     snapshot = store.snapshot(Focus(scopes=scopes, maintenances=tuple(sorted(ids)), inventory=True))
-    return Found(snapshot, tuple(_every_entry(store)))
+    return StoredState(snapshot, tuple(_every_entry(store)))
 
 
 def _every_event(store: Store) -> Iterator[Event]:
@@ -72,24 +72,24 @@ def _every_entry(store: Store) -> Iterator[AuditEntry]:
         entries = store.audit(AuditQuery(limit=PAGE, before=entries[-1].id))
 
 
-def complaints(history: History, found: Found) -> list[str]:
-    """Every sentence that should be true and is not."""
+def complaints(history: History, stored: StoredState) -> list[str]:
+    """Return a sentence for everything that is wrong."""
     return [
         *(f"the worker itself saw: {fault}" for fault in history.faults),
-        *(f"the file is damaged: {text}" for text in found.damage),
-        *_lost(history, found),
-        *_plans(history, found.snapshot),
-        *_starts(found),
-        *_orders(found.snapshot),
-        *_waves(found.snapshot),
-        *_contents([*history.shown, *documents(found.snapshot)]),
-        *_invariants(found.snapshot),
+        *(f"the file is damaged: {text}" for text in stored.damage),
+        *_lost(history, stored),
+        *_plans(history, stored.snapshot),
+        *_starts(stored),
+        *_orders(stored.snapshot),
+        *_waves(stored.snapshot),
+        *_contents([*history.shown, *documents(stored.snapshot)]),
+        *_invariants(stored.snapshot),
     ]
 
 
-def unfinished(found: Found) -> list[str]:
-    """What is left after everything had time to end: nothing should be."""
-    snapshot = found.snapshot
+def unfinished(stored: StoredState) -> list[str]:
+    """Return a sentence for everything that has not ended; call it after everything had time to end."""
+    snapshot = stored.snapshot
     return [
         *(f"maintenance {m.id} is still {m.status}" for m in snapshot.maintenances.values() if m.ended is None),
         *(f"event {e.id} is still {e.status}" for e in snapshot.events.values() if e.ended is None),
@@ -105,8 +105,8 @@ def unfinished(found: Found) -> list[str]:
 # -- every acknowledged change is there
 
 
-def _lost(history: History, found: Found) -> Iterator[str]:
-    snapshot, known = found.snapshot, Counter(audited(entry) for entry in found.audit)
+def _lost(history: History, stored: StoredState) -> Iterator[str]:
+    snapshot, known = stored.snapshot, Counter(audited(entry) for entry in stored.audit)
     for saved in history.saved:
         yield from _lost_scopes(saved.scopes, snapshot)
         yield from _lost_maintenances(saved.maintenances, snapshot)
@@ -146,7 +146,7 @@ def _lost_maintenances(maintenances: tuple[tuple[str, int, str], ...], snapshot:
 
 
 def _reached(steps: Mapping[str, int], now: str, then: str) -> bool:
-    """Whether a thing that was `then` can be `now`: further on, or the very same."""
+    """Return whether the state `then` can have become `now`: later, or the same."""
     return now == then or steps[now] > steps[then]
 
 
@@ -171,18 +171,18 @@ def _plans(history: History, snapshot: Snapshot) -> Iterator[str]:
 # -- no event started twice, no order skipped
 
 
-def _starts(found: Found) -> Iterator[str]:
+def _starts(stored: StoredState) -> Iterator[str]:
     for action, statuses in (
         ("event started", _HAS_STARTED),
         ("event completed", {Status.COMPLETED}),
         ("event cancelled", {Status.CANCELLED}),
     ):
-        times = Counter(entry.event_id for entry in found.audit if entry.action == action)
-        for event in found.snapshot.events.values():
+        times = Counter(entry.event_id for entry in stored.audit if entry.action == action)
+        for event in stored.snapshot.events.values():
             expected = 1 if event.status in statuses else 0
             if times[event.id] != expected:
                 yield f"{action} {times[event.id]} times in the audit: {event.id}, which is {event.status}"
-        for event_id in times.keys() - found.snapshot.events.keys():
+        for event_id in times.keys() - stored.snapshot.events.keys():
             yield f"{action} in the audit, and there is no event {event_id}"
 
 
@@ -204,11 +204,11 @@ def _waves(snapshot: Snapshot) -> Iterator[str]:
             yield f"wave {wave} of maintenance {maintenance_id} has started by half"
 
 
-# -- what guests saw
+# -- the documents that guests saw
 
 
 def _contents(shown: list[Document]) -> Iterator[str]:
-    """Within an epoch an incarnation has one content; for a watcher neither ever goes back."""
+    """Check that an incarnation has one content within an epoch, and that neither of them goes back."""
     contents: dict[tuple[str, int, int, str], str] = {}
     last: dict[tuple[str, str], tuple[int, int]] = {}
     for seen in shown:
@@ -224,11 +224,11 @@ def _contents(shown: list[Document]) -> Iterator[str]:
         last[seen.scope, seen.version] = stage
 
 
-# -- what the core says of it
+# -- the invariants of the core
 
 
 def _invariants(snapshot: Snapshot) -> Iterator[str]:
-    """Every event is judged as if it had just been touched: its start, approvals, resources, wave and update domain."""
+    """Check every event as if it had just been changed: its start, approvals, resources, wave and update domain."""
     events = {i: event for i, event in snapshot.events.items() if event.maintenance_id in snapshot.maintenances}
     untouched = {i: replace(event, reason=f"{event.reason}, untouched") for i, event in events.items()}
     try:

@@ -1,4 +1,4 @@
-"""What a process said it had done, line by line, written so that a kill loses at most the line being written.
+"""What a process recorded, line by line, so that a kill loses at most the line that is being written.
 
 The worker records through a Recorder; the parent reads every run's file back as one History. A line is written only after
 the store has acknowledged: what is in a History must be in the database.
@@ -20,7 +20,7 @@ Audited = tuple[str, ...]
 
 
 def audited(entry: AuditEntry) -> Audited:
-    """An audit entry as it can be compared: everything but the number the store gave it."""
+    """Return an audit entry for comparison: everything except the number that the store gave it."""
     origin, about = entry.origin, (entry.scope, entry.maintenance_id, entry.event_id)
     return (entry.at.isoformat(), entry.who, entry.action, origin, *about, entry.detail)
 
@@ -37,7 +37,7 @@ class Document:
 
 
 def documents(snapshot: Snapshot) -> list[Document]:
-    """What the guests of each scope in the snapshot see, in an old and in the newest version."""
+    """Return what the guests of each scope in the snapshot see, in an old and in the newest version."""
     return [
         Document(
             scope.name,
@@ -53,7 +53,7 @@ def documents(snapshot: Snapshot) -> list[Document]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """One acknowledged change: what the store must know from now on, each with how far it had come."""
+    """One acknowledged change: what the store must hold from now on, or a later state of it."""
 
     scopes: tuple[tuple[str, int, int, int], ...] = ()  # name, version, epoch, incarnation
     maintenances: tuple[tuple[str, int, str], ...] = ()  # id, version, status
@@ -76,7 +76,7 @@ def saved(change: Change) -> Saved:
 
 @dataclass(slots=True)
 class History:
-    """Everything acknowledged, planned and shown in all runs so far, and the faults the worker itself saw."""
+    """Everything acknowledged, planned and shown in all runs so far, and the faults that the worker noticed."""
 
     saved: list[Saved] = field(default_factory=list)
     plans: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class History:
     faults: list[str] = field(default_factory=list)
 
     def read(self, path: Path) -> None:
-        """Add what one run wrote; the last line may have been cut short by the kill."""
+        """Add what one run wrote; the last line may be incomplete because of the kill."""
         *whole, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
         for line in whole:
             kind, value = json.loads(line)
@@ -99,21 +99,21 @@ class History:
 
 
 class Recorder:
-    """Appends to the file of one run; each line goes to the system in one piece, from any thread."""
+    """Appends to the file of one run; each line is one write, from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._last: dict[tuple[str, str], Document] = {}
 
     def saved(self, change: Change) -> None:
-        """The bell: rung after a change was saved, before whoever asked is answered."""
+        """Listen to `Control`: called after a change is saved and before its caller gets the response."""
         self._write("saved", {key: rows for key in Saved.__slots__ if (rows := getattr(saved(change), key))})
 
     def plan(self, maintenance_id: str, event_ids: list[str]) -> None:
         self._write("plan", [maintenance_id, *event_ids])
 
     def shown(self, seen: list[Document]) -> None:
-        """Only what differs from what was last shown: the same again proves nothing. One thread calls this."""
+        """Record the documents that differ from those shown last. Only one thread calls this."""
         for document in seen:
             key = (document.scope, document.version)
             if self._last.get(key) != document:

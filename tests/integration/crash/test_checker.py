@@ -1,4 +1,4 @@
-"""The judge is judged: a true history gives no complaint, and each way of being wrong gives one."""
+"""The checker itself: a true history gives no complaint, and each kind of error gives one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,111 +31,111 @@ from forewarn.service.control import Control
 from forewarn.service.ticker import Ticker
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
-from tests.integration.crash.checker import Found, complaints, read_store, unfinished
+from tests.integration.crash.checker import StoredState, complaints, read_store, unfinished
 from tests.integration.crash.history import History, Recorder, documents
 from tests.integration.crash.worker import BEGINNING
 
-WHO = Actor("operator", "test")
+OPERATOR = Actor("operator", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was recorded, and what is found."""
+    """What was recorded, and what the database stored."""
 
     history: History
-    found: Found
+    stored: StoredState
 
     def event(self, status: Status) -> Event:
-        return next(e for e in self.found.snapshot.events.values() if e.status is status)
+        return next(e for e in self.stored.snapshot.events.values() if e.status is status)
 
     def with_event(self, event: Event) -> "Case":
-        snapshot = self.found.snapshot
+        snapshot = self.stored.snapshot
         return self._with(events={**snapshot.events, event.id: event})
 
     def without_event(self, event_id: str) -> "Case":
-        return self._with(events={i: e for i, e in self.found.snapshot.events.items() if i != event_id})
+        return self._with(events={i: e for i, e in self.stored.snapshot.events.items() if i != event_id})
 
     def with_order(self, order: Order) -> "Case":
-        return self._with(orders={**self.found.snapshot.orders, order.id: order})
+        return self._with(orders={**self.stored.snapshot.orders, order.id: order})
 
     def without_order(self, order_id: str) -> "Case":
-        return self._with(orders={i: o for i, o in self.found.snapshot.orders.items() if i != order_id})
+        return self._with(orders={i: o for i, o in self.stored.snapshot.orders.items() if i != order_id})
 
     def order(self, status: Status) -> Order:
-        return self.found.snapshot.orders[self.event(status).id]
+        return self.stored.snapshot.orders[self.event(status).id]
 
     def with_scope(self, **fields: object) -> "Case":
-        (scope,) = self.found.snapshot.scopes.values()
+        (scope,) = self.stored.snapshot.scopes.values()
         return self._with(scopes={scope.name: replace(scope, **fields)})  # type: ignore[arg-type]
 
     def with_maintenance(self, status: MaintenanceStatus, /, **fields: object) -> "Case":
-        known = self.found.snapshot.maintenances
+        known = self.stored.snapshot.maintenances
         maintenance = next(m for m in known.values() if m.status is status)
         return self._with(maintenances={**known, maintenance.id: replace(maintenance, **fields)})  # type: ignore[arg-type]
 
     def without_audit(self, action: str) -> "Case":
-        entry = next(e for e in self.found.audit if e.action == action)
-        return Case(self.history, replace(self.found, audit=tuple(e for e in self.found.audit if e is not entry)))
+        entry = next(e for e in self.stored.audit if e.action == action)
+        return Case(self.history, replace(self.stored, audit=tuple(e for e in self.stored.audit if e is not entry)))
 
     def with_audit_twice(self, action: str, **fields: object) -> "Case":
-        entry = next(e for e in self.found.audit if e.action == action)
+        entry = next(e for e in self.stored.audit if e.action == action)
         again = replace(entry, **fields)  # type: ignore[arg-type]
-        return Case(self.history, replace(self.found, audit=(*self.found.audit, again)))
+        return Case(self.history, replace(self.stored, audit=(*self.stored.audit, again)))
 
     def with_shown(self, **fields: object) -> "Case":
-        """A guest saw the newest document once more, differently."""
+        """Add a document that a guest saw: the newest one with other fields."""
         shown = [*self.history.shown, replace(self.history.shown[-1], **fields)]  # type: ignore[arg-type]
         history = History(self.history.saved, self.history.plans, shown, self.history.faults)
-        return Case(history, self.found)
+        return Case(history, self.stored)
 
     def _with(self, **parts: object) -> "Case":
-        snapshot = replace(self.found.snapshot, **parts)  # type: ignore[arg-type]
-        return Case(self.history, replace(self.found, snapshot=snapshot))
+        snapshot = replace(self.stored.snapshot, **parts)  # type: ignore[arg-type]
+        return Case(self.history, replace(self.stored, snapshot=snapshot))
 
 
 @pytest.fixture(scope="module")
 def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A real service's history: an event in every status, an order in every end, all of it recorded."""
+    """Return the history of a real service: with an event in every status and an order in every final state."""
     record = tmp_path_factory.mktemp("history") / "record.jsonl"
     store, clock, ids, recorder = MemoryStore(), ManualClock(BEGINNING), count(1), Recorder(record)
     control = Control(store, clock, new_id=lambda: f"ID-{next(ids)}", order_timeout_s=0)
     control.listen(recorder.saved)
     ticker = Ticker(control, store, clock, ExternalExecutor(), node="n", retain_history_s=0)
 
-    def look() -> None:
+    def observe() -> None:
         ticker.cycle_until_idle()
         recorder.shown(documents(store.snapshot(Focus(scopes=("shop",), whole=False))))
 
     def submit(*machines: str) -> list[Event]:
         targets = Targets(machines=tuple(("shop", name) for name in machines))
-        maintenance_id = control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=targets), WHO)
+        maintenance_id = control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=targets), OPERATOR)
         _, events = control.maintenance(maintenance_id)
         recorder.plan(maintenance_id, [e.id for e in events])
-        look()
+        observe()
         return events
 
     machines = {("shop", f"vm-{n}"): Machine(scope="shop", name=f"vm-{n}", update_domain=n) for n in range(6)}
     fleet = Fleet({"shop": Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)}, machines)
-    control.apply_fleet(fleet, WHO)
-    control.enable("shop", WHO)
-    look()
+    control.apply_fleet(fleet, OPERATOR)
+    control.enable("shop", OPERATOR)
+    observe()
     (done,) = submit("vm-0")
-    control.approve("shop", "vm-0", [done.id], WHO)
-    look()
-    control.report_order(done.id, Outcome(ok=True), WHO)
-    look()
+    control.approve("shop", "vm-0", [done.id], OPERATOR)
+    observe()
+    control.report_order(done.id, Outcome(ok=True), OPERATOR)
+    observe()
     (cancelled,) = submit("vm-1")
-    control.cancel_event(cancelled.id, WHO)
-    look()
+    control.cancel_event(cancelled.id, OPERATOR)
+    observe()
     (abandoned,) = submit("vm-2")
-    control.approve_event(abandoned.id, WHO)
-    look()
-    control.report_order(abandoned.id, Outcome(ok=False), WHO)
-    control.settle_event(abandoned.id, Verb.ABANDON, WHO)
-    look()
+    control.approve_event(abandoned.id, OPERATOR)
+    observe()
+    control.report_order(abandoned.id, Outcome(ok=False), OPERATOR)
+    control.resolve_failure(abandoned.id, Verb.ABANDON, OPERATOR)
+    observe()
     started, *_ = submit("vm-3", "vm-4")
-    control.approve("shop", "vm-3", [started.id], WHO)
-    look()
+    control.approve("shop", "vm-3", [started.id], OPERATOR)
+    observe()
     submit("vm-5")
     history = History()
     history.read(record)
@@ -143,9 +143,9 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_a_true_history_gives_no_complaint(true: Case) -> None:
-    """What really happened is found right, whatever statuses it went through."""
-    assert complaints(true.history, true.found) == []
-    assert {e.status for e in true.found.snapshot.events.values()} == set(Status)
+    """What really happened is correct, in whatever status it is."""
+    assert complaints(true.history, true.stored) == []
+    assert {e.status for e in true.stored.snapshot.events.values()} == set(Status)
     assert len(true.history.saved) > 15
     assert len(true.history.plans) == 5
     assert len(true.history.shown) > 10
@@ -266,41 +266,41 @@ WRONG: dict[str, tuple[str, Callable[[Case], Case]]] = {
         lambda c: c.with_event(replace(c.event(Status.SCHEDULED), not_before=BEGINNING)),
     ),
     # the rest
-    "a damaged file": ("the file is damaged: row 7", lambda c: Case(c.history, replace(c.found, damage=("row 7",)))),
+    "a damaged file": ("the file is damaged: row 7", lambda c: Case(c.history, replace(c.stored, damage=("row 7",)))),
     "a fault the worker saw": (
         "the worker itself saw: boom",
-        lambda c: Case(History(c.history.saved, c.history.plans, c.history.shown, ["boom"]), c.found),
+        lambda c: Case(History(c.history.saved, c.history.plans, c.history.shown, ["boom"]), c.stored),
     ),
 }
 
 
 @pytest.mark.parametrize(("sentence", "bend"), WRONG.values(), ids=WRONG)
 def test_a_wrong_history_gives_a_complaint(true: Case, sentence: str, bend: Callable[[Case], Case]) -> None:
-    """Whatever is wrong is said, in a sentence that names it."""
+    """The complaint names what is wrong."""
     wrong = bend(true)
-    assert [said for said in complaints(wrong.history, wrong.found) if sentence in said] != []
+    assert any(sentence in complaint for complaint in complaints(wrong.history, wrong.stored))
 
 
 def test_what_has_not_ended_is_named(true: Case) -> None:
-    """After the end nothing may be open, and an order is done or its event was given up."""
-    said = " ".join(unfinished(true.found))
+    """After the end nothing may be open; an order is done, or its event was abandoned."""
+    text = " ".join(unfinished(true.stored))
     for status in ("Planned", "Scheduled", "Started"):
-        assert f"event {true.event(Status(status)).id} is still {status}" in said
-    assert "is still Running" in said
-    assert f"the order of event {true.event(Status.STARTED).id} is open and the event is Started" in said
-    assert true.event(Status.COMPLETED).id not in said
-    assert true.event(Status.ABANDONED).id not in said
+        assert f"event {true.event(Status(status)).id} is still {status}" in text
+    assert "is still Running" in text
+    assert f"the order of event {true.event(Status.STARTED).id} is open and the event is Started" in text
+    assert true.event(Status.COMPLETED).id not in text
+    assert true.event(Status.ABANDONED).id not in text
 
 
 def test_an_order_may_be_further_on_than_acknowledged(true: Case) -> None:
-    """The kill came between saving and saying so: more than was acknowledged is no loss."""
+    """The kill came between saving and acknowledging: more than was acknowledged is no loss."""
     retried = replace(true.order(Status.STARTED), attempt=2)
     further = true.with_order(retried).with_scope(version=99)
-    assert complaints(further.history, further.found) == []
+    assert complaints(further.history, further.stored) == []
 
 
-def test_a_line_cut_short_is_no_line(tmp_path: Path) -> None:
-    """The kill may come in the middle of writing: what was not said whole was not said."""
+def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
+    """The kill may come while a line is written."""
     path = tmp_path / "record.jsonl"
     recorder = Recorder(path)
     recorder.plan("M1", ["E1", "E2"])

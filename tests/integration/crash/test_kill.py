@@ -20,7 +20,7 @@ from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control
 from forewarn.service.ticker import Ticker
 from forewarn.store.sqlite.store import SqliteStore
-from tests.integration.crash.checker import complaints, found_in, read_store, unfinished
+from tests.integration.crash.checker import complaints, read_database, read_store, unfinished
 from tests.integration.crash.history import History
 from tests.integration.crash.worker import FAILURES, ORDER_TIMEOUT_S, WORK_S, last_moment
 from tests.support.waiting import PATIENCE_S, until
@@ -30,14 +30,14 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 HISTORIES = 5 * BUDGET
 KILLS_PER_HISTORY = 10
 MAX_ROUNDS = 200
-# What the first life saves and shows, however slow the machine is.
+# How many changes the first process saves, and how many documents it shows, before it is killed.
 LOAD = 21
 
 
 def run_and_kill(database: Path, record: Path, seed: str, choose: random.Random, *, at_least: int = 0) -> None:
-    """One life: most end while everybody is at work, some while the process is still starting or recovering.
+    """Run a process and kill it: mostly under load, sometimes while it still starts or recovers.
 
-    It is not killed before `at_least` changes were saved and `at_least` documents shown.
+    Kill it only after it has saved `at_least` changes and shown `at_least` documents.
     """
     command = [sys.executable, "-m", "tests.integration.crash.worker", str(database), str(record), seed]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -50,17 +50,17 @@ def run_and_kill(database: Path, record: Path, seed: str, choose: random.Random,
         else:
             time.sleep(choose.uniform(0.05, 0.5))
         process.send_signal(signal.SIGKILL)
-        said = process.stderr.read().decode()
-        assert process.wait(timeout=PATIENCE_S) == -signal.SIGKILL, f"it ended before it was killed: {said}"
+        errors = process.stderr.read().decode()
+        assert process.wait(timeout=PATIENCE_S) == -signal.SIGKILL, f"it ended before it was killed: {errors}"
 
 
 def recorded(record: Path, kind: str) -> int:
-    """How many lines of this kind a life has written so far."""
+    """Count the lines of this kind that a process has written so far."""
     return record.read_bytes().count(f'["{kind}", '.encode()) if record.exists() else 0
 
 
 def run_to_the_end(database: Path) -> None:
-    """Nobody disturbs it any more; an operator resumes what was paused and settles what failed."""
+    """Run the service undisturbed; an operator resumes what was paused and resolves what failed."""
     operator = Actor("operator", "the end")
     with closing(SqliteStore(database)) as store:
         clock = ManualClock(last_moment(store))
@@ -78,14 +78,14 @@ def run_to_the_end(database: Path) -> None:
             for event in snapshot.events.values():
                 if event.status is Status.STARTED:
                     with suppress(Refused):  # unless its order has failed it ends by itself
-                        control.settle_event(event.id, (Verb.FINISH, Verb.ABANDON)[number % 2], operator)
+                        control.resolve_failure(event.id, (Verb.FINISH, Verb.ABANDON)[number % 2], operator)
             ticker.advance(3_600)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) -> None:
-    """After every kill all that was acknowledged is there; in the end every event has ended and every order was done."""
+    """After every kill everything acknowledged is stored; in the end every event has ended and every order was done."""
     seed = os.environ.get("TEST_SEED") or f"{number}/{random.SystemRandom().randrange(10**9)}"
     print(f"seed {seed}: set TEST_SEED to it to use it again")
     choose, history, database = random.Random(seed), History(), tmp_path / "forewarn.db"
@@ -93,10 +93,10 @@ def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) 
         record = tmp_path / f"{life}.jsonl"
         run_and_kill(database, record, f"{seed}/{life}", choose, at_least=0 if life else LOAD)
         history.read(record)
-        assert complaints(history, found_in(database)) == [], f"seed {seed}, life {life}"
+        assert complaints(history, read_database(database)) == [], f"seed {seed}, life {life}"
     run_to_the_end(database)
-    found = found_in(database)
-    assert complaints(history, found) == [], f"seed {seed}, at the end"
-    assert unfinished(found) == [], f"seed {seed}, at the end"
+    stored = read_database(database)
+    assert complaints(history, stored) == [], f"seed {seed}, at the end"
+    assert unfinished(stored) == [], f"seed {seed}, at the end"
     assert len(history.saved) >= LOAD, "there was load to be killed under"
     assert len(history.shown) >= LOAD, "guests saw documents"

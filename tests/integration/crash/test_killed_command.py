@@ -1,4 +1,4 @@
-"""The service is killed while commands run: they go on, are not run again, and their results are picked up."""
+"""The service is killed while commands run: they continue, are not run again, and their results are saved."""
 
 import os
 import random
@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -52,7 +52,7 @@ sleep 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Installation:
     """A folder with a database whose orders wait for the command executor."""
 
     folder: Path
@@ -62,7 +62,7 @@ class Place:
         return self.folder / "forewarn.db"
 
     def prepare(self, orders: int, script: str) -> None:
-        """Scopes that nobody watches: a maintenance there starts when it is asked for, and its order is open."""
+        """Create scopes whose guests never polled: a maintenance there starts at once, and its order is open."""
         names = [f"s{n}" for n in range(orders)]
         scopes = {name: Scope(name=name, kind=ScopeKind.STANDALONE) for name in names}
         machines = {(name, "vm"): Machine(scope=name, name="vm") for name in names}
@@ -76,7 +76,7 @@ class Place:
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """The real service, ready; killed at the end. Yields its operator's address."""
+        """Run the real service and kill it at the end; yield its operator address."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
         settings = {
             "FOREWARN_STORE": f"sqlite:{self.database}",
@@ -99,7 +99,7 @@ class Place:
                 process.kill()
 
     def begun(self) -> Counter[str]:
-        """How often each order's command was run."""
+        """Count how often the command of each order has run."""
         path = self.folder / "begun"
         return Counter(path.read_text().splitlines() if path.exists() else [])
 
@@ -111,8 +111,8 @@ class Place:
         return all(order.state is OrderState.DONE for order in self.orders())
 
     def runners(self) -> list[int]:
-        """Our runners that are alive: they bear the folder in their command line."""
-        found = []
+        """Return the runners that are alive: they have the folder in their command line."""
+        pids = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
@@ -121,16 +121,12 @@ class Place:
             if any(word.endswith(b"runner.py") for word in words) and any(
                 str(self.folder).encode() in w for w in words
             ):
-                found.append(int(entry.name))
-        return found
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    until(condition, told=lambda: what)
+                pids.append(int(entry.name))
+        return pids
 
 
 def wait_for_a_cycle(url: str) -> None:
-    """Recovered, and has looked at its orders at least once."""
+    """Wait until the service has recovered and completed a cycle."""
 
     def answers() -> bool:
         try:
@@ -139,62 +135,62 @@ def wait_for_a_cycle(url: str) -> None:
         except urllib.error.URLError:
             return False
 
-    wait_for(answers, "the ticker has cycled")
+    until(answers)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    for pid in place.runners():
+def installed(tmp_path: Path) -> Iterator[Installation]:
+    installed = Installation(tmp_path)
+    yield installed
+    for pid in installed.runners():
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_command_goes_on_and_is_not_run_again(place: Place) -> None:
+def test_a_command_continues_and_is_not_run_again(installed: Installation) -> None:
     """While the first run is alive the restarted service waits for it, and then takes its result."""
-    place.prepare(1, WAITS)
-    with place.served():
-        wait_for(place.begun, "the command runs")
-    (runner,) = place.runners()
-    (order,) = place.orders()
+    installed.prepare(1, WAITS)
+    with installed.served():
+        until(installed.begun)
+    (runner,) = installed.runners()
+    (order,) = installed.orders()
     assert order.state is OrderState.RUNNING
-    with place.served() as url:
+    with installed.served() as url:
         wait_for_a_cycle(url)
-        assert place.runners() == [runner]
-        assert place.begun() == {f"{order.id} 1": 1}
-        (place.folder / "go").touch()
-        wait_for(place.all_done, "the result is picked up")
-    assert place.begun() == {f"{order.id} 1": 1}
-    (order,) = place.orders()
+        assert installed.runners() == [runner]
+        assert installed.begun() == {f"{order.id} 1": 1}
+        (installed.folder / "go").touch()
+        until(installed.all_done)
+    assert installed.begun() == {f"{order.id} 1": 1}
+    (order,) = installed.orders()
     assert (order.attempt, order.output) == (1, "all is well with vm\n")
-    with closing(SqliteStore(place.database)) as store:
+    with closing(SqliteStore(installed.database)) as store:
         assert [event.status for event in store.events(EventQuery()).events] == [Status.COMPLETED]
 
 
-def test_a_command_that_ended_meanwhile_is_not_run_again(place: Place) -> None:
-    """Its result waited for the service."""
-    place.prepare(1, WAITS)
-    with place.served():
-        wait_for(place.begun, "the command runs")
-    (place.folder / "go").touch()
-    wait_for(lambda: not place.runners(), "the command has ended while nobody served")
-    assert not place.all_done()
-    with place.served():
-        wait_for(place.all_done, "the result is picked up")
-    (order,) = place.orders()
-    assert place.begun() == {f"{order.id} 1": 1}
+def test_a_command_that_ended_meanwhile_is_not_run_again(installed: Installation) -> None:
+    """The service finds its result after the restart."""
+    installed.prepare(1, WAITS)
+    with installed.served():
+        until(installed.begun)
+    (installed.folder / "go").touch()
+    until(lambda: not installed.runners())
+    assert not installed.all_done()
+    with installed.served():
+        until(installed.all_done)
+    (order,) = installed.orders()
+    assert installed.begun() == {f"{order.id} 1": 1}
     assert order.output == "all is well with vm\n"
 
 
-def test_commands_run_once_each_however_often_the_service_is_killed(place: Place) -> None:
-    """Killed at any moment, between taking an order and running it too: every order is run, and none a second time."""
+def test_commands_run_once_each_however_often_the_service_is_killed(installed: Installation) -> None:
+    """The service is killed at any moment, also between taking an order and running it: every order runs exactly once."""
     seed = random.SystemRandom().randrange(10**9)
     choose = random.Random(seed)
-    place.prepare(ORDERS, SHORT)
+    installed.prepare(ORDERS, SHORT)
     for _ in range(KILLS):
-        with place.served():
+        with installed.served():
             time.sleep(choose.uniform(0.0, 0.15))
-    with place.served():
-        wait_for(place.all_done, f"every order is done, seed {seed}")
-    assert place.begun() == {f"{order.id} 1": 1 for order in place.orders()}, f"seed {seed}"
-    assert len(place.orders()) == ORDERS
+    with installed.served():
+        until(installed.all_done, told=lambda: f"with seed {seed}")
+    assert installed.begun() == {f"{order.id} 1": 1 for order in installed.orders()}, f"seed {seed}"
+    assert len(installed.orders()) == ORDERS

@@ -1,7 +1,7 @@
 """A service under load, to be killed: `python -m tests.integration.crash.worker DATABASE RECORD SEED`.
 
-Ticker, operators, guests and a watcher act at once, on a clock that runs fast. Everything the store acknowledges and
-everything a guest is shown is recorded. It runs until it is killed; it ends by itself only when it sees a fault.
+The ticker, operators, guests and a watcher act at once, on a fast clock. The process records everything that the store
+acknowledges and every document that a guest sees. It runs until it is killed; it ends by itself only after a fault.
 """
 
 import logging
@@ -67,7 +67,7 @@ SCOPES = {
 
 
 def fleet(choose: random.Random) -> Fleet:
-    """The same scopes and machines at every start; some machine is on another host than usual."""
+    """Return the same scopes and machines at every start, with one machine on another host."""
     moved = choose.randrange(6)
     machines = [
         Machine(scope=name, name=f"vm-{n}", update_domain=n % 3, host=f"h{(n + (n == moved)) % 4}")
@@ -81,7 +81,7 @@ Act = Callable[[random.Random, Actor], None]
 
 
 class Load:
-    """Everybody who asks something of the service."""
+    """Threads that call the service."""
 
     def __init__(self, store: SqliteStore, control: Control, recorder: Recorder, seed: str) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class Load:
         self._seed = seed
 
     def start(self) -> None:
-        """Two operators, two guests, one who only watches."""
+        """Start two operators, two guests and a watcher."""
         for name in ("operator-1", "operator-2"):
             self._start(name, self._operate, PAUSE_S)
         for name in ("guest-1", "guest-2"):
@@ -106,7 +106,7 @@ class Load:
             try:
                 act(choose, Actor(name, f"{self._seed}/{choose.random()}"))
             except (RequestError, Conflict):
-                pass  # a fair refusal: somebody else was first, or it makes no sense now
+                pass  # a correct refusal: another caller was first, or the call does not fit the state
             except BaseException:
                 fail(self._recorder, traceback.format_exc())
             time.sleep(choose.uniform(0, 2 * pause_s))
@@ -114,7 +114,7 @@ class Load:
     # -- operators
 
     def _operate(self, choose: random.Random, actor: Actor) -> None:
-        verbs = (self._submit, self._steer, self._settle, self._report, self._toggle, self._move)
+        verbs = (self._submit, self._steer, self._resolve, self._report, self._toggle, self._move)
         choose.choices(verbs, weights=(8, 4, 4, 2, 1, 1))[0](choose, actor)
 
     def _submit(self, choose: random.Random, actor: Actor) -> None:
@@ -140,14 +140,14 @@ class Load:
             weights=(6, 2, 5, 1, 1),
         )[0]()
 
-    def _settle(self, choose: random.Random, actor: Actor) -> None:
+    def _resolve(self, choose: random.Random, actor: Actor) -> None:
         for order in self._store.orders({OrderState.FAILED}, 500):
             if self._control.event(order.id)[0].status is Status.STARTED:
-                self._control.settle_event(order.id, choose.choice([Verb.RETRY, Verb.FINISH, Verb.ABANDON]), actor)
+                self._control.resolve_failure(order.id, choose.choice([Verb.RETRY, Verb.FINISH, Verb.ABANDON]), actor)
                 return
 
     def _report(self, choose: random.Random, actor: Actor) -> None:
-        """As an operator's own tool would: take an order, or report it, whatever the executor does."""
+        """Take an order or report it like a tool of the operator, whatever the executor does."""
         orders = self._store.orders({OrderState.OPEN, OrderState.RUNNING}, 500)
         if orders:
             order = choose.choice(orders)
@@ -177,13 +177,13 @@ class Load:
         self._recorder.shown(documents(self._store.snapshot(Focus(scopes=tuple(SCOPES), whole=False))))
 
     def _open(self, choose: random.Random) -> list[Event]:
-        """The open events of some scope."""
+        """Return the open events of a random scope."""
         focus = Focus(scopes=(choose.choice(sorted(SCOPES)),), whole=False)
         return list(self._store.snapshot(focus).events.values())
 
 
 def request(choose: random.Random) -> MaintenanceRequest:
-    """A maintenance of any kind, aimed at anything."""
+    """Return a maintenance of a random type with random targets."""
     scope = choose.choice(sorted(SCOPES))
     machines = tuple((scope, f"vm-{n}") for n in choose.sample(range(6), choose.randint(1, 3)))
     if scope == "solo":
@@ -216,7 +216,7 @@ def request(choose: random.Random) -> MaintenanceRequest:
 
 
 class FaultHandler(logging.Handler):
-    """The loop logs what no rule foresees: here that is a fault."""
+    """Treats every logged error as a fault: the ticker logs unexpected errors."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(logging.ERROR)
@@ -233,7 +233,7 @@ def fail(recorder: Recorder, text: str) -> None:
 
 
 def last_moment(store: SqliteStore) -> datetime:
-    """The service clock goes on where the killed process left it."""
+    """Return the time at which the service clock continues: the last entry in the audit log."""
     entries = store.audit(AuditQuery(limit=1))
     return entries[0].at if entries else BEGINNING
 
@@ -245,7 +245,7 @@ def main(database: Path, record: Path, seed: str) -> None:
     logging.getLogger().addHandler(FaultHandler(recorder))
     store = SqliteStore(database)
     store.hold()
-    # A service on a scaled clock begins again at the machine's time: its clock may well be behind the last run's.
+    # After a restart a scaled clock starts at the machine's time, so it may be behind the clock of the last run.
     behind = timedelta(seconds=choose.choice([0, 0, 0, 1_000, 100_000]))
     clock = ScaledClock(last_moment(store) - behind, RATE)
     control = Control(store, clock, new_id=lambda: str(uuid.uuid4()).upper(), order_timeout_s=ORDER_TIMEOUT_S)

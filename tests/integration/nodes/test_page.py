@@ -10,7 +10,7 @@ from forewarn.cli import client
 from forewarn.endpoint import exchange
 from forewarn.operator import http_limits
 from forewarn.operator.api import app
-from forewarn.service import control, follower, leases
+from forewarn.service import decisions, follower, leases
 from forewarn.service.settings import Settings
 from forewarn.service.settings import names as setting_names
 from forewarn.store.postgres import dsn, pool, store
@@ -178,8 +178,8 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (dsn.LOCK_WITHIN_S,),
         (dsn.SILENT_WITHIN_S,),
         (pool.FLEET_WITHIN_S,),
-        (control.MAX_DECISION_AGE_S,),
-        (control.MAX_DECISION_AGE_S,),
+        (decisions.MAX_DECISION_AGE_S,),
+        (decisions.MAX_DECISION_AGE_S,),
         (exchange.MAX_IN_LINE_S,),
         (store.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),

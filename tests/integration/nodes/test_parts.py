@@ -192,7 +192,7 @@ def test_a_newer_tag_is_looked_after_in_either_lane() -> None:
         documents = served.side.documents
         tag = get("/metadata/scheduledevents?api-version=2020-07-01", 'If-None-Match: "2"')
         assert [status(another.ask(tag)) for _ in range(3)] == [200] * 3  # nobody has it: ours is told
-        served.service.control._bells.clear()  # another node changes it, and this one does not hear of it
+        served.service.control._listeners.clear()  # another node changes it, and this one does not hear of it
         served.reboot("shop", "web-0")
         assert documents.views["shop"].state.etag == '"1"'
         assert status(client.ask(tag)) == 304
@@ -209,10 +209,10 @@ def test_a_yes_to_what_another_node_did_is_shown_here_first() -> None:
     with sharing() as served:
         served.client().ask(get())
         control, documents = served.service.control, served.side.documents
-        control.listen_to_answers(documents.at_least)
+        control.listen_to_unchanged(documents.at_least)
         served.reboot("shop", "web-0")
         (event,) = documents.views["shop"].state.events
-        control._bells.clear()  # from here on another node does it, and this one does not hear of it
+        control._listeners.clear()  # from here on another node does it, and this one does not hear of it
         control.cancel_maintenance(event.maintenance_id, Actor("operator of another node"))
         assert len(documents.views["shop"].state.events) == 1
         control.approve("shop", "web-0", [event.id], Actor("shop/web-0"))  # "ended: 200, nothing changes"
@@ -246,11 +246,11 @@ def test_many_with_a_newer_tag_cost_one_look() -> None:
 def test_a_scope_enabled_elsewhere_is_shown_as_it_is() -> None:
     """A first request here, of a scope whose guests asked another node before, is answered with what they got there."""
     with sharing() as served:
-        bells = list(served.service.control._bells)
-        served.service.control._bells.clear()
+        bells = list(served.service.control._listeners)
+        served.service.control._listeners.clear()
         served.service.control.enable("shop", Actor("another node"))
         served.reboot("shop", "web-0")
-        served.service.control._bells.extend(bells)
+        served.service.control._listeners.extend(bells)
         answer = served.client().ask(get())
         assert b'"DocumentIncarnation":2' in body(answer)
 

@@ -16,7 +16,8 @@ from forewarn.core.model import Actor, EventType, Hold, Machine, MaintenanceRequ
 from forewarn.endpoint import exchange
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
-from forewarn.service.control import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES, Control
+from forewarn.service.control import Control
+from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.endpoint.serving import WEB_0, WEB_1, Serving, get, post, serving, status
@@ -169,7 +170,9 @@ def test_what_is_saved_is_not_told_as_lost() -> None:
 
     service.control.listen(fails)
     service.control.listen(heard.append)
-    with pytest.raises(StoreUnavailable, match=r"^it is saved, but not shown here yet: look before you do it again$"):
+    with pytest.raises(
+        StoreUnavailable, match=r"^it is saved, but not shown here yet: check before you send it again$"
+    ):
         reboot(service)
     assert len(store.events(EventQuery()).events) == len(heard) == 1
     service.ticker.advance(15 * 60)  # what time brings is asked for by nobody: it goes on

@@ -1,4 +1,4 @@
-"""Who may do what: every route with every role, owners and their scopes, tokens, and the mode without them."""
+"""Who may do what: every call with every role, owners and their scopes, tokens, and the mode without tokens."""
 
 import gc
 import logging
@@ -14,87 +14,91 @@ from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
 from forewarn.core.model import Role, Token
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.http_limits import GateSocket
+from forewarn.operator.http_limits import LimitedSocket
 from forewarn.service.settings import load
 from tests.endpoint.serving import START
-from tests.operator.api.house import FLEET, House, folder_of, house
+from tests.support.running_service import FLEET, RunningService, running_service
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[House]:
-    with house() as running:
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
         yield running
 
 
-def place(call: Call, **names: str) -> str:
+def path_of(call: Call, **names: str) -> str:
     return call.path.format(**{**NOWHERE, **names})
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
 @pytest.mark.parametrize("token", ["", "fw_wrong", "x" * 5_000])
-def test_without_a_known_token_there_is_nothing_but_401(home: House, call: Call, token: str) -> None:
-    """Before the path, the method, the parameters or the body are looked at."""
-    reply = home.ask(call.method, place(call) + "?nonsense=1", b"{" * 100, token=token)
+def test_without_a_known_token_every_call_gets_401(service: RunningService, call: Call, token: str) -> None:
+    """Before the method, the parameters or the body are read."""
+    reply = service.request(call.method, path_of(call) + "?nonsense=1", b"{" * 100, token=token)
     assert (reply.status, reply.code) == (401, "unauthorized")
     assert reply.headers["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize("path", ["/v1/none", "/v1/", "/v1/events/x/y/z", "/v1/stream"])
-def test_nor_anywhere_else_under_v1(home: House, path: str) -> None:
-    """What does not exist is no more told to strangers than what does."""
-    assert home.ask("GET", path, token="").status == 401
+def test_without_a_token_every_path_under_v1_gets_401(service: RunningService, path: str) -> None:
+    """Also a path that does not exist."""
+    assert service.request("GET", path, token="").status == 401
 
 
 @pytest.fixture(scope="module")
-def tokens(home: House) -> dict[Role, str]:
-    return {role: home.token_of(role, *(["shop"] if role is Role.OWNER else []), name=role) for role in Role}
+def tokens(service: RunningService) -> dict[Role, str]:
+    return {role: service.token_of(role, *(["shop"] if role is Role.OWNER else []), name=role) for role in Role}
 
 
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
-def test_every_route_and_role(home: House, call: Call, role: Role, tokens: dict[Role, str]) -> None:
-    """403 for whom the table does not name, before anything else; whoever it names is asked what they want."""
-    reply = home.ask(call.method, place(call) + "?nonsense=1", b"{" * 100, token=tokens[role])
+def test_a_call_needs_a_role_that_the_table_names(
+    service: RunningService, call: Call, role: Role, tokens: dict[Role, str]
+) -> None:
+    """403 before anything else is read; for the other roles the request is read."""
+    reply = service.request(call.method, path_of(call) + "?nonsense=1", b"{" * 100, token=tokens[role])
     if role in call.roles:
         assert reply.status in (400, 404, 422), reply.raw
     else:
         assert (reply.status, reply.code) == (403, "forbidden")
 
 
-def test_pages_answer_in_the_same_shape(home: House) -> None:
-    """Another method on a page, a slash too many, a path of nobody's."""
+def test_errors_of_pages_have_the_same_shape(service: RunningService) -> None:
+    """A wrong method, a slash too many, an unknown path."""
     for method, path, status in (
         ("POST", "/healthz", 405),
         ("DELETE", "/v1/openapi.json", 405),
         ("GET", "/v1/docs/", 404),
         ("GET", "/nothing", 404),
     ):
-        reply = home.ask(method, path)
+        reply = service.request(method, path)
         assert (reply.status, bool(reply.message)) == (status, True), path
-    page = home.ask("GET", "/v1/docs", token="")
+    page = service.request("GET", "/v1/docs", token="")
     assert (page.status, b"<title>forewarn: the API</title>" in page.raw) == (200, True)
-    assert home.ask("HEAD", "/v1/scopes").status == 200
+    assert service.request("HEAD", "/v1/scopes").status == 200
 
 
-def test_every_call_has_a_name_of_its_own() -> None:
-    """The description's operation ids are unique: client generators need that."""
+def test_every_call_has_a_unique_name() -> None:
+    """Client generators need unique operation ids."""
     names = [call.name for call in CALLS]
     assert len(set(names)) == len(names)
 
 
-def test_an_owner_does_not_approve_what_operators_alone_may() -> None:
-    """Where the scope says approval = operator, bringing it forward is not the tenant's."""
-    with house(FLEET.replace('kind = "availability-set"', 'kind = "availability-set"\napproval = "operator"')) as home:
-        home.enable("blog")
-        event = home.schedule("blog/db")["waves"][0]["events"][0]["id"]
-        refused = home.ask("POST", f"/v1/events/{event}/approve", token=home.token_of("owner", "blog"))
+def test_an_owner_does_not_approve_where_only_operators_may() -> None:
+    """Where the scope has approval = operator."""
+    with running_service(
+        FLEET.replace('kind = "availability-set"', 'kind = "availability-set"\napproval = "operator"')
+    ) as service:
+        service.enable("blog")
+        event = service.schedule("blog/db")["waves"][0]["events"][0]["id"]
+        refused = service.request("POST", f"/v1/events/{event}/approve", token=service.token_of("owner", "blog"))
         assert (refused.status, "operators alone" in refused.message) == (403, True)
 
 
-def test_the_table_gives_no_role_too_much() -> None:
-    """Viewers change nothing; owners change what DESIGN names and nothing else."""
+def test_the_table_lets_viewers_and_owners_change_no_more_than_stated() -> None:
+    """Viewers change nothing; owners restart, redeploy, approve and cancel; operators do everything."""
     for call in CALLS:
         if call.method != "GET":
             assert Role.VIEWER not in call.roles, call.path
@@ -103,98 +107,98 @@ def test_the_table_gives_no_role_too_much() -> None:
     assert all(Role.OPERATOR in call.roles for call in CALLS)
 
 
-def test_an_owner_sees_and_touches_its_own_scopes_only() -> None:
-    """Lists leave others out, single things of others do not exist, their scopes are refused."""
-    with house() as home:
-        home.enable("shop", "blog")
-        owner = home.token_of("owner", "blog")
-        everything = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
+def test_an_owner_sees_and_changes_its_own_scopes_only() -> None:
+    """Lists leave other scopes out, their events and maintenances get 404, the scopes themselves 403."""
+    with running_service() as service:
+        service.enable("shop", "blog")
+        owner = service.token_of("owner", "blog")
+        everything = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
         events = {e["scope"]: e["id"] for e in everything["waves"][0]["events"]}
-        home.post("/v1/clock/advance", {"seconds": 1000})
-        foreign = home.schedule("shop/web-1")
+        service.post("/v1/clock/advance", {"seconds": 1000})
+        foreign = service.schedule("shop/web-1")
         for path, key in (("/v1/scopes", "name"), ("/v1/machines", "scope"), ("/v1/events", "scope")):
-            assert {item[key] for item in home.get(path, token=owner)["items"]} == {"blog"}, path
-        assert {order["scope"] for order in home.get("/v1/orders", token=owner)["items"]} == {"blog"}
-        audit = home.get("/v1/audit", token=owner)["items"]
+            assert {item[key] for item in service.get(path, token=owner)["items"]} == {"blog"}, path
+        assert {order["scope"] for order in service.get("/v1/orders", token=owner)["items"]} == {"blog"}
+        audit = service.get("/v1/audit", token=owner)["items"]
         assert {(entry["scope"], entry["origin"]) for entry in audit} == {("blog", "")}
-        assert [m["id"] for m in home.get("/v1/maintenances", token=owner)["items"]] == [everything["id"]]
-        told = home.get(f"/v1/maintenances/{everything['id']}", token=owner)
-        assert [e["scope"] for wave in told["waves"] for e in wave["events"]] == ["blog"]
-        assert {m["scope"] for m in home.get("/v1/fleet", token=owner)["machines"]} == {"blog"}
-        assert home.ask("GET", f"/v1/maintenances/{foreign['id']}", token=owner).status == 404
-        assert home.ask("GET", f"/v1/events/{events['shop']}", token=owner).status == 404
-        assert home.ask("POST", f"/v1/events/{events['shop']}/approve", token=owner).status == 404
-        assert home.ask("GET", "/v1/scopes/shop", token=owner).status == 403
-        assert home.ask("POST", "/v1/scopes/shop/machines/web-0/restart", token=owner).status == 403
-        assert home.ask("GET", "/v1/scopes/none", token=owner).status == 403
-        assert "shop" not in home.ask("GET", "/v1/events", token=owner).raw.decode()
+        assert [m["id"] for m in service.get("/v1/maintenances", token=owner)["items"]] == [everything["id"]]
+        shown = service.get(f"/v1/maintenances/{everything['id']}", token=owner)
+        assert [e["scope"] for wave in shown["waves"] for e in wave["events"]] == ["blog"]
+        assert {m["scope"] for m in service.get("/v1/fleet", token=owner)["machines"]} == {"blog"}
+        assert service.request("GET", f"/v1/maintenances/{foreign['id']}", token=owner).status == 404
+        assert service.request("GET", f"/v1/events/{events['shop']}", token=owner).status == 404
+        assert service.request("POST", f"/v1/events/{events['shop']}/approve", token=owner).status == 404
+        assert service.request("GET", "/v1/scopes/shop", token=owner).status == 403
+        assert service.request("POST", "/v1/scopes/shop/machines/web-0/restart", token=owner).status == 403
+        assert service.request("GET", "/v1/scopes/none", token=owner).status == 403
+        assert "shop" not in service.request("GET", "/v1/events", token=owner).raw.decode()
 
 
 def test_an_owner_cancels_user_events_but_not_the_platforms() -> None:
-    """Its own restart, yes; a platform maintenance of its scope, no."""
-    with house() as home:
-        home.enable("blog")
-        owner = home.token_of("owner", "blog")
-        mine = home.post("/v1/scopes/blog/machines/db/restart", status=202, token=owner)
-        theirs = home.schedule("blog/db")["waves"][0]["events"][0]
-        assert home.post(f"/v1/events/{mine['id']}/cancel", token=owner)["status"] == "Cancelled"
-        refused = home.ask("POST", f"/v1/events/{theirs['id']}/cancel", token=owner)
+    """It may approve both."""
+    with running_service() as service:
+        service.enable("blog")
+        owner = service.token_of("owner", "blog")
+        mine = service.post("/v1/scopes/blog/machines/db/restart", status=202, token=owner)
+        theirs = service.schedule("blog/db")["waves"][0]["events"][0]
+        assert service.post(f"/v1/events/{mine['id']}/cancel", token=owner)["status"] == "Cancelled"
+        refused = service.request("POST", f"/v1/events/{theirs['id']}/cancel", token=owner)
         assert (refused.status, refused.code) == (403, "forbidden")
-        assert home.post(f"/v1/events/{theirs['id']}/approve", token=owner)["approved_by"][0]["who"] == "somebody"
+        assert service.post(f"/v1/events/{theirs['id']}/approve", token=owner)["approved_by"][0]["who"] == "tester"
 
 
-def test_what_an_owner_waits_for_elsewhere_is_not_told() -> None:
-    """That something is in the way, and of which kind; not what."""
-    with house() as home:
-        home.enable("shop", "blog")
-        owner = home.token_of("owner", "blog")
-        made = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
+def test_an_owner_is_not_shown_what_waits_outside_its_scopes() -> None:
+    """Only that there is a reason, and its code."""
+    with running_service() as service:
+        service.enable("shop", "blog")
+        owner = service.token_of("owner", "blog")
+        made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}}, 201)
         blog = next(e["id"] for e in made["waves"][0]["events"] if e["scope"] == "blog")
-        home.post(f"/v1/events/{blog}/approve")
-        reasons = {r["code"]: r for r in home.get(f"/v1/events/{blog}", token=owner)["waiting_for"]}
+        service.post(f"/v1/events/{blog}/approve")
+        reasons = {r["code"]: r for r in service.get(f"/v1/events/{blog}", token=owner)["waiting_for"]}
         assert reasons["wave"] == {"code": "wave", "message": "it waits for something outside your scopes"}
 
 
-def test_the_operators_token_is_the_users_alone(home: House) -> None:
-    """Mode 0600, and neither it nor any other secret is in the database."""
-    path = folder_of(home) / "operator.token"
+def test_the_operators_token_is_readable_by_its_user_alone(service: RunningService) -> None:
+    """Mode 0600, and no secret is in the database."""
+    path = service.state_dir / "operator.token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    secret = home.token_of("viewer")
-    for file in folder_of(home).glob("forewarn.db*"):
+    secret = service.token_of("viewer")
+    for file in service.state_dir.glob("forewarn.db*"):
         assert secret.encode() not in file.read_bytes()
-        assert home.token.encode() not in file.read_bytes()
+        assert service.token.encode() not in file.read_bytes()
 
 
 def test_a_revoked_operator_token_is_replaced_at_the_next_start() -> None:
-    """What was revoked does not come back; the file has a new one."""
-    with house() as home:
-        other = home.token_of("operator", name="second")
-        first = next(t for t in home.get("/v1/tokens", token=other)["items"] if t["name"] == "operator")
-        assert home.ask("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
-        keep_operator_token(home.service, folder_of(home) / "operator.token")
-        fresh = (folder_of(home) / "operator.token").read_text().strip()
-        assert fresh != home.token
-        assert home.ask("GET", "/v1/scopes", token=fresh).status == 200
-        assert home.ask("GET", "/v1/scopes").status == 401
+    """The file gets a new token; the revoked one stays refused."""
+    with running_service() as service:
+        other = service.token_of("operator", name="second")
+        first = next(t for t in service.get("/v1/tokens", token=other)["items"] if t["name"] == "operator")
+        assert service.request("DELETE", f"/v1/tokens/{first['id']}", token=other).status == 204
+        keep_operator_token(service.service, service.state_dir / "operator.token")
+        fresh = (service.state_dir / "operator.token").read_text().strip()
+        assert fresh != service.token
+        assert service.request("GET", "/v1/scopes", token=fresh).status == 200
+        assert service.request("GET", "/v1/scopes").status == 401
 
 
-def test_the_environments_token_is_an_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`FOREWARN_TOKEN` where the service was started."""
+def test_the_token_of_the_environment_is_an_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`FOREWARN_TOKEN` of the process that serves."""
     monkeypatch.setitem(os.environ, "FOREWARN_TOKEN", "a secret of my own")
-    with house() as home:
-        assert home.ask("GET", "/v1/tokens", token="a secret of my own").status == 200
+    with running_service() as service:
+        assert service.request("GET", "/v1/tokens", token="a secret of my own").status == 200
 
 
-def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is asked, in whatever way it fails."""
-    with caplog.at_level(logging.DEBUG), house() as home:
-        secret = home.token_of("viewer")
-        for token in (secret, home.token, "fw_wrong-but-somebodys"):
+def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is requested, and however it fails."""
+    with caplog.at_level(logging.DEBUG), running_service() as service:
+        secret = service.token_of("viewer")
+        for token in (secret, service.token, "fw_wrong-but-secret"):
             for path in ("/v1/scopes", f"/v1/none?token={token}", "/v1/events?status=x"):
-                home.ask("GET", path, token=token)
-            home.ask("POST", "/v1/tokens", {"name": token, "role": "viewer"}, token=token)
+                service.request("GET", path, token=token)
+            service.request("POST", "/v1/tokens", {"name": token, "role": "viewer"}, token=token)
         logged = caplog.text
-    for token in (secret, home.token, "fw_wrong-but-somebodys"):
+    for token in (secret, service.token, "fw_wrong-but-secret"):
         assert token not in logged
 
 
@@ -215,49 +219,49 @@ def test_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         ({"Origin": "http://["}, 403),
     ],
 )
-def test_without_tokens_only_loopback_may_ask(headers: dict[str, str], status: int) -> None:
-    """A page somewhere else must not be able to use the visitor's own emulator, whatever name it resolves."""
-    with house(token_free="true") as home:
-        assert not (folder_of(home) / "operator.token").exists()
+def test_without_tokens_only_loopback_is_served(headers: dict[str, str], status: int) -> None:
+    """A foreign web page must not be able to use an emulator on its reader's machine, whatever name it resolves."""
+    with running_service(token_free="true") as service:
+        assert not (service.state_dir / "operator.token").exists()
         for path in ("/v1/scopes", "/readyz", "/metrics"):
-            assert home.ask("GET", path, headers=headers).status == status
-        assert home.ask("GET", "/healthz", headers=headers).status == 200  # says nothing of the fleet
+            assert service.request("GET", path, headers=headers).status == status
+        assert service.request("GET", "/healthz", headers=headers).status == 200  # says nothing of the fleet
 
 
-def test_the_environments_token_is_known_without_asking_the_store() -> None:
-    """Whoever brings it may look, and is told why nothing else works, while the store is away."""
+def test_the_token_of_the_environment_works_while_the_store_is_away() -> None:
+    """Its caller is identified without reading the store."""
 
     def away() -> list[Token]:
         raise StoreUnavailable("away")
 
     access = Access(away, environment_token="of the environment")
-    for identify in (access.identify, access.watcher):
-        assert identify(bearing("of the environment"), "127.0.0.1").role is Role.OPERATOR
+    for identify in (access.identify, access.identify_for_monitoring):
+        assert identify(bearer("of the environment"), "127.0.0.1").role is Role.OPERATOR
     with pytest.raises(StoreUnavailable):
-        access.identify(bearing("another"), "127.0.0.1")
+        access.identify(bearer("another"), "127.0.0.1")
     with pytest.raises(Unauthorized):
-        access.watcher(bearing("another"), "127.0.0.1")
+        access.identify_for_monitoring(bearer("another"), "127.0.0.1")
 
 
-def test_a_watcher_does_not_wait_for_a_store_that_does_not_answer() -> None:
-    """Where it is known to be silent it is not asked: whoever it knew at the start may look."""
+def test_monitoring_does_not_wait_for_a_store_that_is_known_to_be_away() -> None:
+    """The cached tokens count."""
     kept = Token(id="kept", name="kept", role=Role.VIEWER, digest=digest("kept"), created=START)
-    asked: list[int] = []
+    reads: list[int] = []
 
     def tokens() -> list[Token]:
-        asked.append(1)
+        reads.append(1)
         return [kept]
 
-    answers = True
-    access = Access(tokens, reachable=lambda: answers)
-    access.learn()
-    answers = False
-    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
-    assert len(asked) == 1
+    reachable = True
+    access = Access(tokens, reachable=lambda: reachable)
+    access.cache_tokens()
+    reachable = False
+    assert access.identify_for_monitoring(bearer("kept"), "127.0.0.1").name == "kept"
+    assert len(reads) == 1
 
 
-def test_whoever_watches_is_known_while_the_store_is_away() -> None:
-    """Health and metrics can be looked at by whom the store last knew; a token revoked before is not among them."""
+def test_monitoring_knows_its_callers_while_the_store_is_away() -> None:
+    """By the tokens read last; a token revoked before that is refused."""
     kept, gone = (Token(id=i, name=i, role=Role.VIEWER, digest=digest(i), created=START) for i in ("kept", "gone"))
     answers: list[list[Token] | None] = [[kept, gone], [kept], None, None, None]
 
@@ -268,21 +272,21 @@ def test_whoever_watches_is_known_while_the_store_is_away() -> None:
         return answer
 
     access = Access(tokens)
-    assert access.watcher(bearing("gone"), "127.0.0.1").name == "gone"
-    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
-    assert access.watcher(bearing("kept"), "127.0.0.1").name == "kept"
+    assert access.identify_for_monitoring(bearer("gone"), "127.0.0.1").name == "gone"
+    assert access.identify_for_monitoring(bearer("kept"), "127.0.0.1").name == "kept"
+    assert access.identify_for_monitoring(bearer("kept"), "127.0.0.1").name == "kept"
     with pytest.raises(Unauthorized):
-        access.watcher(bearing("gone"), "127.0.0.1")
+        access.identify_for_monitoring(bearer("gone"), "127.0.0.1")
     with pytest.raises(StoreUnavailable):
-        access.identify(bearing("kept"), "127.0.0.1")
+        access.identify(bearer("kept"), "127.0.0.1")
 
 
-def bearing(token: str) -> dict[str, str]:
+def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def test_without_tokens_is_refused_where_it_is_dangerous() -> None:
-    """Off loopback, and with commands."""
+def test_running_without_tokens_is_refused_where_it_is_dangerous() -> None:
+    """Off loopback, and with the command executor."""
     for flags in (
         {"token_free": "true", "executor": "command", "command": "/bin/true"},
         {"token_free": "true", "operator": "10.0.0.1:8170", "behind_tls_proxy": "true"},
@@ -292,7 +296,7 @@ def test_without_tokens_is_refused_where_it_is_dangerous() -> None:
 
 
 def test_off_loopback_needs_tls() -> None:
-    """Or a proxy that has it; a certificate goes with its key."""
+    """Or a proxy that has TLS; a certificate needs its key."""
     with pytest.raises(InvalidSettings, match="unencrypted"):
         load({"operator": "10.0.0.1:8170"}, {})
     with pytest.raises(InvalidSettings, match="tls_key"):
@@ -300,8 +304,8 @@ def test_off_loopback_needs_tls() -> None:
     assert load({"operator": "10.0.0.1:8170", "behind_tls_proxy": "true"}, {}).behind_tls_proxy
 
 
-def test_answers_leave_at_once(home: House) -> None:
-    """On a connection that stays, no answer waits for an acknowledgement: what is accepted has TCP_NODELAY."""
-    opened = [each for each in gc.get_objects() if isinstance(each, GateSocket) and each.fileno() >= 0]
+def test_responses_are_sent_at_once(service: RunningService) -> None:
+    """No response waits for an acknowledgement: connections have TCP_NODELAY."""
+    opened = [each for each in gc.get_objects() if isinstance(each, LimitedSocket) and each.fileno() >= 0]
     assert opened
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)

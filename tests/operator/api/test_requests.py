@@ -1,29 +1,36 @@
-"""Bad input, limits, keys that make a request happen once, crowds, and the stream of changes."""
+"""Bad requests, limits, Idempotency-Keys, many requests at once, and the stream of changes."""
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 import pytest
 
+from forewarn.core.errors import TooManyStreams
+from forewarn.core.model import Role, Scope
 from forewarn.endpoint import exchange
-from forewarn.operator.api import stream
-from tests.operator.api.house import House, house
+from forewarn.operator.api.access import Identity
+from forewarn.operator.api.stream import MAX_STREAMS_PER_TOKEN, Streams
+from forewarn.store import ScopeQuery
+from forewarn.store.memory import MemoryStore
+from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import PATIENCE_S
 
 REBOOT = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
 
 
 @pytest.fixture
-def home() -> Iterator[House]:
-    with house() as running:
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
         yield running
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "says"),
+    ("method", "path", "body", "status", "message"),
     [
         ("POST", "/v1/maintenances", b"{", 400, "this is not JSON"),
         ("POST", "/v1/maintenances", b"\xff", 400, "this is not JSON"),
@@ -69,47 +76,52 @@ def home() -> Iterator[House]:
         ("GET", "/v1/none", None, 404, "/v1/docs"),
     ],
 )
-def test_bad_input_is_told_what_to_change(
-    home: House, method: str, path: str, body: object, status: int, says: str
+def test_a_bad_request_is_refused_with_what_to_change(
+    service: RunningService, method: str, path: str, body: object, status: int, message: str
 ) -> None:
-    """The status, the place and the sentence; and nothing was done."""
-    before = home.get("/v1/audit")
-    reply = home.ask(method, path, body)
-    assert (reply.status, says.lower() in reply.message.lower()) == (status, True), reply.raw
-    assert home.get("/v1/audit") == before
+    """With its status and a sentence that names the field; nothing changes."""
+    before = service.get("/v1/audit")
+    reply = service.request(method, path, body)
+    assert (reply.status, message.lower() in reply.message.lower()) == (status, True), reply.raw
+    assert service.get("/v1/audit") == before
 
 
-def test_a_body_has_a_limit(home: House) -> None:
-    """413, whether it says its size or not."""
-    assert home.ask("POST", "/v1/maintenances", b" " * 1_100_000).status == 413
-    place = urlsplit(home.url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
-    headers = {"Authorization": f"Bearer {home.token}", "Transfer-Encoding": "chunked"}
+def test_a_body_has_a_limit(service: RunningService) -> None:
+    """413, with or without a Content-Length."""
+    assert service.request("POST", "/v1/maintenances", b" " * 1_100_000).status == 413
+    address = urlsplit(service.url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE_S)
+    headers = {"Authorization": f"Bearer {service.token}", "Transfer-Encoding": "chunked"}
     pieces = (b" " * 100_000 for _ in range(11))
     try:
         connection.request("POST", "/v1/maintenances", pieces, headers, encode_chunked=True)
     except OSError:
-        pass  # it closed on us, as it may
+        pass  # the service may close the connection first
     else:
         assert connection.getresponse().status == 413
     connection.close()
-    assert home.get("/v1/maintenances")["items"] == []
+    assert service.get("/v1/maintenances")["items"] == []
 
 
-def test_an_error_of_ours_says_nothing_of_its_inside(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """500, with a word about where to look; the inside is in the log."""
-    monkeypatch.setattr(home.service.store, "scopes_page", lambda _: 1 / 0)
-    broken = home.ask("GET", "/v1/scopes")
+class BrokenStore(MemoryStore):
+    def scopes_page(self, query: ScopeQuery) -> list[Scope]:
+        raise ZeroDivisionError("division by zero")
+
+
+def test_an_unexpected_error_reveals_nothing() -> None:
+    """500 and where to look; the cause is in the log alone."""
+    with running_service(in_store=BrokenStore()) as service:
+        broken = service.request("GET", "/v1/scopes")
     assert (broken.status, broken.code) == (500, "internal")
     assert "division" not in broken.message
 
 
-# -- once
+# -- Idempotency-Keys
 
 
-def test_the_same_key_happens_once(home: House) -> None:
-    """The same status and body, for every call that creates; nothing is done a second time."""
-    home.enable("shop", "blog")
+def test_a_request_with_the_same_key_is_performed_once(service: RunningService) -> None:
+    """The repetition gets the same status and bytes, for every call that creates."""
+    service.enable("shop", "blog")
     for path, body, status in (
         ("/v1/maintenances", REBOOT, 201),
         ("/v1/scopes/blog/machines/db/restart", None, 202),
@@ -117,88 +129,90 @@ def test_the_same_key_happens_once(home: House) -> None:
         ("/v1/tokens", {"name": "ci", "role": "viewer"}, 201),
     ):
         headers = {"Idempotency-Key": f"key-of-{path}"}
-        first = home.ask("POST", path, body, headers=headers)
-        audit = home.get("/v1/audit")
-        second = home.ask("POST", path, body, headers=headers)
+        first = service.request("POST", path, body, headers=headers)
+        audit = service.get("/v1/audit")
+        second = service.request("POST", path, body, headers=headers)
         assert first.status == status, first.raw
         assert (second.status, second.raw) == (first.status, first.raw), path
-        assert home.get("/v1/audit") == audit
+        assert service.get("/v1/audit") == audit
 
 
-def test_a_token_made_under_a_key_is_kept_sealed_for_a_day(home: House) -> None:
-    """Its secret works and is not in the database; after a day the key makes another one, and a revoked one stays revoked."""
+def test_the_secret_of_a_repeated_token_is_saved_sealed(service: RunningService) -> None:
+    """It is not readable in the database, and is forgotten after a day; a revoked token stays revoked."""
     headers = {"Idempotency-Key": "k"}
-    asked = {"name": "ci", "role": "viewer"}
-    made = home.ask("POST", "/v1/tokens", asked, headers=headers).json
-    assert home.ask("GET", "/v1/scopes", token=made["token"]).status == 200
-    home.ask("DELETE", f"/v1/tokens/{made['id']}")
-    home.post("/v1/clock/advance", {"seconds": 26 * 3600})
-    other = home.ask("POST", "/v1/tokens", asked, headers=headers)
+    body = {"name": "ci", "role": "viewer"}
+    made = service.request("POST", "/v1/tokens", body, headers=headers).json
+    assert service.request("GET", "/v1/scopes", token=made["token"]).status == 200
+    service.request("DELETE", f"/v1/tokens/{made['id']}")
+    service.post("/v1/clock/advance", {"seconds": 26 * 3600})
+    other = service.request("POST", "/v1/tokens", body, headers=headers)
     assert other.status == 201
     assert other.json["token"] != made["token"]
-    assert home.ask("GET", "/v1/scopes", token=made["token"]).status == 401
-    for file in home.service.settings.state_dir.glob("forewarn.db*"):
+    assert service.request("GET", "/v1/scopes", token=made["token"]).status == 401
+    for file in service.service.settings.state_dir.glob("forewarn.db*"):
         assert made["token"].encode() not in file.read_bytes()
 
 
-def test_the_same_key_with_something_else_is_refused(home: House) -> None:
-    """409; another caller's key is another key."""
+def test_the_same_key_with_another_request_is_refused(service: RunningService) -> None:
+    """409; keys of different tokens are different keys."""
     headers = {"Idempotency-Key": "k"}
-    home.ask("POST", "/v1/maintenances", REBOOT, headers=headers)
-    refused = home.ask("POST", "/v1/maintenances", {**REBOOT, "description": "x"}, headers=headers)
+    service.request("POST", "/v1/maintenances", REBOOT, headers=headers)
+    refused = service.request("POST", "/v1/maintenances", {**REBOOT, "description": "x"}, headers=headers)
     assert (refused.status, refused.code) == (409, "idempotency_key_reused")
-    other = home.token_of("operator")
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers, token=other).status == 201
+    other = service.token_of("operator")
+    assert service.request("POST", "/v1/maintenances", REBOOT, headers=headers, token=other).status == 201
 
 
-def test_what_was_answered_is_answered_whatever_has_changed_since(home: House) -> None:
-    """A name that was clear then need not be now."""
+def test_a_repetition_gets_the_saved_response_whatever_has_changed_since(service: RunningService) -> None:
+    """A machine name that was unique then need not be unique now."""
     headers = {"Idempotency-Key": "k"}
-    asked = {"type": "Reboot", "targets": {"machines": ["db"]}}
-    first = home.ask("POST", "/v1/maintenances", asked, headers=headers)
-    home.ask("PUT", "/v1/scopes/shop/machines/db", {})
-    again = home.ask("POST", "/v1/maintenances", asked, headers=headers)
+    body = {"type": "Reboot", "targets": {"machines": ["db"]}}
+    first = service.request("POST", "/v1/maintenances", body, headers=headers)
+    service.request("PUT", "/v1/scopes/shop/machines/db", {})
+    again = service.request("POST", "/v1/maintenances", body, headers=headers)
     assert (again.status, again.raw) == (201, first.raw)
 
 
-def test_a_dry_run_ignores_the_key(home: House) -> None:
-    """It neither uses it up nor answers from it."""
+def test_a_dry_run_ignores_the_key(service: RunningService) -> None:
+    """It neither saves a response nor returns a saved one."""
     headers = {"Idempotency-Key": "k"}
-    assert home.ask("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).status == 200
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).status == 201
-    assert home.ask("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).json["id"] is None
+    assert service.request("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).status == 200
+    assert service.request("POST", "/v1/maintenances", REBOOT, headers=headers).status == 201
+    assert service.request("POST", "/v1/maintenances?dry_run=true", REBOOT, headers=headers).json["id"] is None
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "a b"])
-def test_a_key_is_printable_and_short(home: House, key: str) -> None:
-    """400 otherwise."""
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers={"Idempotency-Key": key}).status == 400
+def test_a_key_is_printable_and_short(service: RunningService, key: str) -> None:
+    """Any other key gets 400."""
+    assert service.request("POST", "/v1/maintenances", REBOOT, headers={"Idempotency-Key": key}).status == 400
 
 
-def test_a_key_that_races_itself_happens_once(home: House) -> None:
-    """Twenty at once: one maintenance, twenty times the same answer."""
+def test_twenty_requests_with_one_key_at_once_are_performed_once(service: RunningService) -> None:
+    """One maintenance, and twenty times the same response."""
     headers = {"Idempotency-Key": "race"}
     with ThreadPoolExecutor(20) as pool:
-        replies = list(pool.map(lambda _: home.ask("POST", "/v1/maintenances", REBOOT, headers=headers), range(20)))
+        replies = list(
+            pool.map(lambda _: service.request("POST", "/v1/maintenances", REBOOT, headers=headers), range(20))
+        )
     assert {(reply.status, reply.raw) for reply in replies} == {(201, replies[0].raw)}
-    assert len(home.get("/v1/maintenances")["items"]) == 1
+    assert len(service.get("/v1/maintenances")["items"]) == 1
 
 
-def test_a_key_is_forgotten_after_a_day(home: House) -> None:
-    """Kept for 24 hours; then it is a new one."""
+def test_a_key_is_forgotten_after_a_day(service: RunningService) -> None:
+    """After 24 hours it is a new key."""
     headers = {"Idempotency-Key": "old"}
-    first = home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"]
-    home.post("/v1/clock/advance", {"seconds": 23 * 3600})
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] == first
-    home.post("/v1/clock/advance", {"seconds": 3 * 3600})
-    assert home.ask("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] != first
+    first = service.request("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"]
+    service.post("/v1/clock/advance", {"seconds": 23 * 3600})
+    assert service.request("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] == first
+    service.post("/v1/clock/advance", {"seconds": 3 * 3600})
+    assert service.request("POST", "/v1/maintenances", REBOOT, headers=headers).json["id"] != first
 
 
-# -- crowds
+# -- many requests at once
 
 
 def approve_as(address: str, port: int, event: str) -> int:
-    """A machine's own StartRequests, from its own address; the status."""
+    """Send a machine's StartRequests from its address and return the status."""
     body = json.dumps({"StartRequests": [{"EventId": event}]})
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S, source_address=(address, 0))
     try:
@@ -209,7 +223,7 @@ def approve_as(address: str, port: int, event: str) -> int:
 
 
 def test_five_hundred_approvals_at_once_are_one_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one scope where each machine's own counts, every one over HTTP: no error, one start."""
+    """In a scope with approval = all, each over HTTP: no error, one start."""
     # A busy machine may need longer for all of them than one may wait in line.
     monkeypatch.setattr(exchange, "MAX_IN_LINE_S", PATIENCE_S)
     addresses = [f"127.1.{n // 250}.{n % 250 + 1}" for n in range(500)]
@@ -218,33 +232,33 @@ def test_five_hundred_approvals_at_once_are_one_start(monkeypatch: pytest.Monkey
         for n, address in enumerate(addresses)
     )
     fleet = f'[[scopes]]\nname = "big"\nkind = "availability-set"\napproval = "all"\n{machines}\n'
-    with house(fleet) as home:
-        home.enable("big")
-        made = home.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "big"}}, 201)
+    with running_service(fleet) as service:
+        service.enable("big")
+        made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "big"}}, 201)
         event = made["waves"][0]["events"][0]["id"]
-        port = int(home.guests.listener.urls[0].rpartition(":")[2])
+        port = int(service.guests.listener.urls[0].rpartition(":")[2])
         with ThreadPoolExecutor(100) as pool:
             statuses = list(pool.map(lambda address: approve_as(address, port, event), addresses))
         assert statuses == [200] * 500
-        home.post("/v1/clock/advance", {"seconds": 1})
-        told = home.get(f"/v1/events/{event}")
-        assert (told["status"], told["started"]) == ("Started", "2030-01-01T00:00:00Z")
-        assert len(told["approved_by"]) == 500
-        actions = [entry["action"] for entry in home.get(f"/v1/audit?event={event}&limit=500")["items"]]
+        service.post("/v1/clock/advance", {"seconds": 1})
+        shown = service.get(f"/v1/events/{event}")
+        assert (shown["status"], shown["started"]) == ("Started", "2030-01-01T00:00:00Z")
+        assert len(shown["approved_by"]) == 500
+        actions = [entry["action"] for entry in service.get(f"/v1/audit?event={event}&limit=500")["items"]]
         assert actions.count("event started") == 1
-        assert {"published", "started"} <= {entry["what"] for entry in told["timeline"]}
+        assert {"published", "started"} <= {entry["what"] for entry in shown["timeline"]}
 
 
 # -- the stream
 
 
 class Listener:
-    """Reads the stream in a thread; `entries` are what came, as (id, entry)."""
+    """A client of the stream."""
 
-    def __init__(self, home: House, last: int | None = None, token: str | None = None) -> None:
-        place = urlsplit(home.url)
-        self._connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
-        headers = {"Authorization": f"Bearer {token or home.token}"}
+    def __init__(self, service: RunningService, last: int | None = None, token: str | None = None) -> None:
+        address = urlsplit(service.url)
+        self._connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE_S)
+        headers = {"Authorization": f"Bearer {token or service.token}"}
         if last is not None:
             headers["Last-Event-ID"] = str(last)
         self._connection.request("GET", "/v1/stream", headers=headers)
@@ -264,53 +278,53 @@ class Listener:
                 found.append((number, json.loads(line[6:])))
         return found
 
-    def to_the_end(self) -> list[str]:
-        """What is told until the service ends it."""
+    def read_to_end(self) -> list[str]:
+        """Return the data lines until the service ends the stream."""
         return [line.decode() for line in self._answer.fp if line.startswith(b"data: ")]
 
     def close(self) -> None:
         self._connection.close()
 
 
-def test_the_stream_tells_every_change(home: House) -> None:
-    """As it happens, with the audit's entries, and from where one left off."""
-    listener = Listener(home)
-    home.schedule("shop/web-0")
+def test_the_stream_sends_every_change(service: RunningService) -> None:
+    """As an audit entry, and after a reconnect from the last entry on."""
+    listener = Listener(service)
+    service.schedule("shop/web-0")
     seen = listener.read(2)
     listener.close()
     assert seen[0][1]["action"] == "maintenance submitted"
-    home.schedule("shop/web-1")
-    again = Listener(home, last=seen[0][0])
+    service.schedule("shop/web-1")
+    again = Listener(service, last=seen[0][0])
     assert again.read(1)[0] == seen[1]
     assert "maintenance submitted" in [entry["action"] for _, entry in again.read(2)]
     again.close()
 
 
-def test_an_owners_stream_is_of_its_scopes(home: House) -> None:
-    """What happens elsewhere is not told."""
-    home.enable("shop", "blog")
-    listener = Listener(home, last=0, token=home.token_of("owner", "blog"))
-    home.schedule("shop/web-0")
-    home.schedule("blog/db")
+def test_an_owners_stream_has_only_its_scopes(service: RunningService) -> None:
+    """Changes of other scopes are left out."""
+    service.enable("shop", "blog")
+    listener = Listener(service, last=0, token=service.token_of("owner", "blog"))
+    service.schedule("shop/web-0")
+    service.schedule("blog/db")
     assert {entry["scope"] for _, entry in listener.read(2)} == {"blog"}
     listener.close()
 
 
-def test_a_revoked_tokens_stream_ends(home: House) -> None:
-    """Nothing that happens after its end is told."""
-    made = home.post("/v1/tokens", {"name": "ci", "role": "viewer"}, 201)
-    listener = Listener(home, token=made["token"])
-    home.ask("DELETE", f"/v1/tokens/{made['id']}")
-    assert listener.to_the_end() == []
+def test_the_stream_of_a_revoked_token_ends(service: RunningService) -> None:
+    """Nothing is sent after the revocation."""
+    made = service.post("/v1/tokens", {"name": "ci", "role": "viewer"}, 201)
+    listener = Listener(service, token=made["token"])
+    service.request("DELETE", f"/v1/tokens/{made['id']}")
+    assert listener.read_to_end() == []
     listener.close()
 
 
-def test_a_wave_of_a_thousand_is_told_in_little() -> None:
-    """What its events wait for is looked at once and named in part: it grows with the wave, not with its square."""
+def test_the_body_of_a_large_wave_grows_with_its_events_only() -> None:
+    """Each of a thousand events names ten of the events it waits for and counts the others."""
     machines = "\n".join(f'[[machines]]\nscope = "big"\nname = "vm-{n}"' for n in range(1_000))
-    with house(f'[[scopes]]\nname = "big"\nkind = "availability-set"\n{machines}\n') as home:
-        home.enable("big")
-        reply = home.ask("POST", "/v1/maintenances", {"type": "Preempt", "targets": {"scope": "big"}})
+    with running_service(f'[[scopes]]\nname = "big"\nkind = "availability-set"\n{machines}\n') as service:
+        service.enable("big")
+        reply = service.request("POST", "/v1/maintenances", {"type": "Preempt", "targets": {"scope": "big"}})
         assert reply.status == 201
         assert len(reply.raw) < 2_000_000
         events = reply.json["waves"][0]["events"]
@@ -320,12 +334,33 @@ def test_a_wave_of_a_thousand_is_told_in_little() -> None:
         assert len(wave["events"]) == 10
 
 
-def test_streams_have_a_limit(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is told to come later, and a bad place to begin is refused."""
-    monkeypatch.setattr(stream, "MAX_STREAMS", 1)
-    listener = Listener(home)
-    refused = home.ask("GET", "/v1/stream")
-    assert (refused.status, refused.code) == (503, "too_many_streams")
-    listener.close()
-    for last in ("x", "\xb2"):
-        assert home.ask("GET", "/v1/stream", headers={"Last-Event-ID": last}).status == 400
+def test_a_token_has_a_limit_of_streams(service: RunningService) -> None:
+    """The next stream of the same token is refused until one is closed; another token's is not."""
+    with ExitStack() as opened:
+        for _ in range(MAX_STREAMS_PER_TOKEN):
+            opened.enter_context(closing(Listener(service)))
+        refused = service.request("GET", "/v1/stream")
+        assert (refused.status, refused.code) == (503, "too_many_streams")
+        opened.enter_context(closing(Listener(service, token=service.token_of("viewer"))))
+
+
+def test_all_streams_together_have_a_limit() -> None:
+    """Whatever tokens open them; a closed stream makes room."""
+
+    async def open_streams() -> None:
+        streams = Streams(MemoryStore(), max_streams=2)
+        callers = [Identity(f"token {n}", "", Role.VIEWER, None, b"", "") for n in range(3)]
+        _, close = await streams.open(callers[0], 0, lambda: True)
+        await streams.open(callers[1], 0, lambda: True)
+        with pytest.raises(TooManyStreams):
+            await streams.open(callers[2], 0, lambda: True)
+        close()
+        await streams.open(callers[2], 0, lambda: True)
+
+    asyncio.run(open_streams())
+
+
+@pytest.mark.parametrize("last", ["x", "\xb2", "9" * 19])
+def test_a_stream_begins_after_an_entry(service: RunningService, last: str) -> None:
+    """What is not the id of an entry is refused."""
+    assert service.request("GET", "/v1/stream", headers={"Last-Event-ID": last}).status == 400

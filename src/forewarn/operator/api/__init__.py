@@ -1,1 +1,1 @@
-"""The operator's API under `/v1`: shapes (what is said), access (who may), views (what is shown), calls (the table of it all)."""
+"""The operator's API under `/v1`: calls (the table), dispatch, access, bodies, views, resolver, receipts, stream."""

@@ -1,7 +1,8 @@
-"""Who is asking, and what they may: tokens, roles, and the scopes of an owner. Comes before anything else about a request.
+"""Who makes a request, and what that caller may do: tokens, roles, and the scopes of an owner.
 
-A token is 32 random bytes; the store has its SHA-256. Where the service runs without tokens (an emulator on loopback), whoever
-comes is an operator, but a foreign Host or Origin is refused: a web page must not be able to use the visitor's own service.
+A request is identified before anything else about it is read. A token is 32 random bytes; the store holds its SHA-256. A
+service that runs without tokens (an emulator on loopback) takes every caller for an operator, but refuses a foreign Host or
+Origin: a web page must not be able to use a service on its reader's machine.
 """
 
 import base64
@@ -14,19 +15,23 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from forewarn.core.errors import Forbidden, ServiceError, Unauthorized
-from forewarn.core.model import Actor, Role, Token
+from forewarn.core.model import Actor, ApprovalMode, Event, Role, Source, Token
 
 SECRET_PREFIX = "fw_"  # noqa: S105 - how a token begins, not one
 ENVIRONMENT_TOKEN = "FOREWARN_TOKEN"  # noqa: S105 - the name of a variable
 WRONG = "this token is not known, or was revoked: make one with `forewarn token create`"
 MISSING = "a token is needed: send `Authorization: Bearer TOKEN`; "
-IN_THE_FOLDER = "on the service's own machine the operator's token is in the state directory, in operator.token"
-IN_THE_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
+IN_STATE_DIR = "on the service's own machine the operator's token is in the state directory, in operator.token"
+IN_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
+
+EVERYBODY = frozenset(Role)
+OPERATORS = frozenset({Role.OPERATOR})
+OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Who asks: a token's owner. `within` are the scopes an owner is bound to, None for the whole fleet."""
+class Identity:
+    """The caller of a request. `within` are the scopes that an owner is bound to, None for the whole fleet."""
 
     token_id: str
     name: str
@@ -42,9 +47,33 @@ class Asking:
     def sees(self, scope: str) -> bool:
         return self.within is None or scope in self.within
 
+    @property
+    def sees_tokens(self) -> bool:
+        return self.role in OPERATORS
+
     def require_scope(self, scope: str) -> None:
         if not self.sees(scope):
             raise Forbidden(f"scope {scope} is not among yours: {', '.join(self.within or ())}")
+
+
+def why_not_approve(caller: Identity, event: Event) -> str:
+    """Return why this caller may not approve the event, or ""."""
+    if caller.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
+        return f"event {event.id} is approved by operators alone: its scope has approval = operator"
+    return ""
+
+
+def why_not_cancel(caller: Identity, event: Event) -> str:
+    """Return why this caller may not cancel the event, or ""."""
+    if caller.role is Role.OWNER and event.source is not Source.USER:
+        return f"event {event.id} is the platform's: an owner cancels user events only"
+    return ""
+
+
+def refuse(why: str) -> None:
+    """Raise Forbidden unless `why` is empty."""
+    if why:
+        raise Forbidden(why)
 
 
 def digest(secret: str) -> str:
@@ -55,17 +84,17 @@ def secret_text(random_bytes: bytes) -> str:
     return SECRET_PREFIX + base64.urlsafe_b64encode(random_bytes).decode().rstrip("=")
 
 
-def sealed(asking: Asking, nonce: str, secret: bytes) -> bytes:
-    """A new token's 32 bytes under a pad that only the caller's own token can make; sealing it again opens it.
+def sealed(caller: Identity, nonce: str, secret: bytes) -> bytes:
+    """Encrypt a new token's 32 bytes with a pad that only the caller's own token can make; sealing twice decrypts them.
 
-    So the answer to a repeated request can be kept for a day without the secret being readable in the store.
+    So the response to a repeated request can be saved for a day without a readable secret in the store.
     """
-    pad = hmac.new(asking.secret, f"receipt {nonce}".encode(), hashlib.sha256).digest()
+    pad = hmac.new(caller.secret, f"receipt {nonce}".encode(), hashlib.sha256).digest()
     return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
 
 
 class Access:
-    """`tokens` reads those of the store; `environment_token` is an operator's as well; `free` asks for none."""
+    """Identifies callers by their tokens."""
 
     def __init__(
         self,
@@ -75,70 +104,73 @@ class Access:
         free: bool = False,
         reachable: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`reachable` says, without asking the store, whether it is worth asking."""
+        """`tokens` reads those of the store; `environment_token` is an operator's too; `free` needs no token.
+
+        `reachable` tells, without using the store, whether the store is likely to answer.
+        """
         self._tokens = tokens
         self._reachable = reachable
         self._environment_digest = digest(environment_token) if environment_token else ""
         self._free = free
-        self._latest: tuple[Token, ...] = ()
+        self._cached: tuple[Token, ...] = ()
 
-    def still_known(self, asking: Asking) -> bool:
-        """Whether whoever asked a while ago could ask again."""
-        if self._free or asking.token_id.startswith("environment "):
+    def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
+        return self._identify(headers, peer, self._read)
+
+    def identify_for_monitoring(self, headers: Mapping[str, str], peer: str) -> Identity:
+        """Identify a caller of health and metrics; by the cached tokens while the store is away."""
+        return self._identify(headers, peer, self._read_or_cached)
+
+    def cache_tokens(self) -> None:
+        """Cache the tokens so that monitoring works while the store is away."""
+        self._read_or_cached()
+
+    def still_known(self, caller: Identity) -> bool:
+        """Return whether a caller of a while ago could still make a request."""
+        if self._free or caller.token_id.startswith("environment "):
             return True
-        return any(token.id == asking.token_id for token in self._tokens())
+        return any(token.id == caller.token_id for token in self._tokens())
 
-    def watcher(self, headers: Mapping[str, str], peer: str) -> Asking:
-        """As `identify`, for health and metrics: while the store is away whoever was known when it last answered may look."""
-        return self._identified(headers, peer, self._known)
-
-    def identify(self, headers: Mapping[str, str], peer: str) -> Asking:
-        return self._identified(headers, peer, self._read)
-
-    def learn(self) -> None:
-        """Whom the store knows now may look when it is away."""
-        self._known()
-
-    def _known(self) -> tuple[Token, ...]:
+    def _read_or_cached(self) -> tuple[Token, ...]:
         if self._reachable():
             with suppress(ServiceError):
                 self._read()
-        return self._latest
+        return self._cached
 
     def _read(self) -> tuple[Token, ...]:
-        self._latest = tuple(self._tokens())
-        return self._latest
+        self._cached = tuple(self._tokens())
+        return self._cached
 
-    def _identified(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Asking:
+    def _identify(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Identity:
         if self._free:
             _refuse_foreign(headers)
-            return Asking("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
+            return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
-            raise Unauthorized(MISSING + self._where(tokens))
-        wanted, found = digest(secret.strip()), None
+            raise Unauthorized(MISSING + self._where_to_find(tokens))
+        wanted, match = digest(secret.strip()), None
         origin, raw = f"{peer} by token", secret.strip().encode()
-        # Before the store is asked, which may be away: whoever brings it is known all the same.
+        # Before the store is read, which may be away: this caller is known all the same.
         if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
             token_id = f"environment {wanted[:16]}"
-            return Asking(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
-        # Every token is compared, whichever matches: how long it takes tells nothing.
+            return Identity(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
+        # Compares every token, also after a match: the time it takes says nothing about the match.
         for token in tokens():
             if hmac.compare_digest(token.digest, wanted):
-                found = token
-        if found is None:
+                match = token
+        if match is None:
             raise Unauthorized(WRONG)
-        within = found.scopes if found.role is Role.OWNER else None
-        return Asking(found.id, found.name, found.role, within, raw, f"{origin} {found.id[:8]}")
+        within = match.scopes if match.role is Role.OWNER else None
+        return Identity(match.id, match.name, match.role, within, raw, f"{origin} {match.id[:8]}")
 
-    def _where(self, tokens: Callable[[], Iterable[Token]]) -> str:
-        """A service keeps a token in its folder; an emulator off loopback has the environment's alone."""
-        only = self._environment_digest and not any(True for _ in tokens())
-        return IN_THE_ENVIRONMENT if only else IN_THE_FOLDER
+    def _where_to_find(self, tokens: Callable[[], Iterable[Token]]) -> str:
+        """A service keeps a token in its state directory; an emulator off loopback has only the environment's."""
+        only_environment = self._environment_digest and not any(True for _ in tokens())
+        return IN_ENVIRONMENT if only_environment else IN_STATE_DIR
 
 
 def _refuse_foreign(headers: Mapping[str, str]) -> None:
-    """By name only loopback is ours: a page elsewhere, or a name that resolves to loopback, is not."""
+    """Refuse every name but loopback: also a foreign name that resolves to loopback."""
     for header, host in (
         ("Host", _host(headers.get("host", ""))),
         ("Origin", _host(headers["origin"].partition("://")[2]) if "origin" in headers else "localhost"),

@@ -1,32 +1,35 @@
-"""The audit, the tokens and the clock."""
+"""Find things by what people type; the audit log, the tokens and the clock."""
+
+from typing import Annotated, Literal
 
 import msgspec
 
 from forewarn.core.errors import NotFound, Refused
-from forewarn.core.model import (
-    Token,
-)
-from forewarn.operator.api import bodies, views
+from forewarn.core.model import Token
+from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
+from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
-    Answer,
     Api,
-    Ask,
+    CallContext,
     Moment,
     Number,
     Paged,
+    Result,
     cursor_of,
-    said_cursor,
+    page_of,
+    read_cursor,
     split_page,
-    told_ok,
-    told_page,
 )
-from forewarn.store import (
-    AuditQuery,
-    Focus,
-)
+from forewarn.operator.api.receipts import SavedToken, SaveToken
+from forewarn.store import AuditQuery, Focus
 
-# -- audit, tokens, clock
+
+class ResolveQuery(RequestBody):
+    """The text, and which kinds of things it may mean: all kinds unless some are named."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=resolver.MAX_TEXT_CHARS)]
+    kind: tuple[resolver.Kind, ...] = ()
 
 
 class AuditsQuery(Paged):
@@ -37,90 +40,96 @@ class AuditsQuery(Paged):
     event: str = ""
 
 
-def list_audit(api: Api, ask: Ask) -> Answer:
-    query, limit = ask.query, ask.query.limit
-    before = said_cursor(query.cursor, tuple[Number])
-    found = api.store.audit(
+def resolve(api: Api, context: CallContext) -> Result:
+    query = context.query
+    matches, more = resolver.resolve(api.store, context.caller, query.text, query.kind or tuple(resolver.Kind))
+    items = [bodies.MatchOut(kind=match.kind, id=match.id) for match in matches]
+    return Result(200, bodies.MatchesOut(matches=items, more=more))
+
+
+def list_audit(api: Api, context: CallContext) -> Result:
+    query = context.query
+    before = read_cursor(query.cursor, tuple[Number])
+    rows = api.store.audit(
         AuditQuery(
             scope=query.scope,
             maintenance_id=query.maintenance,
             event_id=query.event,
-            within=ask.who.within,
-            limit=limit + 1,
+            within=context.caller.within,
+            limit=query.limit + 1,
             before=before[0] if before else None,
         )
     )
-    page, last = split_page(found, limit)
-    told = [views.audit_out(entry, ask.who.within) for entry in page]
-    return told_page(told, cursor_of(last.id) if last else None)
+    page, last = split_page(rows, query.limit)
+    items = [views.audit_out(entry, context.caller.within) for entry in page]
+    return page_of(items, cursor_of(last.id) if last else None)
 
 
-def list_tokens(api: Api, ask: Ask) -> Answer:
-    limit = ask.query.limit
-    after = said_cursor(ask.query.cursor, tuple[Moment, str])
-    found = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
-    page, last = split_page(found[: limit + 1], limit)
-    return told_page(map(views.token_out, page), cursor_of(last.created, last.id) if last else None)
+# -- tokens
 
 
-def post_token(api: Api, ask: Ask) -> Answer:
-    """Under a key the secret is kept for a day, sealed with the caller's own token, to be told again."""
-    said: bodies.TokenIn = ask.body
-    scopes = tuple(sorted(set(said.scopes)))
+def list_tokens(api: Api, context: CallContext) -> Result:
+    query = context.query
+    after = read_cursor(query.cursor, tuple[Moment, str])
+    rows = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
+    page, last = split_page(rows[: query.limit + 1], query.limit)
+    return page_of(map(views.token_out, page), cursor_of(last.created, last.id) if last else None)
+
+
+def post_token(api: Api, context: CallContext) -> Result:
+    """Create a token. With an Idempotency-Key its secret is saved for a day, sealed with the caller's own token."""
+    body: bodies.TokenIn = context.body
+    scopes = tuple(sorted(set(body.scopes)))
     for missing in set(scopes) - api.store.snapshot(Focus(scopes=scopes, whole=False, shown=True)).scopes.keys():
         raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     secret = api.random()
     token = Token(
         id=api.new_id(),
-        name=said.name,
-        role=said.role,
+        name=body.name,
+        role=body.role,
         scopes=scopes,
         digest=digest(secret_text(secret)),
         created=api.clock.now(),
-        created_by=ask.who.name,
+        created_by=context.caller.name,
     )
-    told = views.token_out(token)
-    kept = SealedToken(told=told, sealed=sealed(ask.who, token.id, secret))
-    api.control.add_token(token, ask.who.actor, once=ask.once, answer=(201, msgspec.json.encode(kept).decode()))
-    return _new_token(told, secret)
+    once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
+    api.control.add_token(token, context.caller.actor, once=once)
+    return _new_token(views.token_out(token), secret)
 
 
-class SealedToken(msgspec.Struct):
-    """What is kept of the answer to a request for a token."""
-
-    told: bodies.TokenOut
-    sealed: bytes
-
-
-def _new_token(told: bodies.TokenOut, secret: bytes) -> Answer:
-    return told_ok(bodies.NewToken(**msgspec.structs.asdict(told), token=secret_text(secret)), 201)
+def repeat_token(context: CallContext, saved: str) -> Result:
+    """Return the saved response with its secret opened again."""
+    response = msgspec.json.decode(saved, type=SavedToken)
+    return _new_token(response.token, sealed(context.caller, response.token.id, response.sealed))
 
 
-def repeat_token(ask: Ask, body: str) -> Answer:
-    kept = msgspec.json.decode(body, type=SealedToken)
-    return _new_token(kept.told, sealed(ask.who, kept.told.id, kept.sealed))
+def _new_token(token: bodies.TokenOut, secret: bytes) -> Result:
+    return Result(201, bodies.NewToken(**msgspec.structs.asdict(token), token=secret_text(secret)))
 
 
-def delete_token(api: Api, ask: Ask) -> Answer:
-    if ask.path["id"] == ask.who.token_id:
+def delete_token(api: Api, context: CallContext) -> Result:
+    if context.path["id"] == context.caller.token_id:
         raise Refused("this is the token you are using: revoke it with another one")
-    api.control.revoke_token(ask.path["id"], ask.who.actor)
-    return Answer(204, b"")
+    api.control.revoke_token(context.path["id"], context.caller.actor)
+    return Result(204)
 
 
-def get_clock(api: Api, ask: Ask) -> Answer:
-    del ask
-    kind = api.clock.name if api.clock.name in ("system", "manual") else "scaled"
+# -- the clock
+
+
+def get_clock(api: Api, context: CallContext) -> Result:
+    del context
     hold = api.control.clock_hold()
     held = None if hold is None else bodies.HeldOut(trusted=hold.trusted, noticed=hold.noticed, jumped_s=hold.jumped_s)
-    return told_ok(bodies.ClockOut(now=api.clock.now(), kind=kind, held=held))  # type: ignore[arg-type]
+    kinds: dict[str, Literal["system", "manual"]] = {"system": "system", "manual": "manual"}
+    return Result(200, bodies.ClockOut(now=api.clock.now(), kind=kinds.get(api.clock.name, "scaled"), held=held))
 
 
-def confirm_clock(api: Api, ask: Ask) -> Answer:
-    api.control.confirm_clock(ask.who.actor)
-    return get_clock(api, ask)
+def confirm_clock(api: Api, context: CallContext) -> Result:
+    api.control.confirm_clock(context.caller.actor)
+    return get_clock(api, context)
 
 
-def advance_clock(api: Api, ask: Ask) -> Answer:
-    api.advance(ask.body.seconds)
-    return get_clock(api, ask)
+def advance_clock(api: Api, context: CallContext) -> Result:
+    api.advance(context.body.seconds)
+    return get_clock(api, context)

@@ -1,6 +1,6 @@
-"""The API on HTTP: who asks comes first, then where, then what; every answer and every error has one shape.
+"""The API on HTTP: identify the caller, find the call, read the request, perform it. Every error has one shape.
 
-The work itself runs in threads: the event loop only reads, writes and waits.
+Calls run in threads: the event loop only reads, writes and waits.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from forewarn.core.errors import (
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Access
 from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.api.context import HEADERS, JSON, Api, Ask, request_digest
-from forewarn.operator.api.dispatch import STREAM, Table, do, find, read_body, read_key, read_query, table_of
+from forewarn.operator.api.context import HEADERS, JSON, Api, CallContext, Result, request_digest
+from forewarn.operator.api.dispatch import STREAM, Table, find_call, perform, read_body, read_key, read_query, table_of
 from forewarn.operator.api.openapi import openapi
 from forewarn.operator.api.stream import Streams
 
@@ -51,77 +51,84 @@ def api_routes(
     *,
     no_page: Callable[[Request], Awaitable[Response]],
 ) -> tuple[list[Route], ASGIApp]:
-    """The pages everybody may read, for what the API is like is no secret, and what answers everything else.
+    """Return the pages that need no token, which describe the API, and the application for every other path.
 
-    `no_page` tells a browser that there is no such page.
+    `no_page` makes the page for a browser that requests a path that does not exist.
     """
     table = table_of(calls)
 
     @cache
-    def described() -> bytes:
-        """When it is first asked for: most services, and nearly all emulators, never are."""
+    def description() -> bytes:
+        """Make the description when it is first requested: most services never need it."""
         return msgspec.json.encode(openapi(calls))
 
-    async def description(request: Request) -> Response:
+    async def openapi_json(request: Request) -> Response:
         del request
-        return Response(described(), media_type=JSON, headers=HEADERS)
+        return Response(description(), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
         name, media_type = DOCS[request.url.path]
         page = (files("forewarn.operator.api") / name).read_bytes()
         return Response(page, media_type=media_type, headers=HEADERS | {"content-security-policy": DOCS_POLICY})
 
-    async def everything(request: Request) -> Response:
+    async def any_path(request: Request) -> Response:
         try:
             if not request.url.path.startswith("/v1/"):
                 if "text/html" in request.headers.get("accept", ""):
                     return await no_page(request)
                 raise NotFound(f"there is no {request.url.path}: the API is at /v1/docs")
-            return await _answer(request, api, access, streams, table)
+            return await _respond(request, api, access, streams, table)
         except ForewarnError as error:
-            return _told(error)
+            return _error_response(error)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:
             log.exception("a call of the API failed: %s %s", request.method, request.url.path)
-            return _error(500, "internal", "something went wrong on our side: the log of the service says what")
+            return _error(500, "internal", "the service failed: its log says why")
 
-    pages = [Route("/v1/openapi.json", description), *(Route(path, docs) for path in DOCS)]
-    return pages, request_response(everything)
+    pages = [Route("/v1/openapi.json", openapi_json), *(Route(path, docs) for path in DOCS)]
+    return pages, request_response(any_path)
 
 
-async def _answer(request: Request, api: Api, access: Access, streams: Streams, table: Table) -> Response:
+async def _respond(request: Request, api: Api, access: Access, streams: Streams, table: Table) -> Response:
     peer = request.client.host if request.client else ""
-    who = await run_in_threadpool(access.identify, request.headers, peer)
+    caller = await run_in_threadpool(access.identify, request.headers, peer)
     if request.url.path == STREAM and request.method == "GET":
-        return await streams.answer(request, who, lambda: access.still_known(who))
-    call, path = find(request.method, request.url.path, who, table)
+        return await streams.respond(request, caller, lambda: access.still_known(caller))
+    call, names = find_call(request.method, request.url.path, caller, table)
     query = read_query(call, request.query_params.multi_items())
     key = read_key(call, request.headers.get("idempotency-key"))
-    body = await body_of(request, call.max_bytes)
+    body = await read_bytes(request, call.max_bytes)
     target = f"{request.url.path}?{request.url.query}"
-    ask = Ask(
-        who=who,
-        path=path,
+    context = CallContext(
+        caller=caller,
+        path=names,
         query=query,
         body=await run_in_threadpool(read_body, call, body, request.headers.get("content-type", "")),
         key=key,
         digest=request_digest(request.method, target, body),
         accept=request.headers.get("accept", JSON),
     )
-    answer = await run_in_threadpool(do, api, call, ask)
+
+    def perform_and_encode() -> tuple[Result, bytes]:
+        result = perform(api, call, context)
+        return result, result.encoded()
+
+    result, content = await run_in_threadpool(perform_and_encode)
     if request.method not in ("GET", "HEAD"):
-        log.info("%s %s: %d, by %s from %s", request.method, request.url.path, answer.status, who.name, who.origin)
+        log.info(
+            "%s %s: %d, by %s from %s", request.method, request.url.path, result.status, caller.name, caller.origin
+        )
     return Response(
-        answer.body,
-        answer.status,
-        media_type=answer.content_type if answer.status != 204 else None,
+        content,
+        result.status,
+        media_type=result.content_type if result.status != 204 else None,
         headers=HEADERS,
     )
 
 
-async def body_of(request: Request, max_bytes: int) -> bytes:
-    """Within the limits on size and time; what is too large is refused before it is read, where it says so."""
+async def read_bytes(request: Request, max_bytes: int) -> bytes:
+    """Read the body within the limits on size and time; refuse one whose Content-Length is too large unread."""
     claimed = request.headers.get("content-length", "0")
     if claimed.isdigit() and int(claimed) > max_bytes:
         raise TooLarge(f"the body is {claimed} bytes: at most {max_bytes} are taken")
@@ -140,7 +147,7 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
 # -- errors
 
 
-def _told(error: ForewarnError) -> Response:
+def _error_response(error: ForewarnError) -> Response:
     extra = {"www-authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
     if isinstance(error, MethodNotAllowed):
         extra = {"allow": error.allow}

@@ -1,4 +1,4 @@
-"""What is said on the wire, both ways: every body the API reads or writes. The OpenAPI document is made from these.
+"""Every body that the API reads or writes. The OpenAPI document is made from these classes.
 
 Unknown keys are refused. Times are RFC 3339 in UTC, durations whole seconds in names that end in `_s`.
 """
@@ -19,6 +19,7 @@ from forewarn.core.model import (
     Source,
     Status,
 )
+from forewarn.operator.api.resolver import Kind
 
 MAX_LIST = 10_000
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -35,25 +36,25 @@ Domain = Annotated[int, msgspec.Meta(ge=0, le=999)]
 Attempt = Annotated[
     Annotated[int, msgspec.Meta(ge=1)] | None,
     msgspec.Meta(
-        description="the attempt this is about, as told when it was taken: a report of an earlier one is refused"
+        description="the attempt that is reported, as returned when the order was taken; an earlier attempt is refused"
     ),
 ]
 
 T = TypeVar("T")
 
 
-class Said(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the caller says."""
+class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A request's body or its query parameters."""
 
 
-class Told(msgspec.Struct, kw_only=True):
-    """What the caller is told."""
+class ResponseBody(msgspec.Struct, kw_only=True):
+    """A response's body, or a part of it."""
 
 
-# -- what callers say
+# -- requests
 
 
-class ScopeIn(Said):
+class ScopeIn(RequestBody):
     """A scope's settings, as in the fleet file."""
 
     kind: ScopeKind
@@ -64,8 +65,8 @@ class ScopeIn(Said):
     minimum_notice_s: dict[EventType, Whole] = {}
 
 
-class MachineIn(Said):
-    """A machine's place and identity, as in the fleet file."""
+class MachineIn(RequestBody):
+    """A machine's domains, host and identity, as in the fleet file."""
 
     update_domain: Domain = 0
     fault_domain: Domain = 0
@@ -88,14 +89,14 @@ class FleetMachine(MachineIn, kw_only=True):
     scope: Name
 
 
-class Fleet(Said):
+class Fleet(RequestBody):
     """A whole fleet."""
 
     scopes: list[FleetScope]
     machines: list[FleetMachine]
 
 
-class TargetsIn(Said):
+class TargetsIn(RequestBody):
     """Exactly one of machines, a scope (with or without an update domain), hosts."""
 
     machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
@@ -104,8 +105,8 @@ class TargetsIn(Said):
     hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
 
 
-class MaintenanceIn(Said):
-    """What an operator asks for."""
+class MaintenanceIn(RequestBody):
+    """A maintenance to schedule."""
 
     type: EventType
     targets: TargetsIn
@@ -118,15 +119,15 @@ class MaintenanceIn(Said):
     on_failure: OnFailure = OnFailure.HOLD
 
 
-class FinishIn(Said):
-    """What became of the machines of a finished order: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
+class FinishIn(RequestBody):
+    """Where the machines of a finished order are now: `{"new_hosts": {"shop/web-0": "rack2-b"}}`."""
 
     new_hosts: dict[MachineName, Name] = {}
     attempt: Attempt = None
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
-class FailIn(Said):
+class FailIn(RequestBody):
     """Why an order failed."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
@@ -134,45 +135,45 @@ class FailIn(Said):
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
-class TokenIn(Said):
-    """A token for somebody: an owner names the scopes that are theirs."""
+class TokenIn(RequestBody):
+    """A token to create; an owner's token names its scopes."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
     scopes: Annotated[list[Name], msgspec.Meta(max_length=32)] = []
 
 
-class AdvanceIn(Said):
-    """How far the clock is moved."""
+class AdvanceIn(RequestBody):
+    """How far to move the clock."""
 
     seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 
 
-# -- what callers are told
+# -- responses
 
 
-class Page(Told, Generic[T]):
-    """One page of a list; `next_cursor` asks for the next one, null at the end."""
+class Page(ResponseBody, Generic[T]):
+    """One page of a list; `next_cursor` is the cursor of the next page, null at the end."""
 
     items: list[T]
     next_cursor: str | None = None
 
 
-class Problem(Told):
-    """What was wrong: a stable code for programs, a sentence for people."""
+class Problem(ResponseBody):
+    """What is wrong: a stable code for programs, a sentence for people."""
 
     code: str
     message: str
 
 
-class Error(Told):
-    """The one shape of every error."""
+class Error(ResponseBody):
+    """The body of every error."""
 
     error: Problem
 
 
-class ScopeOut(Told):
-    """A scope: its settings, and where its document stands."""
+class ScopeOut(ResponseBody):
+    """A scope: its settings, and the state of its document."""
 
     name: str
     kind: ScopeKind
@@ -186,14 +187,14 @@ class ScopeOut(Told):
     incarnation: int
 
 
-class Document(Told, rename="pascal"):
-    """What guests see: the scheduled and started events, with the fields of the api-version asked for."""
+class Document(ResponseBody, rename="pascal"):
+    """What guests see: the scheduled and started events, with the fields of the requested api-version."""
 
     document_incarnation: int
     events: list[dict[str, str | int | list[str]]]
 
 
-class MachineOut(Told):
+class MachineOut(ResponseBody):
     """A machine of the inventory."""
 
     scope: str
@@ -207,7 +208,7 @@ class MachineOut(Told):
     last_seen: datetime | None = None
 
 
-class FleetChange(Told):
+class FleetChange(ResponseBody):
     """What applying a fleet changed, or with dry_run would change."""
 
     lines: list[str]
@@ -215,7 +216,7 @@ class FleetChange(Told):
     dry_run: bool
 
 
-class WaitingOut(Told, omit_defaults=True):
+class WaitingOut(ResponseBody, omit_defaults=True):
     """One reason why an event has not moved on."""
 
     code: str
@@ -225,13 +226,13 @@ class WaitingOut(Told, omit_defaults=True):
     events: list[str] = []
 
 
-class ApprovedBy(Told):
+class ApprovedBy(ResponseBody):
     who: str
     when: datetime
 
 
-class TimelineEntry(Told, omit_defaults=True):
-    """Something that happened to an event: published, seen, approved, started, order …, its end."""
+class TimelineEntry(ResponseBody, omit_defaults=True):
+    """One entry of an event's timeline: published, seen, approved, started, order …, its end."""
 
     at: datetime
     what: str
@@ -239,8 +240,8 @@ class TimelineEntry(Told, omit_defaults=True):
     detail: str = ""
 
 
-class EventOut(Told):
-    """What one scope is told, and what became of it. A dry run's has no ids and no times."""
+class EventOut(ResponseBody):
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
 
     id: str | None
     maintenance_id: str | None
@@ -264,13 +265,13 @@ class EventOut(Told):
     timeline: list[TimelineEntry]
 
 
-class WaveOut(Told):
+class WaveOut(ResponseBody):
     number: int
     events: list[EventOut]
 
 
-class MaintenanceOut(Told):
-    """What an operator asked for, and how far it is."""
+class MaintenanceOut(ResponseBody):
+    """A maintenance, and how far it is."""
 
     id: str | None
     type: EventType
@@ -289,8 +290,8 @@ class MaintenanceOut(Told):
     waves: list[WaveOut]
 
 
-class MaintenanceRow(Told):
-    """A maintenance in a list: everything but its waves."""
+class MaintenanceRow(ResponseBody):
+    """A maintenance in a list, without its waves."""
 
     id: str
     type: EventType
@@ -307,8 +308,8 @@ class MaintenanceRow(Told):
     ended: datetime | None
 
 
-class OrderOut(Told):
-    """The work of one started event; it bears the event's id."""
+class OrderOut(ResponseBody):
+    """The work of one started event; its id is the event's id."""
 
     id: str
     maintenance_id: str
@@ -326,7 +327,7 @@ class OrderOut(Told):
     output: str
 
 
-class AuditOut(Told):
+class AuditOut(ResponseBody):
     """Who did what, when and from where."""
 
     id: int
@@ -340,7 +341,7 @@ class AuditOut(Told):
     detail: str
 
 
-class TokenOut(Told):
+class TokenOut(ResponseBody):
     """A token, without its secret."""
 
     id: str
@@ -352,21 +353,35 @@ class TokenOut(Told):
 
 
 class NewToken(TokenOut):
-    """A token just made: the only time its secret is shown."""
+    """A new token, with its secret, which is shown only once."""
 
     token: str
 
 
-class HeldOut(Told):
-    """The clock jumped forward: what time alone would let start waits until it is confirmed."""
+class HeldOut(ResponseBody):
+    """The clock jumped forward: unapproved starts wait until an operator confirms it."""
 
     trusted: datetime
     noticed: datetime
     jumped_s: int
 
 
-class CountsOut(Told):
-    """How many there are: open events by status, those of them whose order failed, scopes and machines."""
+class MatchOut(ResponseBody):
+    """One match; a machine's id is `scope/name`."""
+
+    kind: Kind
+    id: str
+
+
+class MatchesOut(ResponseBody):
+    """What a text may mean, exact matches first; `more` says whether there are more matches than these."""
+
+    matches: list[MatchOut]
+    more: bool
+
+
+class CountsOut(ResponseBody):
+    """The number of open events by status, of those whose order failed, of scopes and of machines."""
 
     planned: int
     scheduled: int
@@ -376,7 +391,7 @@ class CountsOut(Told):
     machines: int
 
 
-class ClockOut(Told):
+class ClockOut(ResponseBody):
     """The service's time."""
 
     now: datetime

@@ -1,4 +1,4 @@
-"""What every call works with: what is asked and by whom, what is answered, pages, and things as far as the caller sees them."""
+"""What every call works with: the request's context, results, pages and cursors, and things as far as the caller sees them."""
 
 import base64
 import binascii
@@ -10,40 +10,44 @@ from typing import Annotated, Any
 
 import msgspec
 
-from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound
-from forewarn.core.model import Event, MaintenanceRequest, Targets
+from forewarn.core.model import Event, Targets
 from forewarn.operator.api import bodies, views
-from forewarn.operator.api.access import Asking
-from forewarn.operator.api.bodies import Said
-from forewarn.operator.api.snapshot_cache import Looks
+from forewarn.operator.api.access import Identity
+from forewarn.operator.api.bodies import RequestBody
+from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import Clock
-from forewarn.service.control import Control, Once
-from forewarn.store import (
-    AuditQuery,
-    Store,
-)
+from forewarn.service.control import Control
+from forewarn.service.decisions import Once
+from forewarn.store import AuditQuery, Store
 
 MAX_TIMELINE = 500
-MAX_BEGINNING = 50
+MAX_TIMELINE_START = 50
 WHOLE = slice(None)
 JSON, TOML = "application/json", "application/toml"
-# What every answer of ours to an operator carries.
+# Every response to an operator carries these.
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
+    """What a call returns: `body` has the type that the table names, or is bytes to be sent unchanged."""
+
     status: int
-    body: bytes
+    body: Any = None
     content_type: str = JSON
+
+    def encoded(self) -> bytes:
+        if self.body is None:
+            return b""
+        return self.body if isinstance(self.body, bytes) else msgspec.json.encode(self.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request, already known to be allowed to its caller's role, and read."""
+class CallContext:
+    """One request that its caller may make, with its parameters and body already read."""
 
-    who: Asking
+    caller: Identity
     path: dict[str, str]
     query: Any
     body: Any
@@ -51,13 +55,13 @@ class Ask:
     digest: str
     accept: str = JSON
 
-    @property
-    def once(self) -> Once | None:
-        return Once(self.who.token_id, self.key, self.digest) if self.key else None
+    def once(self, response: object = None) -> Once | None:
+        """Return the Idempotency-Key with the description of the response to save; None without a key."""
+        return Once(self.caller.token_id, self.key, self.digest, response) if self.key else None
 
 
 class Api:
-    """What the calls work with."""
+    """What the calls need of the service."""
 
     def __init__(
         self,
@@ -70,95 +74,83 @@ class Api:
         random: Callable[[], bytes],
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`advance` moves the clock, doing everything that becomes due at its own time; `catch_up` returns when this node
-        knows all that others have saved."""
+        """`advance` moves the clock, and everything that becomes due happens at its own time.
+
+        `catch_up` returns when this node knows everything that other nodes have saved.
+        """
         self.catch_up = catch_up
         self.control = control
         self.store = store
-        self.looks = Looks(control, store)
+        self.snapshots = SnapshotCache(control, store)
         self.clock = clock
         self.advance = advance
         self.new_id = new_id
         self.random = random
 
-    # -- looking things up, as far as the caller may see them
-
-    def event(self, ask: Ask) -> Event:
-        event, _ = self.control.event(ask.path["id"])
-        if not ask.who.sees(event.scope):
-            raise NotFound(f"there is no event {ask.path['id']}")
+    def event(self, context: CallContext) -> Event:
+        """Return the event that the path names, if the caller may see it."""
+        event, _ = self.control.event(context.path["id"])
+        if not context.caller.sees(event.scope):
+            raise NotFound(f"there is no event {context.path['id']}")
         return event
 
-    def told_events(self, ask: Ask, events: Sequence[Event]) -> list[bodies.EventOut]:
-        snapshot = self.looks.told(events=events)
-        waiting = self.control.waiting(snapshot, [e.id for e in events if e.id in snapshot.events])
-        telling = views.Telling(snapshot, waiting, ask.who.within)
-        return [telling.event(snapshot.events[e.id]) for e in events if e.id in snapshot.events]
+    def event_bodies(self, caller: Identity, events: Sequence[Event]) -> list[bodies.EventOut]:
+        snapshot = self.snapshots.around(events=events)
+        known = [event.id for event in events if event.id in snapshot.events]
+        builder = views.EventBodies(snapshot, known, within=caller.within, now=self.clock.now())
+        return [builder.event(snapshot.events[event_id]) for event_id in known]
 
-    def told_event(self, ask: Ask, event_id: str) -> bodies.EventOut:
+    def event_body(self, caller: Identity, event_id: str) -> bodies.EventOut:
+        """Return one event with its whole timeline."""
         event, order = self.control.event(event_id)
-        snapshot = self.looks.told(events=[event])
+        snapshot = self.snapshots.around(events=[event])
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
-        if len(entries) == MAX_TIMELINE:  # how it began is told in any case
-            first = self.store.audit(AuditQuery(event_id=event_id, after=0, limit=MAX_BEGINNING))
+        if len(entries) == MAX_TIMELINE:  # a long timeline still shows how it began
+            first = self.store.audit(AuditQuery(event_id=event_id, after=0, limit=MAX_TIMELINE_START))
             entries += [entry for entry in reversed(first) if entry.id < entries[-1].id]
         timeline = views.long_timeline(entries, order, self.store.first_seen(event_id))
-        waiting = self.control.waiting(snapshot, [event_id])
-        return views.Telling(snapshot, waiting, ask.who.within).event(snapshot.events[event_id], timeline)
+        builder = views.EventBodies(snapshot, [event_id], within=caller.within, now=self.clock.now())
+        return builder.event(snapshot.events[event_id], timeline)
 
-    def told_maintenance(
-        self, ask: Ask, maintenance_id: str, snapshot: Snapshot | None = None, *, part: slice = WHOLE
-    ) -> bodies.MaintenanceOut:
-        """`part` of its events, in their order."""
-        snapshot = snapshot or self.looks.told(maintenances=[maintenance_id])
-        maintenance = snapshot.maintenances.get(maintenance_id)
-        events = [e for e in snapshot.events.values() if e.maintenance_id == maintenance_id and ask.who.sees(e.scope)]
-        if maintenance is None or not events:
-            raise NotFound(f"there is no maintenance {maintenance_id}")
-        events.sort(key=lambda event: event.position)
-        waiting = self.control.waiting(snapshot, [e.id for e in events[part]])
-        return views.Telling(snapshot, waiting, ask.who.within).maintenance(maintenance, events, part)
+    def maintenance_body(self, caller: Identity, maintenance_id: str, part: slice = WHOLE) -> bodies.MaintenanceOut:
+        snapshot = self.snapshots.around(maintenances=[maintenance_id])
+        return views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
 
-    def told_plan(self, ask: Ask, request: MaintenanceRequest) -> bodies.MaintenanceOut:
-        """What would be done, and what of others is in its way now; nothing is saved."""
-        maintenance_id, snapshot = self.control.plan(request, ask.who.actor, look=self.looks.at)
-        return views.as_plan(self.told_maintenance(ask, maintenance_id, snapshot))
-
-    def targets(self, said: bodies.TargetsIn) -> Targets:
+    def targets(self, body: bodies.TargetsIn) -> Targets:
         return Targets(
-            machines=tuple(self.machine_key(name) for name in said.machines),
-            scope=said.scope,
-            update_domain=said.update_domain,
-            hosts=tuple(said.hosts),
+            machines=tuple(self.machine_key(name) for name in body.machines),
+            scope=body.scope,
+            update_domain=body.update_domain,
+            hosts=tuple(body.hosts),
         )
 
-    def machine_key(self, name: str) -> tuple[str, str]:
-        """`scope/name`, or the name alone where only one machine has it."""
-        scope, slash, rest = name.partition("/")
+    def machine_key(self, text: str) -> tuple[str, str]:
+        """Read `scope/name`, or a name that only one machine has."""
+        scope, slash, name = text.partition("/")
         if slash:
-            return scope, rest
-        found = self.store.machines_named(name)
-        if not found:
-            raise NotFound(f"there is no machine {name}: write it as scope/name")
-        if len(found) > 1:
-            those = " or ".join(f"{m.scope}/{m.name}" for m in found[:3])
-            raise Invalid(f"several machines are called {name}: say which, {those}")
-        return found[0].key
+            return scope, name
+        machines = self.store.machines_named(text)
+        if not machines:
+            raise NotFound(f"there is no machine {text}: write it as scope/name")
+        if len(machines) > 1:
+            choices = " or ".join(f"{m.scope}/{m.name}" for m in machines[:3])
+            raise Invalid(f"several machines are called {text}: write {choices}")
+        return machines[0].key
 
 
 # -- pages
 
 
-class Paged(Said):
+class Paged(RequestBody):
     """One page of a list."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
     cursor: str = ""
 
 
-class DryRun(Said):
+class DryRun(RequestBody):
     """With dry_run nothing is saved."""
 
     dry_run: bool = False
@@ -168,16 +160,16 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def told_page(items: Iterable[Any], next_cursor: str | None) -> Answer:
-    return told_ok({"items": list(items), "next_cursor": next_cursor})
+def page_of(items: Iterable[Any], next_cursor: str | None) -> Result:
+    return Result(200, bodies.Page(items=list(items), next_cursor=next_cursor))
 
 
 def cursor_of(*parts: object) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
 
 
-def said_cursor(cursor: str, shape: Any) -> Any:
-    """What a cursor says; None for the first page."""
+def read_cursor(cursor: str, shape: Any) -> Any:
+    """Return what the cursor holds; None for the first page."""
     if not cursor:
         return None
     try:
@@ -187,13 +179,9 @@ def said_cursor(cursor: str, shape: Any) -> Any:
         raise Invalid(f"cursor: {cursor!r} is not one of ours: use next_cursor of the page before, unchanged") from None
 
 
-def split_page(found: list[Any], limit: int) -> tuple[list[Any], Any]:
-    """The page, and the last of it when there is another."""
-    return found[:limit], found[limit - 1] if len(found) > limit else None
-
-
-def told_ok(told: object, status: int = 200) -> Answer:
-    return Answer(status, msgspec.json.encode(told))
+def split_page(rows: list[Any], limit: int) -> tuple[list[Any], Any]:
+    """Return the page, and its last row if there is another page."""
+    return rows[:limit], rows[limit - 1] if len(rows) > limit else None
 
 
 def in_utc(moment: datetime | None, key: str) -> datetime | None:
@@ -203,5 +191,5 @@ def in_utc(moment: datetime | None, key: str) -> datetime | None:
 
 
 def request_digest(method: str, target: str, body: bytes) -> str:
-    """What makes two requests the same."""
+    """Return what tells whether two requests are the same."""
     return hashlib.sha256(b"\n".join((method.encode(), target.encode(), body))).hexdigest()

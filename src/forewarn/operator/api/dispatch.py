@@ -1,10 +1,10 @@
-"""A call of the table, made: found, allowed to whoever asks, read and done. The same for HTTP and for the portal.
+"""Make a call of the table: find it, check that the caller may make it, read its parameters and body, perform it.
 
-Who asks is known already; nothing here knows where the words came from.
+HTTP and the portal both come through here. The caller is already identified; nothing here knows a transport.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any, get_args, get_origin
 
@@ -12,18 +12,19 @@ import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, MethodNotAllowed, NotFound, Unprocessable
 from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Role
 from forewarn.operator.api import bodies
-from forewarn.operator.api.access import Asking
+from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
-from forewarn.operator.api.context import TOML, Answer, Api, Ask
-from forewarn.service.control import Answered
+from forewarn.operator.api.context import TOML, Api, CallContext, Result
+from forewarn.service.decisions import RepeatedRequest
 
 STREAM = "/v1/stream"
 Table = Sequence[tuple["re.Pattern[str]", Call]]
 PRINTABLE = re.compile(r"[\x21-\x7e]+")
 
 
-# -- which call
+# -- finding the call
 
 
 def _pattern(path: str) -> "re.Pattern[str]":
@@ -37,29 +38,29 @@ def table_of(calls: Iterable[Call]) -> Table:
 TABLE = table_of(CALLS)
 
 
-def find(method: str, path: str, who: Asking, table: Table = TABLE) -> tuple[Call, dict[str, str]]:
-    """The call, if the caller's role may make it: 403 comes before 404 and 405 tell more."""
-    found = [(call, match.groupdict()) for pattern, call in table if (match := pattern.fullmatch(path))]
+def find_call(method: str, path: str, caller: Identity, table: Table = TABLE) -> tuple[Call, dict[str, str]]:
+    """Return the call and the names in its path. A caller whose role may not make it learns nothing else about it."""
+    matches = [(call, match.groupdict()) for pattern, call in table if (match := pattern.fullmatch(path))]
     if path == STREAM and method != "GET":
         raise MethodNotAllowed("the stream is read with GET", allow="GET")
-    for call, names in found:
+    for call, names in matches:
         if call.method == ("GET" if method == "HEAD" else method):
-            if who.role not in call.roles:
-                raise Forbidden(f"a token with the role {who.role} may not do this: it takes {_either(call.roles)}")
+            if caller.role not in call.roles:
+                raise Forbidden(f"the role {caller.role} may not make this call: it needs {_one_of(call.roles)}")
             if "scope" in names:
-                who.require_scope(names["scope"])
+                caller.require_scope(names["scope"])
             return call, names
-    if not found:
+    if not matches:
         raise NotFound(f"there is no {path}: the calls are at /v1/docs")
-    allowed = ", ".join(sorted({call.method for call, _ in found}))
+    allowed = ", ".join(sorted({call.method for call, _ in matches}))
     raise MethodNotAllowed(f"this takes {allowed}, not {method}", allow=allowed)
 
 
-def _either(roles: Any) -> str:
+def _one_of(roles: Collection[Role]) -> str:
     return " or ".join(sorted(roles))
 
 
-# -- what it says
+# -- reading the request
 
 
 def read_key(call: Call, key: str | None) -> str:
@@ -71,22 +72,23 @@ def read_key(call: Call, key: str | None) -> str:
 
 
 def read_query(call: Call, items: Iterable[tuple[str, str]]) -> Any:
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     lists = {f.name for f in msgspec.structs.fields(call.query) if get_origin(f.type) is tuple}
     for name, value in items:
         if name in lists:
-            said.setdefault(name, []).append(value)
-        elif name in said:
+            values.setdefault(name, []).append(value)
+        elif name in values:
             raise Invalid(f"{name}: given twice; once is enough")
         else:
-            said[name] = value
+            values[name] = value
     try:
-        return msgspec.convert(said, call.query, strict=False)
+        return msgspec.convert(values, call.query, strict=False)
     except msgspec.ValidationError as error:
         raise Unprocessable(_sentence(error, "parameter", call.query)) from None
 
 
 def read_body(call: Call, body: bytes, content_type: str) -> Any:
+    """Decode the body of an HTTP request."""
     if call.takes is None:
         if body.strip() not in (b"", b"{}"):
             raise Invalid("this call takes no body: leave it out")
@@ -98,7 +100,7 @@ def read_body(call: Call, body: bytes, content_type: str) -> Any:
             raise Invalid(f"the fleet: this is not UTF-8 text: {error}") from None
     hint = f"; a fleet file goes with Content-Type: {TOML}" if call.takes is bodies.Fleet else ""
     try:
-        if not body and not call.takes_nothing_too:
+        if not body and not call.body_optional:
             raise Invalid("body: it is missing; see /v1/docs for what this call takes")
         return msgspec.json.decode(body or b"{}", type=call.takes)
     except msgspec.ValidationError as error:
@@ -107,34 +109,48 @@ def read_body(call: Call, body: bytes, content_type: str) -> Any:
         raise Invalid(f"body: this is not JSON: {error}{hint}") from None
 
 
+def convert_body(call: Call, body: object) -> Any:
+    """Check a body that is already in this process: the call's own type, or a mapping of its fields."""
+    if call.takes is None:
+        if body is not None:
+            raise Invalid("this call takes no body: leave it out")
+        return None
+    if isinstance(body, call.takes):
+        return body
+    try:
+        return msgspec.convert({} if body is None else body, call.takes)
+    except msgspec.ValidationError as error:
+        raise Unprocessable(_sentence(error, "body", call.takes)) from None
+
+
 def _sentence(error: msgspec.ValidationError, what: str, shape: Any) -> str:
-    """msgspec says `Expected `int`, got `str` - at `$.duration_s``: the place first, for people, and what it may be."""
-    message, _, place = str(error).partition(" - at ")
-    place = place.replace("`", "").replace("$.", "").removeprefix("$")
+    """Put the field first and add what it takes; msgspec writes ``Expected `int`, got `str` - at `$.duration_s` ``."""
+    message, _, field = str(error).partition(" - at ")
+    field = field.replace("`", "").replace("$.", "").removeprefix("$")
     hint = "see /v1/docs for what it takes"
     if "enum value" in message:
         types = {field.name: field.type for field in msgspec.structs.fields(shape)}
-        hint = f"use one of {', '.join(choices)}" if (choices := _choices(types.get(place.partition("[")[0]))) else hint
-    return f"{place or what}: {message[:1].lower()}{message[1:]}; {hint}"
+        hint = f"use one of {', '.join(choices)}" if (choices := _choices(types.get(field.partition("[")[0]))) else hint
+    return f"{field or what}: {message[:1].lower()}{message[1:]}; {hint}"
 
 
 def _choices(type_: Any) -> list[str]:
     if isinstance(type_, type) and issubclass(type_, Enum):
         return [str(each.value) for each in type_]
-    return next((found for each in get_args(type_) if (found := _choices(each))), [])
+    return next((choices for each in get_args(type_) if (choices := _choices(each))), [])
 
 
-# -- doing it
+# -- performing it
 
 
-def do(api: Api, call: Call, ask: Ask) -> Answer:
-    """Done, or told again what was answered before: that comes before anything that may have changed since."""
+def perform(api: Api, call: Call, context: CallContext) -> Result:
+    """Perform the call. A request that was answered before gets the saved response, whatever has changed since."""
     try:
-        if not getattr(ask.query, "dry_run", False):
-            api.control.refuse_repetition(ask.once)
-        return call.do(api, ask)
-    except Answered as before:
-        # Another node may have done it: "a node that answered a write has applied it first".
+        if not getattr(context.query, "dry_run", False):
+            api.control.refuse_repetition(context.once())
+        return call.perform(api, context)
+    except RepeatedRequest as repeated:
+        # Another node may have made the change: "a node that answered a write has applied it first".
         api.catch_up()
-        receipt = before.receipt
-        return call.repeat(ask, receipt.body) if call.repeat else Answer(receipt.status, receipt.body.encode())
+        receipt = repeated.receipt
+        return call.repeat(context, receipt.body) if call.repeat else Result(receipt.status, receipt.body.encode())

@@ -53,13 +53,13 @@ const tryIt = (method, path, parameters, body) => {
     const token = document.getElementById("token").value;
     if (token) headers.Authorization = `Bearer ${token}`;
     if (text) headers["Content-Type"] = "application/json";
-    const asked = query.size ? `${target}?${query}` : target;
+    const url = query.size ? `${target}?${query}` : target;
     answer.hidden = false;
     try {
-      const response = await fetch(asked, { method, headers, body: text ? text.value : undefined });
-      const said = await response.text();
-      let shown = said;
-      try { shown = JSON.stringify(JSON.parse(said), null, 2); } catch { /* not JSON: as it is */ }
+      const response = await fetch(url, { method, headers, body: text ? text.value : undefined });
+      const content = await response.text();
+      let shown = content;
+      try { shown = JSON.stringify(JSON.parse(content), null, 2); } catch { /* not JSON: as it is */ }
       answer.textContent = `${response.status} ${response.statusText}\n\n${shown}`;
     } catch (error) {
       answer.textContent = `not reachable: ${error}`;

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of calls and the shapes: it cannot say anything else than the API does."""
+"""The OpenAPI document, made from the table of calls and the bodies, so that it always describes the API as it is."""
 
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -13,8 +13,8 @@ from forewarn.operator.api.context import JSON, TOML
 
 REF = "#/components/schemas/{name}"
 ABOUT = (
-    "Maintenance of a fleet: state it, schedule, watch, approve, do the work. Lists come as items and next_cursor. Every"
-    " error has one shape. Scopes and machines are listed by name, everything else newest first."
+    "Maintenance of a fleet: describe the fleet, schedule maintenance, watch and approve events, do the work. A list has items"
+    " and next_cursor. Every error has one shape. Scopes and machines are listed by name, everything else newest first."
 )
 STREAM = {
     "get": {
@@ -31,9 +31,9 @@ STREAM = {
 
 def openapi(calls: Iterable[Call]) -> dict[str, Any]:
     calls = tuple(calls)
-    types = [t for call in calls for t in (call.tells, call.takes, call.query) if t is not None] + [bodies.Error]
-    found, components = msgspec.json.schema_components(types, ref_template=REF)
-    schemas = dict(zip(types, found, strict=True))
+    types = [t for call in calls for t in (call.returns, call.takes, call.query) if t is not None] + [bodies.Error]
+    described, components = msgspec.json.schema_components(types, ref_template=REF)
+    schemas = dict(zip(types, described, strict=True))
     paths: dict[str, Any] = {}
     for call in calls:
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(call, schemas, components)
@@ -68,15 +68,15 @@ def _operation(call: Call, schemas: dict[Any, Any], components: dict[str, Any]) 
         content: dict[str, Any] = {JSON: {"schema": schemas[call.takes]}}
         if call.takes is bodies.Fleet:
             content[TOML] = {"schema": {"type": "string"}}
-        operation["requestBody"] = {"required": not call.takes_nothing_too, "content": content}
+        operation["requestBody"] = {"required": not call.body_optional, "content": content}
     return operation
 
 
 def _response(call: Call, status: int, schemas: dict[Any, Any]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
-    if call.tells is not None:
-        response["content"] = {JSON: {"schema": schemas[call.tells]}}
-        if call.tells is bodies.Fleet:
+    if call.returns is not None:
+        response["content"] = {JSON: {"schema": schemas[call.returns]}}
+        if call.returns is bodies.Fleet:
             response["content"][TOML] = {"schema": {"type": "string"}}
     return response
 
@@ -87,10 +87,11 @@ def _path_parameters(call: Call) -> list[dict[str, Any]]:
 
 
 def _query_parameters(call: Call, components: dict[str, Any]) -> list[dict[str, Any]]:
-    properties = components[call.query.__name__]["properties"]
+    described = components[call.query.__name__]
+    required = described.get("required", ())
     return [
-        {"name": name, "in": "query", "required": False, "schema": schema, "style": "form", "explode": True}
-        for name, schema in properties.items()
+        {"name": name, "in": "query", "required": name in required, "schema": schema, "style": "form", "explode": True}
+        for name, schema in described["properties"].items()
     ]
 
 
@@ -98,5 +99,5 @@ def _key_parameter(call: Call) -> list[dict[str, Any]]:
     if not call.creates:
         return []
     schema = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS, "pattern": "^[\\x21-\\x7e]+$"}
-    text = "The same key and request within 24 hours: the same answer, done once."
+    text = "A request with the same key within 24 hours is not performed again and gets the same response."
     return [{"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema, "description": text}]

@@ -1,4 +1,4 @@
-"""What is shown: the house's own things as the API tells them. Reads what it is given, decides nothing."""
+"""Bodies of responses, built from the core's data as one caller may see it. Pure; decides nothing."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ import msgspec
 
 from forewarn.core import fleet
 from forewarn.core.change import Snapshot
+from forewarn.core.errors import NotFound
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import (
     ENDED,
@@ -23,20 +24,21 @@ from forewarn.core.model import (
     Status,
     Token,
 )
-from forewarn.core.waiting import Waiting
+from forewarn.core.waiting import Waiting, waiting_for_each
 from forewarn.operator.api import bodies
+from forewarn.service.control import Submission
 from forewarn.store import Counts
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
-# Reasons to wait that lie with another maintenance.
-OTHERS = frozenset({"machine", "update-domain", "queue"})
-ELSEWHERE = "it waits for something outside your scopes"
+# Reasons to wait whose cause is another maintenance.
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue"})
+OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")
 
 
 def _as(shape: type[S], thing: object) -> S:
-    """The shape's fields, read from a thing that has them under the same names."""
+    """Read the fields of `shape` from attributes of the same names."""
     return msgspec.convert(thing, shape, from_attributes=True)
 
 
@@ -45,9 +47,9 @@ def scope_out(scope: Scope) -> bodies.ScopeOut:
 
 
 def machine_out(machine: Machine, last_seen: datetime | None) -> bodies.MachineOut:
-    told = _as(bodies.MachineOut, machine)
-    told.last_seen = last_seen
-    return told
+    body = _as(bodies.MachineOut, machine)
+    body.last_seen = last_seen
+    return body
 
 
 def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
@@ -57,25 +59,27 @@ def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
     )
 
 
-def scope_in(name: str, said: bodies.ScopeIn) -> Scope:
-    return Scope(**{**msgspec.structs.asdict(said), "name": name})
+def scope_in(name: str, body: bodies.ScopeIn) -> Scope:
+    return Scope(**{**msgspec.structs.asdict(body), "name": name})
 
 
-def machine_in(scope: str, name: str, said: bodies.MachineIn) -> Machine:
-    stated = msgspec.structs.asdict(said)
-    return Machine(**{**stated, "addresses": tuple(said.addresses), "scope": scope, "name": name})
+def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
+    fields = msgspec.structs.asdict(body)
+    return Machine(**{**fields, "addresses": tuple(body.addresses), "scope": scope, "name": name})
 
 
 def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
     return bodies.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
 
 
-class Telling:
-    """Events and maintenances as one caller may see them; `within` are the scopes of an owner, None for everybody else."""
+class EventBodies:
+    """Builds the bodies of some events of one snapshot; `within` are the scopes of an owner, None for everyone else."""
 
-    def __init__(self, snapshot: Snapshot, waiting: Mapping[str, tuple[Waiting, ...]], within: Collection[str] | None):
+    def __init__(
+        self, snapshot: Snapshot, event_ids: Iterable[str], *, within: Collection[str] | None, now: datetime
+    ) -> None:
         self._snapshot = snapshot
-        self._waiting = waiting
+        self._waiting = waiting_for_each(snapshot, event_ids, now)
         self._within = within
         self._waves: dict[tuple[str, int], list[Event]] = {}
         for event in snapshot.events.values():
@@ -108,20 +112,8 @@ class Telling:
             timeline=short_timeline(event, order) if timeline is None else timeline,
         )
 
-    def maintenance(self, maintenance: Maintenance, events: Sequence[Event], part: slice) -> bodies.MaintenanceOut:
-        """`events` are those the caller may see; `part` of them is told, all of them are counted."""
-        waves: dict[int, list[bodies.EventOut]] = {}
-        for event in events[part]:
-            waves.setdefault(event.wave, []).append(self.event(event))
-        row = maintenance_row(maintenance)
-        return bodies.MaintenanceOut(
-            **{key: getattr(row, key) for key in row.__struct_fields__},
-            event_counts=dict(Counter(event.status for event in events)),
-            waves=[bodies.WaveOut(number=number, events=found) for number, found in sorted(waves.items())],
-        )
-
     def _notice(self, event: Event) -> int | None:
-        """What was given; for what is not published yet, what its wave is due as the scopes stand now."""
+        """Return the notice given; before publication, the notice its wave would get as the scopes are now."""
         if event.published is not None and event.not_before is not None:
             return int((event.not_before - event.published) / timedelta(seconds=1))
         if event.status in ENDED:
@@ -142,7 +134,7 @@ class Telling:
 
     def _reason(self, reason: Waiting) -> bodies.WaitingOut:
         if self._within is not None and not self._all_within(reason):
-            return bodies.WaitingOut(code=reason.code, message=ELSEWHERE, until=reason.until)
+            return bodies.WaitingOut(code=reason.code, message=OUTSIDE_SCOPES, until=reason.until)
         return bodies.WaitingOut(
             code=reason.code,
             message=reason.message,
@@ -160,25 +152,64 @@ def maintenance_row(maintenance: Maintenance) -> bodies.MaintenanceRow:
     return _as(bodies.MaintenanceRow, maintenance)
 
 
-def as_plan(told: bodies.MaintenanceOut) -> bodies.MaintenanceOut:
-    """A dry run's: no ids, no absolute times; what would start at once says so by its notice of 0.
+def maintenance_out(
+    snapshot: Snapshot,
+    maintenance_id: str,
+    *,
+    within: Collection[str] | None,
+    now: datetime,
+    part: slice = slice(None),
+) -> bodies.MaintenanceOut:
+    """Show `part` of the events that the caller may see, in their order, and count all of them."""
+    maintenance = snapshot.maintenances.get(maintenance_id)
+    events = [
+        event
+        for event in snapshot.events.values()
+        if event.maintenance_id == maintenance_id and (within is None or event.scope in within)
+    ]
+    if maintenance is None or not events:
+        raise NotFound(f"there is no maintenance {maintenance_id}")
+    events.sort(key=lambda event: event.position)
+    builder = EventBodies(snapshot, [event.id for event in events[part]], within=within, now=now)
+    waves: dict[int, list[bodies.EventOut]] = {}
+    for event in events[part]:
+        waves.setdefault(event.wave, []).append(builder.event(event))
+    row = maintenance_row(maintenance)
+    return bodies.MaintenanceOut(
+        **{key: getattr(row, key) for key in row.__struct_fields__},
+        event_counts=dict(Counter(event.status for event in events)),
+        waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
+    )
 
-    Of what it would wait for, what others have in its way is told: the rest follows from the plan itself.
+
+def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.MaintenanceOut:
+    return maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
+
+
+def only_event(body: bodies.MaintenanceOut) -> bodies.EventOut:
+    """Return the event of a maintenance of one machine."""
+    return body.waves[0].events[0]
+
+
+def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.MaintenanceOut:
+    """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
+
+    Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
-    told.id = told.created = told.not_before = told.earliest = None
-    told.status = MaintenanceStatus.PLANNED
-    told.event_counts = {Status.PLANNED: sum(told.event_counts.values())}
-    for wave in told.waves:
-        for event in wave.events:
-            event.id = event.maintenance_id = event.published = event.not_before = event.started = None
-            event.status = Status.PLANNED
-            event.waiting_for = [reason for reason in event.waiting_for if reason.code in OTHERS]
-            event.timeline = []
-    return told
+    body = submission_out(plan, within)
+    body.id = body.created = body.not_before = body.earliest = None
+    body.status = MaintenanceStatus.PLANNED
+    body.event_counts = {Status.PLANNED: sum(body.event_counts.values())}
+    for event in (event for wave in body.waves for event in wave.events):
+        event.id = event.maintenance_id = event.published = event.not_before = event.started = None
+        event.status = Status.PLANNED
+        event.waiting_for = [reason for reason in event.waiting_for if reason.code in CAUSED_BY_OTHERS]
+        event.timeline = []
+    return body
 
 
 def short_timeline(event: Event, order: Order | None) -> list[bodies.TimelineEntry]:
-    """From the event itself: enough for a list."""
+    """Build the timeline of an event in a list, from the event itself."""
     entry = bodies.TimelineEntry
     entries = [entry(at=event.published, what="published")] if event.published else []
     entries += [entry(at=a.at, what="approved", who=a.who) for a in event.approvals]
@@ -195,18 +226,18 @@ def short_timeline(event: Event, order: Order | None) -> list[bodies.TimelineEnt
 def long_timeline(
     newest_first: Sequence[AuditEntry], order: Order | None, seen: Mapping[str, datetime]
 ) -> list[bodies.TimelineEntry]:
-    """From the audit, oldest first: every attempt, and when each machine first saw it."""
-    found = [
+    """Build the timeline of one event from the audit, oldest first: every attempt, and when each machine first saw it."""
+    timeline = [
         bodies.TimelineEntry(at=e.at, what=e.action.removeprefix("event "), who=e.who, detail=e.detail)
         for e in reversed(newest_first)
     ]
     if order is not None and order.output:
-        for entry in reversed(found):
+        for entry in reversed(timeline):
             if entry.what in ORDER_ENTRIES.values():
                 entry.detail = _result(order)
                 break
-    found += [bodies.TimelineEntry(at=at, what="seen", who=machine) for machine, at in seen.items()]
-    return sorted(found, key=lambda entry: entry.at)
+    timeline += [bodies.TimelineEntry(at=at, what="seen", who=machine) for machine, at in seen.items()]
+    return sorted(timeline, key=lambda entry: entry.at)
 
 
 def _result(order: Order) -> str:
@@ -233,11 +264,11 @@ def order_out(order: Order, event: Event) -> bodies.OrderOut:
 
 
 def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> bodies.AuditOut:
-    """From where others came is not an owner's business."""
-    told = _as(bodies.AuditOut, entry)
+    """Show an audit entry; an owner is not shown where requests came from."""
+    body = _as(bodies.AuditOut, entry)
     if within is not None:
-        told.origin = ""
-    return told
+        body.origin = ""
+    return body
 
 
 def counts_out(counts: Counts) -> bodies.CountsOut:

@@ -14,20 +14,20 @@ from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage
 
 def event_verb(visit: PageRequest) -> Redirect:
     event_id, verb = visit.names["id"], visit.names["verb"]
-    visit.desk.ask("POST", f"/v1/events/{event_id}/{verb}")
+    visit.desk.call("POST", f"/v1/events/{event_id}/{verb}")
     return Redirect(f"/events/{quote(event_id)}?done={verb}")
 
 
 def maintenance_verb(visit: PageRequest) -> Redirect:
     maintenance_id, verb = visit.names["id"], visit.names["verb"]
-    visit.desk.ask("POST", f"/v1/maintenances/{maintenance_id}/{verb}")
+    visit.desk.call("POST", f"/v1/maintenances/{maintenance_id}/{verb}")
     return Redirect(f"/maintenances/{quote(maintenance_id)}?done={verb}")
 
 
 def order_verb(visit: PageRequest) -> Redirect:
     order_id, verb = visit.names["id"], visit.names["verb"]
     said = {"reason": visit.form.get("reason", "").strip()} if verb == "fail" else None
-    visit.desk.ask("POST", f"/v1/orders/{order_id}/{verb}", said)
+    visit.desk.call("POST", f"/v1/orders/{order_id}/{verb}", said)
     return Redirect(f"/events/{quote(order_id)}?done=order-{verb}")
 
 
@@ -36,14 +36,14 @@ def make_token(visit: PageRequest) -> RenderedPage:
     typed = {name: visit.form.get(name, "").strip() for name in ("name", "role", "scopes", "key")}
     said = {"name": typed["name"], "role": typed["role"], "scopes": typed["scopes"].replace(",", " ").split()}
     try:
-        made = visit.desk.ask("POST", "/v1/tokens", said, key=typed["key"])
+        made = visit.desk.call("POST", "/v1/tokens", said, key=typed["key"])
     except ForewarnError as error:
         return pages.tokens(visit, typed=typed, wrong=str(error), status=error.status)
     return RenderedPage("token.html", {"token": made})
 
 
 def revoke_token(visit: PageRequest) -> Redirect:
-    visit.desk.ask("DELETE", f"/v1/tokens/{visit.names['id']}")
+    visit.desk.call("DELETE", f"/v1/tokens/{visit.names['id']}")
     return Redirect("/tokens?done=revoked")
 
 
@@ -74,7 +74,7 @@ def sure_token(visit: PageRequest) -> RenderedPage | Redirect:
     found = {token.id: token for token in visit.desk.api.store.tokens()}.get(visit.names["id"])
     if found is None:
         raise NotFound("there is no such token: it may have been revoked already")
-    offered = [] if found.id == visit.desk.who.token_id else [offers.REVOKE]
+    offered = [] if found.id == visit.desk.caller.token_id else [offers.REVOKE]
     what = f"The token of {found.name} ({found.id[:8]}), {found.role}"
     return _sure(visit, offered, f"/tokens/{quote(found.id)}", what, page="/tokens")
 

@@ -20,11 +20,11 @@ from starlette.routing import Route
 
 from forewarn import __version__
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, Unauthorized
-from forewarn.operator.api.app import body_of
+from forewarn.operator.api.app import read_bytes
+from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, formatting, pages, plan_form
-from forewarn.operator.portal.api_client import ApiClient
 from forewarn.operator.portal.sessions import Attempts, Sessions, Visitor, check_form, check_origin
 from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage, SiteInfo
 
@@ -212,7 +212,7 @@ class Portal:
     async def _live(self, request: Request) -> Response:
         try:
             visitor = await run_in_threadpool(self._visitor, request)
-            return await self._streams.answer(request, visitor.who, lambda: self._sessions.still_in(visitor))
+            return await self._streams.respond(request, visitor.who, lambda: self._sessions.still_in(visitor))
         except ForewarnError as error:
             return Response(str(error), error.status, media_type="text/plain; charset=utf-8", headers=PAGE_HEADERS)
 
@@ -278,7 +278,7 @@ class Portal:
             return Response(status_code=303, headers={**PAGE_HEADERS, "location": made.to})
         filled = {
             "visit": visit,
-            "who": visit.desk.who,
+            "who": visit.desk.caller,
             "now": visit.now,
             "done": DONE.get(visit.query.get("done", ""), ""),
             "may_plan": bool(plan_form.kinds_for(visit)),
@@ -358,7 +358,7 @@ async def _form_of(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Invalid("this takes a form as browsers send it: application/x-www-form-urlencoded")
-    body = await body_of(request, MAX_FORM_BYTES)
+    body = await read_bytes(request, MAX_FORM_BYTES)
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
     except ValueError:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 from forewarn.core.waiting import approved
-from forewarn.operator.api.work import not_to_approve, not_to_cancel
-from forewarn.operator.portal.api_client import ApiClient
+from forewarn.operator.api.access import why_not_approve, why_not_cancel
+from forewarn.operator.api.client import ApiClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def of_event(desk: ApiClient, event: Event, order: Order | None) -> list[Offer]:
     allowed = TRANSITIONS[event.status]
     offers = []
     # Approving again is allowed, and nothing would change.
-    if event.status is Status.SCHEDULED and not approved(event) and not not_to_approve(desk.who, event):
+    if event.status is Status.SCHEDULED and not approved(event) and not why_not_approve(desk.caller, event):
         offers.append(APPROVE)
-    if Verb.CANCEL in allowed and not not_to_cancel(desk.who, event):
+    if Verb.CANCEL in allowed and not why_not_cancel(desk.caller, event):
         offers.append(CANCEL)
     if order is not None and order.state is OrderState.FAILED:
         offers += [offer for verb, offer in SETTLE.items() if verb in allowed]

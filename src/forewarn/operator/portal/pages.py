@@ -12,8 +12,8 @@ from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, NotFound
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
 from forewarn.operator.api.bodies import CountsOut, EventOut, MachineOut, TimelineEntry
+from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal import offers, resolver
-from forewarn.operator.portal.api_client import ApiClient
 from forewarn.operator.portal.formatting import cut
 from forewarn.operator.portal.timeline import picture
 from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage
@@ -109,7 +109,7 @@ def scope(visit: PageRequest) -> RenderedPage:
 
 def _document(visit: PageRequest, scope: str, version: str) -> tuple[str, int]:
     """As guests of this version see it, indented for reading; and how many characters were left out."""
-    said = visit.desk.raw(f"/v1/scopes/{scope}/document", api_version=version)
+    said = visit.desk.get(f"/v1/scopes/{scope}/document", api_version=version)
     text = json.dumps(json.loads(said), indent=2, ensure_ascii=False)
     return text[:MAX_DOCUMENT_CHARS], max(0, len(text) - MAX_DOCUMENT_CHARS)
 

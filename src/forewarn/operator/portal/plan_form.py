@@ -54,7 +54,7 @@ def form(
     values = {name: given.get(name, default) for name, default in FIELDS.items()}
     kinds = kinds_for(visit)
     if not kinds:
-        raise Forbidden(f"a token with the role {visit.desk.who.role} plans nothing: log in with another")
+        raise Forbidden(f"a token with the role {visit.desk.caller.role} plans nothing: log in with another")
     if values["kind"] not in kinds:
         values["kind"] = next(iter(kinds))
     filled = {
@@ -72,7 +72,7 @@ def form(
 
 def kinds_for(visit: PageRequest) -> dict[str, str]:
     """What the visitor may plan at all."""
-    own = next(iter(visit.desk.who.within or ("any",)))
+    own = next(iter(visit.desk.caller.within or ("any",)))
     kinds = {"maintenance": "Maintenance of many machines"} if visit.desk.may("POST", "/v1/maintenances") else {}
     return kinds | (USER_KINDS if visit.desk.may("POST", f"/v1/scopes/{own}/machines/any/restart") else {})
 
@@ -86,9 +86,9 @@ def sent(visit: PageRequest) -> RenderedPage | Redirect:
     key = visit.form.get("key", "")
     try:
         path, body = _asked(typed)
-        if step == "do" and visit.desk.was_done(key):
+        if step == "do" and visit.desk.was_answered(key):
             return _done(visit, path, body, key)
-        told = visit.desk.ask("POST", path, body, dry_run="true")
+        told = visit.desk.call("POST", path, body, query={"dry_run": "true"})
         seal = _seal(told, (path, body), _asked_moment(typed, "not_before"), visit.now)
         if step == "do" and seal == visit.form.get("seal", ""):
             return _done(visit, path, body, key)
@@ -109,7 +109,7 @@ def sent(visit: PageRequest) -> RenderedPage | Redirect:
 
 
 def _done(visit: PageRequest, path: str, body: dict[str, Any] | None, key: str) -> Redirect:
-    told = visit.desk.ask("POST", path, body, key=key)
+    told = visit.desk.call("POST", path, body, key=key)
     return Redirect(
         f"/maintenances/{told.id}?done=planned" if isinstance(told, MaintenanceOut) else f"/events/{told.id}?done=made"
     )
@@ -243,7 +243,7 @@ def _in_the_way(visit: PageRequest, events: list[EventOut]) -> list[str]:
     asked = machines if len(machines) <= MAX_ASKED else [(scope, "") for scope in sorted(names)[:MAX_ASKED]]
     known = {}
     for scope, machine in asked:
-        query = EventQuery(scope=scope, machine=machine, statuses=OPEN, within=visit.desk.who.within)
+        query = EventQuery(scope=scope, machine=machine, statuses=OPEN, within=visit.desk.caller.within)
         known.update({event.id: event for event in visit.desk.api.store.events(query).events})
     for one in known.values():
         shared = sorted(names[one.scope].intersection(one.resources))

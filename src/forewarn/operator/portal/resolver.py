@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from forewarn.core.errors import Invalid, Refused
 from forewarn.core.model import OPEN, Status
-from forewarn.operator.portal.api_client import ApiClient
+from forewarn.operator.api.client import ApiClient
 from forewarn.store import EventQuery, MaintenanceQuery
 
 ID_CHARS = 36
@@ -17,7 +17,7 @@ def event_id(desk: ApiClient, text: str) -> str:
     if not SHORT_CHARS <= len(text) < ID_CHARS:
         return _whole(text)
     for statuses in (tuple(OPEN), tuple(Status)):
-        query = EventQuery(statuses=statuses, within=desk.who.within, limit=LOOK_BACK)
+        query = EventQuery(statuses=statuses, within=desk.caller.within, limit=LOOK_BACK)
         if found := _one_of(text, (event.id for event in desk.api.store.events(query).events)):
             return found
     return text
@@ -26,7 +26,7 @@ def event_id(desk: ApiClient, text: str) -> str:
 def maintenance_id(desk: ApiClient, text: str) -> str:
     if not SHORT_CHARS <= len(text) < ID_CHARS:
         return _whole(text)
-    query = MaintenanceQuery(within=desk.who.within, limit=LOOK_BACK)
+    query = MaintenanceQuery(within=desk.caller.within, limit=LOOK_BACK)
     return _one_of(text, (each.id for each in desk.api.store.maintenances(query))) or text
 
 
@@ -48,7 +48,7 @@ def machine_keys(desk: ApiClient, scope: str, name: str) -> list[tuple[str, str]
         return [(its_scope, its_name)]
     if scope:
         return [(scope, name)]
-    return [machine.key for machine in desk.api.store.machines_named(name) if desk.who.sees(machine.scope)]
+    return [machine.key for machine in desk.api.store.machines_named(name) if desk.caller.sees(machine.scope)]
 
 
 def machine_key(desk: ApiClient, scope: str, name: str) -> tuple[str, str]:

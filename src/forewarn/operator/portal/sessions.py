@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from forewarn.core.errors import Forbidden, TooManyAttempts, Unauthorized
-from forewarn.operator.api.access import Access, Asking
+from forewarn.operator.api.access import Access, Identity
 
 LOG_IN_LASTS_S = 12 * 3600
 MAX_TOKEN_CHARS = 1_024
@@ -30,7 +30,7 @@ EXPIRED = "your log-in has ended, or its token was revoked: log in again"
 class Visitor:
     """Who asks; `proof` goes with every form they are shown; the log-in ends at `expires_s` of the wall clock."""
 
-    who: Asking
+    who: Identity
     proof: str
     expires_s: float
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from forewarn.operator.portal.api_client import ApiClient
+from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.sessions import Visitor
 
 

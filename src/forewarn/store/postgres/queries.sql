@@ -393,7 +393,26 @@ INSERT INTO sightings SELECT id, %(machine)s, %(at)s FROM events WHERE id = %(ev
 SELECT machine, at FROM sightings WHERE event_id = %(event_id)s ORDER BY machine;
 
 -- name: machines_named
-SELECT * FROM machines WHERE name = %(name)s ORDER BY scope LIMIT 4;
+SELECT * FROM machines WHERE name = %(name)s ORDER BY scope LIMIT %(limit)s;
+
+-- name: event_ids_starting
+-- By the unique index of the ids; so are the next two, by the primary key.
+SELECT id FROM events
+WHERE id >= %(prefix)s AND id < %(after)s AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
+ORDER BY id LIMIT %(limit)s;
+
+-- name: order_ids_starting
+SELECT id FROM orders
+WHERE id >= %(prefix)s AND id < %(after)s AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
+ORDER BY id LIMIT %(limit)s;
+
+-- name: maintenance_ids_starting
+SELECT id FROM maintenances
+WHERE id >= %(prefix)s AND id < %(after)s
+  AND (%(scopes)s::text[] IS NULL OR EXISTS (SELECT 1 FROM maintenance_scopes s
+                                             WHERE s.maintenance_id = maintenances.id
+                                               AND s.scope = ANY(%(scopes)s::text[])))
+ORDER BY id LIMIT %(limit)s;
 
 -- name: clock_hold
 SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one;

@@ -17,6 +17,7 @@ from forewarn.store import (
     Backlog,
     Counts,
     EventQuery,
+    IdKind,
     MachineQuery,
     MaintenanceQuery,
     OrderQuery,
@@ -95,6 +96,13 @@ def orders(reader: "SqlSession", query: OrderQuery) -> list[Row]:
     ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
     found = {row["id"]: row for row in reader.ask("orders_of_events", ids=reader.listed(ids))}
     return [found[i] for i in ids]
+
+
+def ids_starting(reader: "SqlSession", kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
+    """One seek in the index of the ids."""
+    # Ids are ASCII and are compared byte by byte: DEL comes after every id that starts with the prefix.
+    values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _some(reader, scopes_asked_for("", within))}
+    return [row["id"] for row in reader.ask(f"{kind}_ids_starting", **values, limit=limit)]
 
 
 def _newest(

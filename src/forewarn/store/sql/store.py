@@ -31,6 +31,7 @@ from forewarn.store import (
     Counts,
     EventQuery,
     Focus,
+    IdKind,
     Inventory,
     Known,
     MachineQuery,
@@ -221,9 +222,13 @@ class SqlStore:
         with self._reading() as reader:
             return lists.backlog(reader)
 
-    def machines_named(self, name: str) -> list[Machine]:
+    def machines_named(self, name: str, limit: int = 4) -> list[Machine]:
         with self._reading() as reader:
-            return list(_machines_of(reader, list(reader.ask("machines_named", name=name))).values())
+            return list(_machines_of(reader, list(reader.ask("machines_named", name=name, limit=limit))).values())
+
+    def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
+        with self._reading() as reader:
+            return lists.ids_starting(reader, kind, prefix, within, limit)
 
     def scopes_page(self, query: ScopeQuery) -> list[Scope]:
         with self._reading() as reader:

@@ -386,7 +386,26 @@ INSERT INTO sightings SELECT id, :machine, :at FROM events WHERE id = :event_id 
 SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
 
 -- name: machines_named
-SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT 4;
+SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT :limit;
+
+-- name: event_ids_starting
+-- By the unique index of the ids; so are the next two, by the primary key.
+SELECT id FROM events INDEXED BY sqlite_autoindex_events_1
+WHERE id >= :prefix AND id < :after AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
+ORDER BY id LIMIT :limit;
+
+-- name: order_ids_starting
+SELECT id FROM orders
+WHERE id >= :prefix AND id < :after AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
+ORDER BY id LIMIT :limit;
+
+-- name: maintenance_ids_starting
+SELECT id FROM maintenances
+WHERE id >= :prefix AND id < :after
+  AND (:scopes IS NULL OR EXISTS (SELECT 1 FROM maintenance_scopes s INDEXED BY maintenance_scopes_by_maintenance
+                                  WHERE s.maintenance_id = maintenances.id
+                                    AND s.scope IN (SELECT value FROM json_each(:scopes))))
+ORDER BY id LIMIT :limit;
 
 -- name: clock_hold
 SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one = 1;

@@ -1,4 +1,4 @@
-"""A whole service behind its API: a store, a clock that is moved, real listeners, and callers with tokens."""
+"""A whole service for tests of the operator side: store, manual clock, both listeners, and requests with tokens."""
 
 import http.client
 import json
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
+from forewarn.store import Store
 from tests.support.waiting import PATIENCE_S
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -68,8 +68,8 @@ class Reply:
         return str(self.json["error"]["message"])
 
 
-class House:
-    """`ask` is a call with the operator's token unless another is given; `token=""` sends none."""
+class RunningService:
+    """A service that runs in this process. Requests carry the operator's token unless another is given."""
 
     def __init__(self, service: Service, guests: GuestServer, url: str, clock: ManualClock) -> None:
         self.service = service
@@ -77,10 +77,11 @@ class House:
         self.guests = guests
         self.url = url
         self.clock = clock
-        path = service.settings.state_dir / "operator.token"
+        self.state_dir = service.settings.state_dir
+        path = self.state_dir / "operator.token"
         self.token = path.read_text().strip() if path.exists() else ""
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -89,6 +90,7 @@ class House:
         token: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Reply:
+        """Send one request; `token=""` sends no token."""
         sent = {"Authorization": f"Bearer {self.token if token is None else token}"}
         if token == "" or not self.token:
             sent = {}
@@ -96,40 +98,41 @@ class House:
             data: bytes | None = body.encode() if isinstance(body, str) else body
         else:
             data = json.dumps(body).encode() if body is not None else None
-        place = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
+        address = urlsplit(self.url)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, data, {**sent, **(headers or {})})
-            answer = connection.getresponse()
-            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         finally:
             connection.close()
 
     def get(self, path: str, **more: Any) -> Any:
-        reply = self.ask("GET", path, **more)
+        reply = self.request("GET", path, **more)
         assert reply.status == 200, reply.raw
         return reply.json
 
     def post(self, path: str, body: object = None, status: int = 200, **more: Any) -> Any:
-        reply = self.ask("POST", path, body, **more)
+        reply = self.request("POST", path, body, **more)
         assert reply.status == status, reply.raw
         return reply.json
 
-    def token_of(self, role: str, *scopes: str, name: str = "somebody") -> str:
-        made = self.post("/v1/tokens", {"name": name, "role": role, "scopes": list(scopes)}, 201)
-        return str(made["token"])
+    def token_of(self, role: str, *scopes: str, name: str = "tester") -> str:
+        token = self.post("/v1/tokens", {"name": name, "role": role, "scopes": list(scopes)}, 201)
+        return str(token["token"])
 
     def enable(self, *scopes: str) -> None:
         for scope in scopes:
             self.control.enable(scope, Actor("guest"))
 
     def schedule(self, *machines: str, type_: str = "Reboot", **more: object) -> Any:
-        asked = {"type": type_, "targets": {"machines": list(machines)}, **more}
-        return self.post("/v1/maintenances", asked, 201)
+        body = {"type": type_, "targets": {"machines": list(machines)}, **more}
+        return self.post("/v1/maintenances", body, 201)
 
 
 @contextmanager
-def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
+def running_service(fleet: str = FLEET, in_store: Store | None = None, **settings: str) -> Iterator[RunningService]:
+    """A service with this fleet, both listeners on free ports, and a clock that stands still until a test moves it."""
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
@@ -140,14 +143,10 @@ def house(fleet: str = FLEET, **settings: str) -> Iterator[House]:
             **settings,
         }
         clock = ManualClock(START)
-        service = Service(load(flags, {}), clock=clock)
+        service = Service(load(flags, {}), clock=clock, store=in_store)
         try:
             service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
             with running(service) as (guests, url):
-                yield House(service, guests, url, clock)
+                yield RunningService(service, guests, url, clock)
         finally:
             service.close()
-
-
-def folder_of(house: House) -> Path:
-    return house.service.settings.state_dir

@@ -1,4 +1,4 @@
-"""An operator's automation with curl and jq alone, against a real process: examples/rolling-reboot.sh."""
+"""examples/rolling-reboot.sh: a rolling reboot with curl and jq, against a real process."""
 
 import json
 import os
@@ -46,7 +46,7 @@ echo rack2-b
 
 
 def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
-    """Notice, each order in its turn, one failure retried, new hosts in the inventory."""
+    """It waits for notice, does each order in turn, retries one failure and reports new hosts."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     work, log = tmp_path / "work", tmp_path / "work.log"
     work.write_text(WORK.format(log=log))
@@ -62,17 +62,15 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
         poll = urllib.request.Request(
             f"{served.guest}/metadata/scheduledevents?api-version=2020-07-01", headers={"Metadata": "true"}
         )
-        with urllib.request.urlopen(
-            poll, timeout=PATIENCE_S
-        ) as answer:  # a guest that asks: from now on there is notice
-            assert answer.status == 200
+        with urllib.request.urlopen(poll, timeout=PATIENCE_S) as response:  # after a guest's first poll there is notice
+            assert response.status == 200
         token = (state / "operator.token").read_text().strip()
         foreign = json.dumps({"type": "Reboot", "targets": {"machines": ["other/db"]}}).encode()
         others = urllib.request.Request(
             f"{served.operator}/v1/maintenances", foreign, headers={"Authorization": f"Bearer {token}"}
         )
-        urllib.request.urlopen(others, timeout=PATIENCE_S).close()  # an order of somebody else's, open all the time
-        said = subprocess.run(
+        urllib.request.urlopen(others, timeout=PATIENCE_S).close()  # an order of another scope, open all the time
+        run = subprocess.run(
             [ROOT / "examples" / "rolling-reboot.sh", "shop"],
             env={**os.environ, "FOREWARN_SERVER": served.operator, "FOREWARN_TOKEN": token, "WORK": str(work)},
             capture_output=True,
@@ -80,8 +78,8 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
             timeout=PATIENCE_S,
             check=False,
         )
-        assert said.returncode == 0, said.stdout + said.stderr
-        lines = said.stdout.splitlines()
+        assert run.returncode == 0, run.stdout + run.stderr
+        lines = run.stdout.splitlines()
         assert lines[:2] == ["wave 1: web-0, 900 s notice", "wave 2: web-1, web-2, 900 s notice"]
         assert lines[3:] == [
             "shop/web-0: done",
@@ -89,9 +87,11 @@ def test_a_rolling_reboot_with_curl_and_jq(tmp_path: Path) -> None:
             "shop/web-1 shop/web-2: done",
             "all of shop is done",
         ]
-        ask = urllib.request.Request(f"{served.operator}/v1/machines", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(ask, timeout=PATIENCE_S) as answer:
-            hosts = {machine["name"]: machine["host"] for machine in json.load(answer)["items"]}
+        machines = urllib.request.Request(
+            f"{served.operator}/v1/machines", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(machines, timeout=PATIENCE_S) as response:
+            hosts = {machine["name"]: machine["host"] for machine in json.load(response)["items"]}
         assert hosts == {"web-0": "rack2-b", "web-1": "rack2-b", "web-2": "rack2-b", "db": "rack1-a"}
     worked = [line.split()[1] for line in log.read_text().splitlines()]
     assert worked == ["shop/web-0", "shop/web-1", "shop/web-1", "shop/web-2"]

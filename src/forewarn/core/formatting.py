@@ -1,0 +1,187 @@
+"""Text for people: times, durations, names, and why an event waits. The command line and the portal both use it.
+
+Times are UTC and say so with a Z. Durations are written as users write them in settings: `2h 5m`. The API does not use this
+module: it sends whole seconds and RFC 3339.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from forewarn.core.model import ENDED, Status
+
+SHORT_ID_CHARS = 8
+MAX_NAMES = 5
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+# Control characters, and those that change the direction of text.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class Reason(Protocol):
+    """One reason to wait, as the core and the API have it."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def until(self) -> datetime | None: ...
+    @property
+    def machines(self) -> Sequence[str]: ...
+
+
+class ShownEvent(Protocol):
+    """What a sentence about an event needs to know of it."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def resources(self) -> Sequence[str]: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def started(self) -> datetime | None: ...
+    @property
+    def ended(self) -> datetime | None: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def waiting_for(self) -> Sequence[Reason]: ...
+
+
+# -- times and durations
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units: `2h 5m`, `45s`."""
+    left = round(abs(seconds))
+    parts = []
+    for unit, size_s in _UNITS:
+        number, left = divmod(left, size_s)
+        if number:
+            parts.append(f"{number}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def distance(moment: datetime, now: datetime) -> str:
+    """Return how far away a moment is: `in 15m`, `3m ago`, `now`."""
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
+
+
+def full_time(moment: datetime) -> str:
+    """Return `2030-01-31 13:04:05Z`."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def short_time(moment: datetime, now: datetime) -> str:
+    """Return `13:04:05Z`, with the date unless it is today."""
+    text = full_time(moment)
+    today, _, _ = full_time(now).partition(" ")
+    return text.removeprefix(f"{today} ")
+
+
+def when(moment: datetime, now: datetime) -> str:
+    """Return a moment and its distance: `2030-01-31 13:04:05Z (in 15m)`."""
+    return f"{full_time(moment)} ({distance(moment, now)})"
+
+
+def iso(moment: datetime) -> str:
+    """Return RFC 3339 in UTC, as the API reads it."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+# -- names and numbers
+
+
+def names(every: Sequence[str], most: int = MAX_NAMES) -> str:
+    """Return `web-0, web-1 and 3 more`."""
+    if len(every) <= most:
+        return ", ".join(every)
+    return f"{', '.join(every[:most])} and {len(every) - most:,} more"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """Return `1 machine`, `1,000 machines`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def cut(text: str, max_chars: int) -> str:
+    """Return the text, or its beginning and `…` where it is longer."""
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+
+
+def short_ids(ids: Iterable[str | None]) -> dict[str, str]:
+    """Return each id with its first characters, or with itself where another id begins the same."""
+    known = {each for each in ids if each}
+    beginnings = Counter(each[:SHORT_ID_CHARS] for each in known)
+    return {each: each[:SHORT_ID_CHARS] if beginnings[each[:SHORT_ID_CHARS]] == 1 else each for each in known}
+
+
+def update_domain_name(scope: str, update_domain: int) -> str:
+    """Return `shop#0`."""
+    return f"{scope}#{update_domain}"
+
+
+def action_by(action: str, who: str) -> str:
+    """Return `started by ticker`; an action that already ends in `by operator` does not name the operator twice."""
+    return f"{action.removesuffix(' by operator')} by {who}" if who else action
+
+
+def printable(text: str) -> str:
+    """Replace what could move a terminal's cursor, change its colours or turn text around."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+# -- why an event waits
+
+
+def order_failure(waiting_for: Iterable[Reason]) -> str:
+    """Return the sentence about a failed order, or ""."""
+    return next((reason.message for reason in waiting_for if reason.code == "order-failed"), "")
+
+
+def missing_approvals(waiting_for: Iterable[Reason]) -> str:
+    """Return who has not approved: machines, `an operator`, or "" where no approval is missing."""
+    for reason in waiting_for:
+        if reason.code == "approval":
+            return names(reason.machines) or "an operator"
+    return ""
+
+
+def reasons(waiting_for: Sequence[Reason], now: datetime) -> str:
+    """Return what an event waits for as half a sentence."""
+    parts = []
+    for reason in waiting_for:
+        text = reason.message.rstrip(".")
+        if reason.until is not None:
+            # An order has no fixed end, only a deadline.
+            until = ", with a deadline at" if reason.code == "executor" else " until"
+            text += f"{until} {when(reason.until, now)}"
+        parts.append(text)
+    either = {reason.code for reason in waiting_for} == {"approval", "notice"}
+    return ", and ".join(parts) + (", and either is enough" if either else "")
+
+
+def why(event: ShownEvent, now: datetime) -> str:
+    """Return one sentence: what became of an event, or why it has not moved on."""
+    subject = f"{event.type} of {names(event.resources)} in {event.scope}"
+    waits = reasons(event.waiting_for, now)
+    if event.status in ENDED:
+        because = f": {event.reason.rstrip('.')}" if event.reason else ""
+        sentence = f"{subject} was {event.status.lower()}{_at(event.ended)}{because}"
+    elif event.status == Status.STARTED:
+        sentence = f"{subject} started{_at(event.started)}, and {waits or 'it is under way'}"
+    else:
+        sentence = f"{subject} has not started: {waits or 'nothing stands in its way'}"
+    return " ".join(printable(sentence).split()) + "."
+
+
+def _at(moment: datetime | None) -> str:
+    return f" at {full_time(moment)}" if moment is not None else ""

@@ -1,0 +1,87 @@
+"""List and show events, approve or cancel them, and retry, finish or abandon one whose order failed."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from forewarn.core.model import EventType, Status
+from forewarn.core.transitions import Verb
+from forewarn.operator.api.access import refuse, why_not_approve, why_not_cancel
+from forewarn.operator.api.context import (
+    Api,
+    CallContext,
+    Number,
+    Paged,
+    Result,
+    cursor_of,
+    in_utc,
+    page_of,
+    read_cursor,
+)
+from forewarn.store import EventQuery
+
+
+class EventsQuery(Paged):
+    """Which events; `since` leaves out those that had ended by then."""
+
+    status: tuple[Status, ...] = ()
+    scope: str = ""
+    machine: str = ""
+    type: tuple[EventType, ...] = ()
+    since: datetime | None = None
+    maintenance: str = ""
+
+
+def list_events(api: Api, context: CallContext) -> Result:
+    query = context.query
+    before = read_cursor(query.cursor, tuple[Number])
+    scope, machine = query.scope, query.machine
+    if "/" in machine and not scope:
+        scope, _, machine = machine.partition("/")
+    page = api.store.events(
+        EventQuery(
+            scope=scope,
+            machine=machine,
+            maintenance_id=query.maintenance,
+            statuses=query.status or tuple(Status),
+            types=query.type or tuple(EventType),
+            since=in_utc(query.since, "since"),
+            within=context.caller.within,
+            limit=query.limit,
+            before=before[0] if before else None,
+        )
+    )
+    next_cursor = cursor_of(page.next_before) if page.next_before is not None else None
+    return page_of(api.event_bodies(context.caller, page.events), next_cursor)
+
+
+def get_event(api: Api, context: CallContext) -> Result:
+    return _result(api, context, api.event(context).id)
+
+
+def approve_event(api: Api, context: CallContext) -> Result:
+    event = api.event(context)
+    refuse(why_not_approve(context.caller, event))
+    api.control.approve_event(event.id, context.caller.actor)
+    return _result(api, context, event.id)
+
+
+def cancel_event(api: Api, context: CallContext) -> Result:
+    event = api.event(context)
+    refuse(why_not_cancel(context.caller, event))
+    api.control.cancel_event(event.id, context.caller.actor)
+    return _result(api, context, event.id)
+
+
+def resolve_failure(verb: Verb) -> Callable[[Api, CallContext], Result]:
+    """Return the call that retries, finishes or abandons an event and returns it."""
+
+    def call(api: Api, context: CallContext) -> Result:
+        event = api.event(context)
+        api.control.resolve_failure(event.id, verb, context.caller.actor)
+        return _result(api, context, event.id)
+
+    return call
+
+
+def _result(api: Api, context: CallContext, event_id: str) -> Result:
+    return Result(200, api.event_body(context.caller, event_id))

@@ -1,0 +1,88 @@
+"""List, show, take and report orders."""
+
+from forewarn.core.errors import NotFound
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import OrderState
+from forewarn.operator.api import views
+from forewarn.operator.api.context import (
+    Api,
+    CallContext,
+    Moment,
+    Paged,
+    Result,
+    cursor_of,
+    page_of,
+    read_cursor,
+    split_page,
+)
+from forewarn.store import Focus, OrderQuery
+
+
+class OrdersQuery(Paged):
+    """Which orders; with a maintenance, all of its orders that are in these states."""
+
+    state: tuple[OrderState, ...] = ()
+    maintenance: str = ""
+
+
+def list_orders(api: Api, context: CallContext) -> Result:
+    query = context.query
+    if query.maintenance:
+        return _orders_of_maintenance(api, context)
+    rows = api.store.orders_page(
+        OrderQuery(
+            states=query.state or tuple(OrderState),
+            within=context.caller.within,
+            before=read_cursor(query.cursor, tuple[Moment, str]),
+            limit=query.limit + 1,
+        )
+    )
+    page, last = split_page(rows, query.limit)
+    events = api.store.snapshot(Focus(events=tuple(o.id for o in page), whole=False, shown=True)).events
+    items = [views.order_out(o, events[o.id]) for o in page if o.id in events]
+    return page_of(items, cursor_of(last.issued, last.id) if last else None)
+
+
+def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
+    """Return one page: a maintenance has at most as many orders as events."""
+    query, caller = context.query, context.caller
+    snapshot = api.control.snapshot_around(maintenances=[query.maintenance])
+    states = query.state or tuple(OrderState)
+    items = [
+        views.order_out(order, event)
+        for event in sorted(snapshot.events.values(), key=lambda e: e.position)
+        if event.maintenance_id == query.maintenance and caller.sees(event.scope)
+        if (order := snapshot.orders.get(event.id)) is not None and order.state in states
+    ]
+    return page_of(items, None)
+
+
+def get_order(api: Api, context: CallContext) -> Result:
+    return _result(api, api.event(context).id)
+
+
+def start_order(api: Api, context: CallContext) -> Result:
+    order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
+    return _result(api, order.id)
+
+
+def finish_order(api: Api, context: CallContext) -> Result:
+    new_hosts = {api.machine_key(name): host for name, host in context.body.new_hosts.items()}
+    return _report(api, context, Outcome(True, output=context.body.output, new_hosts=new_hosts or None))
+
+
+def fail_order(api: Api, context: CallContext) -> Result:
+    return _report(api, context, Outcome(False, reason=context.body.reason, output=context.body.output))
+
+
+def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
+    order_id = context.path["id"]
+    api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
+    return _result(api, order_id)
+
+
+def _result(api: Api, order_id: str) -> Result:
+    event, order = api.control.event(order_id)
+    if order is None:
+        raise NotFound(f"there is no order {order_id}")
+    return Result(200, views.order_out(order, event))

@@ -1,0 +1,63 @@
+"""The saved responses of requests with an Idempotency-Key.
+
+A call describes the response it wants to be saved as data. `render_receipt` is given to Control at its construction and makes
+the response from the description and from what the core decided. It is pure: the call renders its own response from the same
+parts, so the first response and each repetition have the same bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from forewarn.core.fleet_difference import Difference
+from forewarn.core.model import Token
+from forewarn.operator.api import bodies, views
+from forewarn.service.control import Submission
+from forewarn.service.decisions import Once
+
+
+@dataclass(frozen=True, slots=True)
+class SaveMaintenance:
+    """Save the maintenance as a caller bound to these scopes sees it; None for all scopes."""
+
+    within: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveEvent:
+    """Save the only event of the maintenance."""
+
+    within: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveToken:
+    """Save the token with its secret, sealed so that only its caller can read it."""
+
+    sealed: bytes
+
+
+class SavedToken(msgspec.Struct):
+    """The saved response to a request for a token."""
+
+    token: bodies.TokenOut = msgspec.field(name="told")
+    sealed: bytes
+
+
+def render_receipt(once: Once, made: Submission | Difference | Token) -> tuple[int, str]:
+    status, body = _response(once.response, made)
+    return status, msgspec.json.encode(body).decode()
+
+
+def _response(wanted: object, made: Submission | Difference | Token) -> tuple[int, Any]:
+    match made, wanted:
+        case Submission(), SaveMaintenance(within=within):
+            return 201, views.submission_out(made, within)
+        case Submission(), SaveEvent(within=within):
+            return 202, views.only_event(views.submission_out(made, within))
+        case Token(), SaveToken(sealed=sealed):
+            return 201, SavedToken(token=views.token_out(made), sealed=sealed)
+        case Difference(), None:
+            return 200, views.change_out(made, dry_run=False)
+    raise TypeError(f"no response to save for {type(made).__name__} and {wanted!r}")

@@ -1,0 +1,214 @@
+"""How a decision becomes a saved change: read, decide, save, notify the listeners; decide again after a conflict.
+
+Nothing here knows a use case or a rule. `control` builds the use cases on it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.clock_hold import hold_clock
+from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
+from forewarn.core.model import Hold, Receipt, Scope
+from forewarn.service.clock import Clock
+from forewarn.store import Focus, Store
+
+MAX_TRIES = 20
+# However long they take: a decision that became too old gets a second try.
+MIN_TRIES = 2
+# Notice counts from the moment of the decision: a process that was stopped between deciding and saving must decide again.
+MAX_DECISION_AGE_S = 5.0
+
+log = logging.getLogger("forewarn.service.decisions")
+
+Listener = Callable[[Change], None]
+Decision = Callable[[Snapshot, datetime], Change]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A request with an Idempotency-Key: `digest` tells whether a second request with the key is the same request.
+
+    `response` describes the response to save with the change. Only the function that renders receipts reads it.
+    """
+
+    token_id: str
+    key: str
+    digest: str
+    response: Any = None
+
+
+# Renders the response to save with a change: its status and body.
+RenderReceipt = Callable[[Once, Any], tuple[int, str]]
+
+
+def render_nothing(once: Once, made: object) -> tuple[int, str]:
+    """Save an empty response."""
+    del once, made
+    return 200, ""
+
+
+class RepeatedRequest(Exception):
+    """The request was answered before; `receipt` holds the saved response."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        super().__init__(receipt.key)
+        self.receipt = receipt
+
+
+class Decisions:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        new_id: Callable[[], str],
+        order_timeout_s: int,
+        node: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+        pause: Callable[[int], None] = lambda _: None,
+        render_receipt: RenderReceipt = render_nothing,
+    ) -> None:
+        """`pause` waits a little before another try, given the number of tries so far.
+
+        `render_receipt` runs inside the decision of a request with an Idempotency-Key, and again after each conflict.
+        """
+        self._pause = pause
+        self._render_receipt = render_receipt
+        self._node = node
+        self._store = store
+        self._clock = clock
+        self._new_id = new_id
+        self._order_timeout_s = order_timeout_s
+        self._monotonic = monotonic
+        self._listeners: list[Listener] = []
+        self._unchanged_listeners: list[Callable[[Iterable[Scope]], None]] = []
+        # One decision at a time in this process: a version check should only fail because of another process.
+        self._deciding = threading.Lock()
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with every change after it is saved and before the request that made it is answered."""
+        self._listeners.append(listener)
+
+    def listen_to_unchanged(self, listener: Callable[[Iterable[Scope]], None]) -> None:
+        """Call `listener` with the scopes behind a request that changed nothing because the change was made before."""
+        self._unchanged_listeners.append(listener)
+
+    def clock_hold(self) -> Hold | None:
+        return self._store.snapshot(Focus()).hold
+
+    def _now(self) -> datetime:
+        """Return the time for a decision on a snapshot read after this. A jump of the clock is saved first."""
+        now = self._clock.now()
+        jump = self._clock.jump()
+        if jump is not None:
+            hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
+            change = hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
+            if not change.empty:
+                self._store.apply(change)
+                log.error(
+                    "the clock jumped forward by %d s: unapproved starts wait for `forewarn clock confirm`",
+                    jump.seconds,
+                )
+            self._clock.note_jump(jump)
+            self._notify(change)
+        return now
+
+    def watch_clock(self) -> None:
+        """Save a jump of the clock, if there was one."""
+        if self._clock.jump() is not None:
+            with self._deciding:
+                self._now()
+
+    def refuse_repetition(self, once: Once | None) -> None:
+        """Raise RepeatedRequest if this request was answered before, KeyReused if its key came with another request."""
+        receipt = self._store.receipt(once.token_id, once.key) if once is not None else None
+        if receipt is None or once is None:
+            return
+        if receipt.digest != once.digest:
+            raise KeyReused(f"Idempotency-Key {once.key!r} came with another request before: use a new key")
+        raise RepeatedRequest(receipt)
+
+    def _decide(self, focus: Focus, decide: Decision) -> Change:
+        def decide_alone(snapshot: Snapshot, now: datetime) -> tuple[Change, Change]:
+            change = decide(snapshot, now)
+            return change, change
+
+        return self._decide_once(focus, decide_alone, None)
+
+    def _decide_once(
+        self, focus: Focus, decide: Callable[[Snapshot, datetime], tuple[Change, T]], once: Once | None
+    ) -> T:
+        """Save what `decide` returns and return what it made; decide again after a conflict."""
+        for _ in self._tries():
+            with self._deciding:
+                self.refuse_repetition(once)
+                decided_s, now = self._monotonic(), self._now()
+                snapshot = self._store.snapshot(focus)
+                change, made = decide(snapshot, now)
+                change = self._with_receipt(change, once, made)
+                if self._save(change, decided_s):
+                    for listener in self._unchanged_listeners if change.empty else ():
+                        listener(snapshot.scopes.values())
+                    return made
+        raise too_many_conflicts()
+
+    def _with_receipt(self, change: Change, once: Once | None, made: Any) -> Change:
+        if once is None:
+            return change
+        status, body = self._render_receipt(once, made)
+        receipt = Receipt(
+            token_id=once.token_id, key=once.key, digest=once.digest, status=status, body=body, at=change.at
+        )
+        return replace(change, receipts=(receipt,))
+
+    def _tries(self) -> Iterator[int]:
+        """Yield the number of tries so far, and pause before each further try, without holding the lock."""
+        begun_s = self._monotonic()
+        for tried in range(MAX_TRIES):
+            if tried:
+                self._pause(tried)
+            if tried >= MIN_TRIES and self._monotonic() - begun_s > MAX_DECISION_AGE_S:
+                return
+            yield tried
+
+    def _save(self, change: Change, decided_s: float | None = None) -> bool:
+        """Return False after a conflict. Without `decided_s` the decision may be of any age: it promises no time."""
+        if not change.empty:
+            try:
+                if decided_s is not None:
+                    self._refuse_old(decided_s)
+                self._store.apply(change)
+            except Conflict:
+                return False
+        if not self._notify(change):
+            raise StoreUnavailable("it is saved, but not shown here yet: check before you send it again")
+        return True
+
+    def _refuse_old(self, decided_s: float) -> None:
+        if self._monotonic() - decided_s > MAX_DECISION_AGE_S:
+            raise Conflict("it was decided too long ago: this process was stopped meanwhile")
+
+    def _notify(self, change: Change) -> bool:
+        """Call every listener with a saved change and return whether all succeeded. A failure stops no other listener."""
+        succeeded = True
+        for listener in self._listeners if not change.empty else ():
+            try:
+                listener(change)
+            except ServiceError as error:
+                log.error("what was saved is not shown here yet: %s", error)
+                succeeded = False
+            except Exception:
+                log.exception("what was saved is not shown here yet")
+                succeeded = False
+        return succeeded
+
+
+def too_many_conflicts() -> Conflict:
+    return Conflict("other requests kept changing the same scopes: try again")

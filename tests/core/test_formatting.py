@@ -1,0 +1,197 @@
+"""Text for people: times, durations, names, and the sentence about an event."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from forewarn.core import formatting
+from forewarn.core.waiting import Waiting
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def in_minutes(number: float) -> datetime:
+    return NOW + timedelta(minutes=number)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An event as `why` reads it."""
+
+    type: str = "Reboot"
+    scope: str = "shop"
+    resources: tuple[str, ...] = ("web-0",)
+    status: str = "Scheduled"
+    started: datetime | None = None
+    ended: datetime | None = None
+    reason: str = ""
+    waiting_for: tuple[Waiting, ...] = ()
+
+
+# -- times and durations
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.4, "0s"),
+        (45, "45s"),
+        (59.6, "1m"),
+        (119, "1m 59s"),
+        (900, "15m"),
+        (3_900, "1h 5m"),
+        (3_601, "1h 1s"),
+        (86_400, "1d"),
+        (90_061, "1d 1h"),
+        (-60, "1m"),
+    ],
+)
+def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
+    """Its largest two, written as in settings."""
+    assert formatting.span(seconds) == text
+
+
+def test_a_distance_says_before_or_after() -> None:
+    """Within a second it is now."""
+    assert formatting.distance(in_minutes(12), NOW) == "in 12m"
+    assert formatting.distance(in_minutes(-60), NOW) == "1h ago"
+    assert formatting.distance(NOW + timedelta(milliseconds=900), NOW) == "now"
+
+
+def test_times_are_utc_and_say_so() -> None:
+    """Whatever zone they come in."""
+    tokyo = NOW.astimezone(timezone(timedelta(hours=9)))
+    assert formatting.full_time(tokyo) == "2030-01-31 12:00:00Z"
+    assert formatting.when(in_minutes(15), NOW) == "2030-01-31 12:15:00Z (in 15m)"
+    assert formatting.iso(tokyo) == "2030-01-31T12:00:00Z"
+    assert formatting.iso(NOW + timedelta(microseconds=5)) == "2030-01-31T12:00:00.000005Z"
+
+
+def test_a_short_time_has_the_date_only_on_another_day() -> None:
+    """Today goes without saying."""
+    assert formatting.short_time(in_minutes(5), NOW) == "12:05:00Z"
+    assert formatting.short_time(in_minutes(24 * 60), NOW) == "2030-02-01 12:00:00Z"
+
+
+# -- names and numbers
+
+
+def test_names_beyond_the_first_are_counted() -> None:
+    """Five are named unless another number is given."""
+    assert formatting.names([]) == ""
+    assert formatting.names(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
+    assert formatting.names(["a", "b", "c", "d"], 3) == "a, b, c and 1 more"
+    assert formatting.names([str(n) for n in range(2_000)], 1) == "0 and 1,999 more"
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    """One thing, no things, a thousand things."""
+    assert formatting.count(1, "machine") == "1 machine"
+    assert formatting.count(0, "machine") == "0 machines"
+    assert formatting.count(1_000, "entry", "entries") == "1,000 entries"
+
+
+def test_a_text_is_cut_to_its_limit() -> None:
+    """The sign that it was cut counts too."""
+    assert formatting.cut("abcd", 4) == "abcd"
+    assert formatting.cut("abcdef", 4) == "abc…"
+
+
+def test_an_id_is_shortened_where_no_other_begins_the_same() -> None:
+    """Two that begin the same stay whole; nothing is not an id."""
+    ids = ["AAAAAAAA-1", "AAAAAAAA-2", "BBBBBBBB-1", "BBBBBBBB-1", None]
+    assert formatting.short_ids(ids) == {
+        "AAAAAAAA-1": "AAAAAAAA-1",
+        "AAAAAAAA-2": "AAAAAAAA-2",
+        "BBBBBBBB-1": "BBBBBBBB",
+    }
+
+
+def test_an_update_domain_is_named_after_its_scope() -> None:
+    """A scope and a number."""
+    assert formatting.update_domain_name("shop", 0) == "shop#0"
+
+
+def test_an_action_names_its_actor_once() -> None:
+    """Also where its own name ends in the actor."""
+    assert formatting.action_by("started", "ticker") == "started by ticker"
+    assert formatting.action_by("approved by operator", "alice") == "approved by alice"
+    assert formatting.action_by("published", "") == "published"
+
+
+def test_text_of_others_cannot_move_the_cursor() -> None:
+    """Control characters and those that turn text around are replaced; lines and tabs stay."""
+    assert formatting.printable("a\x1b[2Jb\u202ec\x9bd\r") == "a\ufffd[2Jb\ufffdc\ufffdd\ufffd"
+    assert formatting.printable("a\tb\nc") == "a\tb\nc"
+
+
+# -- why an event waits
+
+APPROVAL = Waiting(code="approval", message="no machine of shop has approved", machines=("web-0", "web-1"))
+NOTICE = Waiting(code="notice", message="its notice runs", until=in_minutes(15))
+
+
+def test_who_has_not_approved() -> None:
+    """The machines, an operator where only an operator may approve, or no text at all."""
+    operator = Waiting(code="approval", message="an operator has not approved")
+    assert formatting.missing_approvals([NOTICE, APPROVAL]) == "web-0, web-1"
+    assert formatting.missing_approvals([operator]) == "an operator"
+    assert formatting.missing_approvals([NOTICE]) == ""
+
+
+def test_a_failed_order_is_found_among_the_reasons() -> None:
+    """Its sentence, or no text."""
+    failed = Waiting(code="order-failed", message="its order failed: no disk")
+    assert formatting.order_failure([NOTICE, failed]) == "its order failed: no disk"
+    assert formatting.order_failure([NOTICE]) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"waiting_for": (APPROVAL, NOTICE)},
+            "Reboot of web-0 in shop has not started: no machine of shop has approved, and its notice runs until"
+            " 2030-01-31 12:15:00Z (in 15m), and either is enough.",
+        ),
+        (
+            {"waiting_for": (Waiting(code="paused", message="the maintenance is paused; resume it."),)},
+            "Reboot of web-0 in shop has not started: the maintenance is paused; resume it.",
+        ),
+        ({"status": "Planned"}, "Reboot of web-0 in shop has not started: nothing stands in its way."),
+        (
+            {
+                "status": "Started",
+                "started": NOW,
+                "waiting_for": (
+                    Waiting(code="executor", message="its order is being carried out", until=in_minutes(60)),
+                ),
+            },
+            "Reboot of web-0 in shop started at 2030-01-31 12:00:00Z, and its order is being carried out, with a deadline"
+            " at 2030-01-31 13:00:00Z (in 1h).",
+        ),
+        (
+            {"status": "Started", "started": NOW},
+            "Reboot of web-0 in shop started at 2030-01-31 12:00:00Z, and it is under way.",
+        ),
+        (
+            {"status": "Cancelled", "ended": NOW, "reason": "called off by operator."},
+            "Reboot of web-0 in shop was cancelled at 2030-01-31 12:00:00Z: called off by operator.",
+        ),
+        ({"status": "Completed"}, "Reboot of web-0 in shop was completed."),
+        (
+            {"status": "Cancelled", "ended": NOW, "reason": "one\ntwo\x1b"},
+            "Reboot of web-0 in shop was cancelled at 2030-01-31 12:00:00Z: one two\ufffd.",
+        ),
+        (
+            {"resources": tuple(f"web-{n}" for n in range(8))},
+            "Reboot of web-0, web-1, web-2, web-3, web-4 and 3 more in shop has not started: nothing stands in its way.",
+        ),
+    ],
+)
+def test_why_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+    """It begins with what it is about and ends with a full stop, whatever the status."""
+    assert formatting.why(Shown(**fields), NOW) == sentence

@@ -1,0 +1,156 @@
+"""A cached snapshot is never older than the last change, whichever node made the change."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.model import Actor
+from forewarn.operator.api.snapshot_cache import SnapshotCache
+from forewarn.service.clock import ManualClock
+from forewarn.service.control import Control
+from forewarn.store import EventQuery, Focus, MaintenanceQuery
+from forewarn.store.memory import MemoryStore
+from forewarn.testing.stories import play
+from tests.support.running_service import START, RunningService, running_service
+
+STORIES = sorted((Path(__file__).parents[2] / "stories").glob("*.txt"))
+
+
+class ComparingStore(MemoryStore):
+    """After every change, read everything through the cache and anew; `stale` lists what differs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.control = Control(self, ManualClock(START), new_id=str, order_timeout_s=0)
+        self.cache = SnapshotCache(self.control, self)
+        self.stale: list[str] = []
+
+    def apply(self, change: Change) -> None:
+        super().apply(change)
+        page = self.events(EventQuery(limit=1_000)).events
+        wanted: list[dict[str, Any]] = [{"maintenances": [m.id]} for m in self.maintenances(MaintenanceQuery())]
+        wanted += [{"events": page}, *({"events": [event]} for event in page)]
+        for each in wanted:
+            cached, fresh = self.cache.around(**each), self.control.snapshot_around(**each)
+            statuses = [
+                (cached.maintenances[i].status, fresh.maintenances[i].status) for i in each.get("maintenances", ())
+            ]
+            if _shown(cached) != _shown(fresh) or any(old is not new for old, new in statuses):
+                self.stale.append(str(each))
+        for scope in self.inventory().scopes:
+            focus = Focus(scopes=(scope,), inventory=True)
+            old, new = (
+                (each.machines, each.hold, _shown(each)) for each in (self.cache.of(focus), self.snapshot(focus))
+            )
+            if old != new:
+                self.stale.append(f"plan of {scope}")
+
+
+def _shown(snapshot: Snapshot) -> object:
+    """What callers are shown of a snapshot; of scopes and other maintenances only what they allow, not when they were saved."""
+    scopes = {name: (s.enabled, s.approval, dict(s.minimum_notice_s)) for name, s in snapshot.scopes.items()}
+    maintenances = {key: (m.paused, m.cancelled, m.on_failure, m.earliest) for key, m in snapshot.maintenances.items()}
+    return scopes, maintenances, snapshot.events, snapshot.orders
+
+
+def test_the_stories_are_found() -> None:
+    """The next test needs them."""
+    assert len(STORIES) > 10
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
+def test_a_cached_snapshot_equals_a_fresh_one(story: Path) -> None:
+    """In every story, after every single change."""
+    store = ComparingStore()
+    play(story.read_text("utf-8"), store)
+    assert store.stale == []
+
+
+class CountingStore(MemoryStore):
+    """Notes the focus of every snapshot that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[Focus] = []
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        self.reads.append(focus)
+        return super().snapshot(focus)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest.fixture
+def service(store: CountingStore) -> Iterator[RunningService]:
+    with running_service(in_store=store, executor="simulated") as running:
+        running.enable("shop")
+        yield running
+
+
+def test_a_snapshot_is_cached_until_something_changes(service: RunningService, store: CountingStore) -> None:
+    """Two identical requests read the store once; a request after a change reads it again."""
+    maintenance = service.schedule("shop/web-0")
+    service.service.ticker.cycle_until_idle()
+    path = f"/v1/maintenances/{maintenance['id']}"
+    store.reads.clear()
+    first = service.get(path)
+    assert service.get(path) == first
+    assert len(store.reads) == 1
+    service.post(f"{path}/pause")
+    assert service.get(path)["status"] == "Paused"
+    service.post(f"{path}/resume")
+    event = f"/v1/events/{maintenance['waves'][0]['events'][0]['id']}"
+    assert service.get(event)["approved_by"] == []
+    service.post(f"{event}/approve")
+    assert len(service.get(event)["approved_by"]) == 1
+    service.service.ticker.advance(1)
+    assert service.get(event)["status"] == "Started"
+
+
+def test_a_plan_uses_the_cache(service: RunningService, store: CountingStore) -> None:
+    """A second dry run reads nothing; a dry run after a change reads the store and shows the change."""
+    body = {"type": "Reboot", "targets": {"scope": "shop"}}
+
+    def notice_s() -> int:
+        plan = service.post("/v1/maintenances?dry_run=true", body)
+        return int(plan["waves"][0]["events"][0]["notice_s"])
+
+    store.reads.clear()
+    assert notice_s() == notice_s() == 900
+    assert len(store.reads) == 1
+    service.control.disable("shop", Actor("operator"))
+    store.reads.clear()
+    assert notice_s() == 0
+    assert len(store.reads) == 1
+
+
+def test_what_depends_on_the_time_is_not_cached(service: RunningService) -> None:
+    """An event's reasons to wait follow the clock, though nothing was saved."""
+    maintenance = service.schedule("shop/web-0", earliest="2030-01-01T02:00:00Z")
+    path = f"/v1/events/{maintenance['waves'][0]['events'][0]['id']}"
+    assert [w["code"] for w in service.get(path)["waiting_for"]] == ["approval", "notice", "earliest"]
+    service.service.ticker.advance(1_000)
+    assert [w["code"] for w in service.get(path)["waiting_for"]] == ["earliest"]
+
+
+def test_the_cache_is_bounded(service: RunningService, store: CountingStore) -> None:
+    """It holds so many snapshots, and so many events in all of them; the oldest are dropped."""
+    ids = [service.schedule(name)["id"] for name in ("shop/web-0", "shop/web-1", "blog/db")]
+    service.service.ticker.cycle_until_idle()
+
+    def reads_of(cache: SnapshotCache, maintenances: list[str]) -> int:
+        store.reads.clear()
+        cache.around(maintenances=maintenances)
+        return len(store.reads)
+
+    cache = SnapshotCache(service.control, store, max_snapshots=2)
+    assert [reads_of(cache, [i]) for i in ids] == [1, 1, 1]
+    assert [reads_of(cache, [i]) for i in (ids[2], ids[1], ids[0])] == [0, 0, 1]
+    few_events = SnapshotCache(service.control, store, max_events=1)
+    assert [reads_of(few_events, ids) for _ in range(2)] == [1, 1]
