@@ -79,8 +79,8 @@ def emulator_clock(name: str, *, seeded: bool) -> Clock:
 
 def seeded_ids(seed: int) -> Callable[[], str]:
     """Return a function that makes upper-case GUIDs, the same ones for the same seed."""
-    random = Random(seed)  # noqa: S311 - repeatable on purpose
-    return lambda: str(UUID(int=random.getrandbits(128), version=4)).upper()
+    generator = Random(seed)  # noqa: S311 - repeatable on purpose
+    return lambda: str(UUID(int=generator.getrandbits(128), version=4)).upper()
 
 
 def _flag(value: object) -> object:

@@ -112,8 +112,8 @@ class FaultPlan:
         if fault.probability >= 1.0:
             return True
         self._drawn[index, machine] += 1
-        random = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
-        return random.random() < fault.probability
+        generator = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
+        return generator.random() < fault.probability
 
 
 def machine_list(machines: Collection[str]) -> str:
