@@ -95,7 +95,7 @@ def running_example(
 
 
 def _fill(service: Service) -> dict[str, str]:
-    """Create a morning: a completed rolling reboot and a running one, a failure with output, user events, a pause, a cancellation."""
+    """Create a morning: a rolling reboot that is done, one that runs, a failure, user events, a paused and a cancelled one."""
     control, clock = service.control, service.clock
 
     def submit(type_: EventType, targets: Targets, actor: Actor = OPERATOR, **more: object) -> str:

@@ -1,7 +1,7 @@
 """Takes pictures of every page of the portal, at desktop and phone width, light and dark, into docs/images/portal.
 
-The example service is always the same and its clock stands still, so the same code makes the same pictures. The page of a new token
-has no picture, because its content differs each time. Needs Chromium on the PATH, and the port that the guide names.
+The example service is always the same and its clock stands still, so the same code makes the same pictures. The page of a new
+token has no picture, because its content differs each time. Needs Chromium on the PATH, and the port that the guide names.
 """
 
 import base64

@@ -18,7 +18,7 @@ from forewarn.testing.emulator import OPERATOR, Emulator
 from forewarn.testing.emulator_settings import START
 from forewarn.testing.request_log import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
 from tests.support.waiting import PATIENCE_S, until
-from tests.testing.guests import DOCUMENT, METADATA, approve, ask, raw
+from tests.testing.http_guest import DOCUMENT, METADATA, approve, send, send_raw
 
 FLEET = """
 [[scopes]]
@@ -68,7 +68,7 @@ def emulator() -> Iterator[Emulator]:
 def test_a_reboot_from_notice_to_end(emulator: Emulator) -> None:
     """An event is seen with its full notice, approved, started, finished and gone, without a second of waiting."""
     event = emulator.schedule("Reboot", "vm-0", description="host update", duration_s=9)
-    reply = ask(emulator.endpoint)
+    reply = send(emulator.endpoint)
     told = reply.json["Events"][0]
     assert (told["EventId"], told["EventStatus"], told["Resources"]) == (event.id, "Scheduled", ["vm-0"])
     assert told["NotBefore"] == "Tue, 01 Jan 2030 00:15:00 GMT"
@@ -80,7 +80,7 @@ def test_a_reboot_from_notice_to_end(emulator: Emulator) -> None:
     emulator.expect_approval(event, within_s=5, times=1)
     assert emulator.status(event) == "Started"
     emulator.finish(event)
-    assert ask(emulator.endpoint).json["Events"] == []
+    assert send(emulator.endpoint).json["Events"] == []
     assert emulator.status(event) == "Completed"
 
 
@@ -88,11 +88,11 @@ def test_notice_runs_out_on_the_clock(emulator: Emulator) -> None:
     """Nothing starts before its time, and what is due on the way happens when the clock is moved."""
     event = emulator.schedule("Freeze", "vm-0")
     emulator.advance(minutes=14, seconds=59)
-    assert ask(emulator.endpoint).events == {event.id: "Scheduled"}
+    assert send(emulator.endpoint).events == {event.id: "Scheduled"}
     assert emulator.advance(1) == START + timedelta(minutes=15)
-    assert ask(emulator.endpoint).events == {event.id: "Started"}
+    assert send(emulator.endpoint).events == {event.id: "Started"}
     emulator.advance(minutes=5)  # what a simulated freeze takes
-    assert ask(emulator.endpoint).events == {}
+    assert send(emulator.endpoint).events == {}
 
 
 def test_cancel_fail_and_approve(emulator: Emulator) -> None:
@@ -116,7 +116,7 @@ def test_cancel_fail_and_approve(emulator: Emulator) -> None:
 def test_started_without_notice(emulator: Emulator) -> None:
     """An emergency has started when `schedule` returns."""
     event = emulator.schedule("Reboot", "vm-0", emergency=True)
-    assert ask(emulator.endpoint).events == {event.id: "Started"}
+    assert send(emulator.endpoint).events == {event.id: "Started"}
 
 
 def test_every_type_is_possible() -> None:
@@ -135,16 +135,16 @@ def test_every_type_is_possible() -> None:
 def test_moments_may_count_from_now(emulator: Emulator) -> None:
     """A timedelta is as long from now; a moment is taken as it is."""
     soon = emulator.schedule("Reboot", "vm-0", not_before=timedelta(hours=2))
-    assert ask(emulator.endpoint).json["Events"][0]["NotBefore"] == "Tue, 01 Jan 2030 02:00:00 GMT"
+    assert send(emulator.endpoint).json["Events"][0]["NotBefore"] == "Tue, 01 Jan 2030 02:00:00 GMT"
     emulator.cancel(soon)
     emulator.schedule("Reboot", "vm-0", not_before=START + timedelta(hours=3))
-    assert ask(emulator.endpoint).json["Events"][0]["NotBefore"] == "Tue, 01 Jan 2030 03:00:00 GMT"
+    assert send(emulator.endpoint).json["Events"][0]["NotBefore"] == "Tue, 01 Jan 2030 03:00:00 GMT"
 
 
 def test_one_machine_is_every_caller(emulator: Emulator) -> None:
     """Whatever address a guest has, it is vm-0."""
     for source in ("127.0.0.1", "127.0.0.77"):
-        assert ask(emulator.endpoint, source=source).status == 200
+        assert send(emulator.endpoint, source=source).status == 200
     assert [r.machine for r in emulator.requests()] == ["vm-0", "vm-0"]
 
 
@@ -153,11 +153,11 @@ def test_several_machines_have_addresses() -> None:
     with Emulator(6, seed=1) as emulator:
         for source, name in (("127.0.0.1", "vm-0"), ("127.0.0.6", "vm-5")):
             path = "/metadata/instance/compute/name?api-version=2020-07-01&format=text"
-            assert ask(emulator.endpoint, path=path, source=source).raw.decode() == name
-        assert ask(emulator.endpoint, source="127.0.0.7").status == 404
+            assert send(emulator.endpoint, path=path, source=source).raw.decode() == name
+        assert send(emulator.endpoint, source="127.0.0.7").status == 404
         scheduled = emulator.schedule("Reboot", "vm-0", "vm-1", "vm-5")
         assert len(scheduled.event_ids) == 2  # vm-0 and vm-5 share update domain 0
-        ask(emulator.endpoint, source="127.0.0.2")
+        send(emulator.endpoint, source="127.0.0.2")
         emulator.wait_seen(scheduled, by="vm-1", within_s=0)
         with pytest.raises(AssertionError, match="vm-5 has not seen"):
             emulator.wait_seen(scheduled, by="vm-5", within_s=0)
@@ -170,8 +170,8 @@ def test_a_fleet_of_ones_own(tmp_path: Path) -> None:
     with Emulator(fleet=path, seed=1) as emulator:
         assert emulator.machine_names() == ["blog/web", "shop/web"]
         event = emulator.schedule("Reboot", "blog/web")
-        assert ask(emulator.endpoint, source="127.0.0.1").events == {}
-        assert ask(emulator.endpoint, source="127.0.0.2").events == {event.id: "Scheduled"}
+        assert send(emulator.endpoint, source="127.0.0.1").events == {}
+        assert send(emulator.endpoint, source="127.0.0.2").events == {event.id: "Scheduled"}
         emulator.wait_seen(event, by="blog/web", within_s=0)
         with pytest.raises(AssertionError):
             emulator.wait_seen(event, by="shop/web", within_s=0)
@@ -203,7 +203,7 @@ def test_the_same_answers_as_the_service(tmp_path: Path) -> None:
     requests = [head % DOCUMENT.encode() for head in heads]
     with Emulator(seed=1) as emulator, plain_service(tmp_path) as url:
         for request in (*requests, *requests):
-            assert raw(emulator.endpoint, request) == raw(url, request), request
+            assert send_raw(emulator.endpoint, request) == send_raw(url, request), request
         assert len(emulator.requests()) == 2 * len(requests)
 
 
@@ -219,7 +219,7 @@ def test_seeds_make_runs_equal() -> None:
             received = b""
             event = emulator.schedule("Reboot", "vm-0", "vm-1")
             for number in range(20):
-                reply = ask(emulator.endpoint, source=f"127.0.0.{1 + number % 2}")
+                reply = send(emulator.endpoint, source=f"127.0.0.{1 + number % 2}")
                 received += b"%d %b %b\n" % (reply.status, reply.headers["date"].encode(), reply.raw)
                 emulator.advance(seconds=30)
             approve(emulator.endpoint, event.id)
@@ -241,9 +241,9 @@ def test_a_clock_that_runs(emulator: Emulator) -> None:
     """A rate makes time pass by itself, and it can still be moved; the system's clock cannot."""
     with Emulator(clock="6000x") as fast:
         event = fast.schedule("Freeze", "vm-0")
-        ask(fast.endpoint)
+        send(fast.endpoint)
         fast.advance(minutes=14)
-        until(lambda: ask(fast.endpoint, headers=METADATA).status == 200 and fast.status(event) != "Scheduled")
+        until(lambda: send(fast.endpoint, headers=METADATA).status == 200 and fast.status(event) != "Scheduled")
     with Emulator(clock="system") as real, pytest.raises(Refused, match="cannot be moved"):
         real.advance(1)
 
@@ -254,18 +254,18 @@ def test_settings_are_the_services() -> None:
         emulator.advance(days=3)
         assert emulator.service.store.scopes()["emulated"].enabled
     with Emulator(seed=1, disable_after="24h") as emulator:
-        assert ask(emulator.endpoint).headers["etag"] == '"1"'
+        assert send(emulator.endpoint).headers["etag"] == '"1"'
         emulator.advance(hours=25)
         assert not emulator.service.store.scopes()["emulated"].enabled
-        assert ask(emulator.endpoint).headers["etag"] == '"1-2"'
+        assert send(emulator.endpoint).headers["etag"] == '"1-2"'
 
 
 def test_requests_are_limited_where_it_is_asked_for() -> None:
     """A guest may hear of many changes in a second of a moved clock: the service's limit is off until a test wants it."""
     with Emulator() as emulator:
-        assert {ask(emulator.endpoint).status for _ in range(30)} == {200}
+        assert {send(emulator.endpoint).status for _ in range(30)} == {200}
     with Emulator(rate_limit=1) as emulator:
-        assert [ask(emulator.endpoint).status for _ in range(2)] == [200, 429]
+        assert [send(emulator.endpoint).status for _ in range(2)] == [200, 429]
 
 
 def test_a_scope_may_wait_for_its_first_poll() -> None:
@@ -280,7 +280,7 @@ def test_the_environment_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_RATE_LIMIT", "nonsense")
     monkeypatch.setenv("FOREWARN_STORE", "sqlite:/nowhere/forewarn.db")
     with Emulator() as emulator:
-        assert ask(emulator.endpoint).status == 200
+        assert send(emulator.endpoint).status == 200
 
 
 def test_ports_are_neighbours() -> None:
@@ -351,7 +351,7 @@ def assert_ended(threads: Iterable[threading.Thread]) -> None:
 def hopeless(endpoint: str, headers: dict[str, str]) -> None:
     """A guest that does not mind how its request ends."""
     with suppress(OSError):
-        ask(endpoint, headers={**METADATA, **headers}, timeout_s=60)
+        send(endpoint, headers={**METADATA, **headers}, timeout_s=60)
 
 
 # -- scheduling wrongly
@@ -371,10 +371,10 @@ def test_wrong_words_are_refused(emulator: Emulator) -> None:
 def test_the_log_has_everything(emulator: Emulator) -> None:
     """Number, both clocks, machine, method, target, headers, body, status, document and approvals of each request."""
     event = emulator.schedule("Reboot", "vm-0")
-    ask(emulator.endpoint, headers={**METADATA, "X-Mine": "yes"})
+    send(emulator.endpoint, headers={**METADATA, "X-Mine": "yes"})
     emulator.advance(minutes=1)
     approve(emulator.endpoint, event.id.lower())
-    ask(emulator.endpoint, path="/nowhere")
+    send(emulator.endpoint, path="/nowhere")
     first, second, third = emulator.requests()
     assert [first.number, second.number, third.number] == [1, 2, 3]
     assert [first.at, second.at] == [START, START + timedelta(minutes=1)]
@@ -390,9 +390,9 @@ def test_the_log_has_everything(emulator: Emulator) -> None:
 def test_the_log_can_be_asked(emulator: Emulator) -> None:
     """For a method, an event, and what came after a request."""
     event = emulator.schedule("Reboot", "vm-0")
-    ask(emulator.endpoint)
+    send(emulator.endpoint)
     approve(emulator.endpoint, event.id)
-    ask(emulator.endpoint, path="/metadata/versions")
+    send(emulator.endpoint, path="/metadata/versions")
     assert [r.number for r in emulator.requests(method="POST")] == [2]
     assert [r.number for r in emulator.requests(event=event)] == [1, 2]
     assert [r.number for r in emulator.requests(since=1)] == [2, 3]
@@ -407,7 +407,7 @@ def test_what_a_guest_says_is_shown_as_text() -> None:
 
 def test_what_cannot_be_read_is_logged_too(emulator: Emulator) -> None:
     """A request that is none has no method, and its status."""
-    raw(emulator.endpoint, b"\x00\x01\r\n\r\n")
+    send_raw(emulator.endpoint, b"\x00\x01\r\n\r\n")
     (asked,) = emulator.requests()
     assert (asked.method, asked.status, asked.machine) == ("", 400, "vm-0")
 
@@ -416,7 +416,7 @@ def test_requests_on_one_connection_are_each_logged(emulator: Emulator) -> None:
     """Pipelined and repeated: the lane of remembered requests hides nothing."""
     one = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n" % DOCUMENT.encode()
     last = one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    assert raw(emulator.endpoint, one + one + one + last).count(b"HTTP/1.1 200 OK") == 4
+    assert send_raw(emulator.endpoint, one + one + one + last).count(b"HTTP/1.1 200 OK") == 4
     assert [r.number for r in emulator.requests()] == [1, 2, 3, 4]
 
 
@@ -425,7 +425,7 @@ def test_a_long_poll_shows_while_it_waits(emulator: Emulator) -> None:
     replies = []
     headers = {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=30"}
     guest = threading.Thread(
-        target=lambda: replies.append(ask(emulator.endpoint, headers=headers, timeout_s=PATIENCE_S))
+        target=lambda: replies.append(send(emulator.endpoint, headers=headers, timeout_s=PATIENCE_S))
     )
     guest.start()
     asked = emulator.log.wait(lambda requests: requests[0] if requests else None, PATIENCE_S)
@@ -440,7 +440,7 @@ def test_a_long_poll_shows_while_it_waits(emulator: Emulator) -> None:
 
 def test_the_log_is_bounded(emulator: Emulator) -> None:
     """Of bodies the beginning is kept, of requests the latest, of the timeline the end."""
-    ask(emulator.endpoint, "POST", body="x" * 2 * MAX_BODY_BYTES)
+    send(emulator.endpoint, "POST", body="x" * 2 * MAX_BODY_BYTES)
     assert len(emulator.requests()[0].body) == MAX_BODY_BYTES
     log = RequestLog(lambda: START)
     for _ in range(MAX_REQUESTS + 5):

@@ -13,7 +13,7 @@ from forewarn.testing.emulator_settings import START
 from forewarn.testing.expectations import ExpectationFailed, Expectations
 from forewarn.testing.request_log import LONG_WAIT_S, MAX_REQUESTS, RequestLog
 from tests.support.waiting import PATIENCE_S
-from tests.testing.guests import METADATA, approve, ask
+from tests.testing.http_guest import METADATA, approve, send
 
 WAITING = {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=30"}
 ORDER = ("event published", "#2 vm-0 GET", "#3 vm-0 POST", "event approved", "event started")
@@ -28,7 +28,7 @@ def emulator() -> Iterator[Emulator]:
 def test_waiting_ends_as_soon_as_it_is_seen(emulator: Emulator) -> None:
     """`wait_seen` returns the very request, also one that comes while it waits."""
     event = emulator.schedule("Reboot", "vm-0")
-    guest = threading.Timer(0.05, ask, [emulator.endpoint])
+    guest = threading.Timer(0.05, send, [emulator.endpoint])
     guest.start()
     asked = emulator.wait_seen(event, by="vm-0", within_s=30)
     assert (asked.number, asked.events) == (1, ((event.id, "Scheduled"),))
@@ -38,11 +38,11 @@ def test_waiting_ends_as_soon_as_it_is_seen(emulator: Emulator) -> None:
 def test_seen_in_a_status(emulator: Emulator) -> None:
     """With a status it is not enough to have seen the event earlier."""
     event = emulator.schedule("Reboot", "vm-0")
-    ask(emulator.endpoint)
+    send(emulator.endpoint)
     with pytest.raises(ExpectationFailed, match="as Started within 0 s"):
         emulator.wait_seen(event, status="Started", within_s=0)
     emulator.approve(event)
-    ask(emulator.endpoint)
+    send(emulator.endpoint)
     assert emulator.wait_seen(event, status="Started", within_s=0).number == 2
 
 
@@ -87,7 +87,7 @@ def test_an_approval_whose_answer_was_lost(emulator: Emulator) -> None:
 def test_nobody_approves(emulator: Emulator) -> None:
     """`expect_no_approval` holds for as long as it is told, and fails at the first approval."""
     event = emulator.schedule("Reboot", "vm-0")
-    ask(emulator.endpoint)
+    send(emulator.endpoint)
     emulator.expect_no_approval(event, within_s=0.05)
     guest = threading.Timer(0.05, approve, [emulator.endpoint, event.id])
     guest.start()
@@ -99,12 +99,12 @@ def test_nobody_approves(emulator: Emulator) -> None:
 
 def test_polls_count_from_now(emulator: Emulator) -> None:
     """`expect_poll` wants new ones of the machine, or all after a request number."""
-    ask(emulator.endpoint)
-    ask(emulator.endpoint, path="/metadata/versions")
+    send(emulator.endpoint)
+    send(emulator.endpoint, path="/metadata/versions")
     with pytest.raises(ExpectationFailed, match="vm-0 should poll once within 0 s, but did not"):
         emulator.expect_poll(by="vm-0", within_s=0)
     assert len(emulator.expect_poll(since=0, within_s=0)) == 1
-    guest = threading.Timer(0.05, ask, [emulator.endpoint])
+    guest = threading.Timer(0.05, send, [emulator.endpoint])
     guest.start()
     assert [r.number for r in emulator.expect_poll(by="vm-0", within_s=30)] == [3]
     guest.join()
@@ -113,7 +113,7 @@ def test_polls_count_from_now(emulator: Emulator) -> None:
 def test_a_failure_shows_the_timeline(emulator: Emulator) -> None:
     """What guests asked and what the service did, in order, with real time and the service's."""
     event = emulator.schedule("Reboot", "vm-0")
-    ask(emulator.endpoint)
+    send(emulator.endpoint)
     emulator.advance(minutes=15)
     with pytest.raises(ExpectationFailed) as failure:
         emulator.expect_approval(event, within_s=0)
@@ -203,8 +203,8 @@ def polled(log: RequestLog, approves: tuple[str, ...] = ()) -> None:
 
 def test_causes_stand_before_effects(emulator: Emulator) -> None:
     """A long poll stands where it was answered, after what it tells of; an approval before what it led to."""
-    ask(emulator.endpoint)
-    guest = threading.Thread(target=ask, args=[emulator.endpoint], kwargs={"headers": WAITING})
+    send(emulator.endpoint)
+    guest = threading.Thread(target=send, args=[emulator.endpoint], kwargs={"headers": WAITING})
     guest.start()
     emulator.log.wait(lambda requests: requests if len(requests) == 2 else None, 30)
     emulator.log.wait(lambda _: None, 2 * LONG_WAIT_S)  # nothing comes: so long that it is shown

@@ -30,7 +30,7 @@ from forewarn.testing.scenarios.player import emulator_for, play_on
 from forewarn.testing.scrubber import Scrubber
 from tests.addresses import own_loopback_address
 from tests.support.waiting import PATIENCE_S
-from tests.testing.guests import DOCUMENT, METADATA, approve, ask
+from tests.testing.http_guest import DOCUMENT, METADATA, approve, send
 
 EVENT = "AAAAAAAA-0000-4000-8000-000000000001"
 HEAD = {"forewarn_recording": 1, "api_version": "2020-07-01"}
@@ -82,7 +82,7 @@ def recording(endpoint: str, file: io.BytesIO | Any, **options: Any) -> Iterator
 def met(endpoint: str, **options: Any) -> tuple[object, ...]:
     """What a guest meets: status, tag, Date and body; or how the answer failed."""
     try:
-        reply = ask(endpoint, **options)
+        reply = send(endpoint, **options)
     except (http.client.IncompleteRead, http.client.BadStatusLine):
         return ("cut",)
     except ConnectionError:
@@ -144,11 +144,11 @@ def test_every_byte_of_a_body_is_as_it_was(tmp_path: Path) -> None:
         said(2, shapeless),
     )
     with Emulator(replay=file_of(tmp_path, *lines)) as emulator:
-        assert ask(emulator.endpoint).raw == odd.encode()
+        assert send(emulator.endpoint).raw == odd.encode()
         emulator.advance(1)
-        assert ask(emulator.endpoint).raw == broken
+        assert send(emulator.endpoint).raw == broken
         emulator.advance(1)
-        assert ask(emulator.endpoint).raw == shapeless.encode()
+        assert send(emulator.endpoint).raw == shapeless.encode()
         assert [r.incarnation for r in emulator.requests()] == [None, None, 3]
 
 
@@ -160,38 +160,38 @@ def test_tags_long_polls_and_checks_are_the_endpoints(tmp_path: Path) -> None:
     with Emulator(replay=path) as emulator:
         endpoint = emulator.endpoint
         emulator.advance(hours=1)  # nobody has asked: it has not begun
-        first = ask(endpoint)
+        first = send(endpoint)
         assert first.headers["etag"] == 'W/"one"'
         tagged = {**METADATA, "If-None-Match": first.headers["etag"]}
-        same = ask(endpoint, headers=tagged)
+        same = send(endpoint, headers=tagged)
         assert (same.status, same.headers["etag"], same.raw) == (304, 'W/"one"', b"")
         asked = emulator.log.last_number
-        changed = in_thread(lambda: ask(endpoint, headers={**tagged, "Prefer": "wait=60"}, timeout_s=PATIENCE_S))
+        changed = in_thread(lambda: send(endpoint, headers={**tagged, "Prefer": "wait=60"}, timeout_s=PATIENCE_S))
         assert emulator.log.wait(lambda requests: True if len(requests) > asked else None, PATIENCE_S)
         emulator.advance(60)
         assert (changed().raw, changed_tag(emulator)) == (document(2, event()).encode(), '"two"')
         emulator.advance(45)
-        last = ask(endpoint, headers={**METADATA, "If-None-Match": '"two"'})
+        last = send(endpoint, headers={**METADATA, "If-None-Match": '"two"'})
         assert (last.status, "etag" in last.headers) == (200, False)
         assert last.headers["date"] == "Mon, 19 Sep 2016 18:00:15 GMT"  # recorded, and fifteen seconds on
-        assert ask(endpoint, headers={}).status == 400
-        assert ask(endpoint, "PUT").status == 405
+        assert send(endpoint, headers={}).status == 400
+        assert send(endpoint, "PUT").status == 405
 
 
 def changed_tag(emulator: Emulator) -> str:
-    return ask(emulator.endpoint).headers["etag"]
+    return send(emulator.endpoint).headers["etag"]
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     """A recording has the one that was asked for; it is named, and no other is made up."""
     path = file_of(tmp_path, said(0, document(1)), head={"api_version": "2019-08-01"})
     with Emulator(replay=path) as emulator:
-        reply = ask(emulator.endpoint)
+        reply = send(emulator.endpoint)
         assert (reply.status, reply.json["newest-versions"]) == (400, ["2019-08-01"])
         assert "The recording is of api-version 2019-08-01" in reply.json["error"]
         assert approve(emulator.endpoint, EVENT).status == 400
         asked = DOCUMENT.replace("2020-07-01", "2019-08-01")
-        assert ask(emulator.endpoint, path=asked).raw == document(1).encode()
+        assert send(emulator.endpoint, path=asked).raw == document(1).encode()
 
 
 def test_approvals_are_taken_and_change_nothing(tmp_path: Path) -> None:
@@ -205,22 +205,22 @@ def test_approvals_are_taken_and_change_nothing(tmp_path: Path) -> None:
         client = Client(endpoint)
         assert client.me().name == "db-7"
         client.close()
-        ask(endpoint)
+        send(endpoint)
         assert approve(endpoint, EVENT).status == 400
         emulator.advance(60)
-        before = ask(endpoint).raw
+        before = send(endpoint).raw
         assert approve(endpoint, EVENT.lower()).status == 200
         assert approve(endpoint, EVENT, "BBBBBBBB-0000-4000-8000-000000000001").status == 400
-        assert ask(endpoint).raw == before
+        assert send(endpoint).raw == before
         emulator.wait_seen(EVENT, by="db-7", status="Scheduled")
         emulator.expect_approval(EVENT, times=1)
         expected = {"what": "approval", "event": EVENT, "times": 1, "within_s": 0}
-        assert ask(
+        assert send(
             operator, "POST", "/v1/emulator/expect", expected, headers={"Content-Type": "application/json"}
         ).json["passed"]
         never = {**expected, "event": "BBBBBBBB-0000-4000-8000-000000000001"}
         assert (
-            ask(operator, "POST", "/v1/emulator/expect", never, headers={"Content-Type": "application/json"}).status
+            send(operator, "POST", "/v1/emulator/expect", never, headers={"Content-Type": "application/json"}).status
             == 404
         )
         emulator.advance(60)
@@ -230,13 +230,13 @@ def test_approvals_are_taken_and_change_nothing(tmp_path: Path) -> None:
 def test_an_operator_changes_nothing_of_what_is_shown(tmp_path: Path) -> None:
     """The recording alone is served: scheduling is refused, and what the API schedules all the same is not shown."""
     with Emulator(replay=file_of(tmp_path, said(0, document(7)))) as emulator:
-        assert ask(emulator.endpoint).raw == document(7).encode()
+        assert send(emulator.endpoint).raw == document(7).encode()
         with pytest.raises(Refused, match="shows only the recording"):
             emulator.schedule("Reboot", "vm-0")
         asked = {"type": "Reboot", "targets": {"machines": ["vm-0"]}}
         headers = {"Content-Type": "application/json"}
-        assert ask(emulator.operator_url, "POST", "/v1/maintenances", asked, headers=headers).status == 201
-        assert ask(emulator.endpoint).raw == document(7).encode()
+        assert send(emulator.operator_url, "POST", "/v1/maintenances", asked, headers=headers).status == 201
+        assert send(emulator.endpoint).raw == document(7).encode()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_failures_last_until_the_next_line(failing: dict[str, Any], meets: tuple
     path = file_of(tmp_path, said(0, document(1), '"1"'), failing, said(61, document(1), '"1"'))
     with Emulator(replay=path) as emulator:
         endpoint = emulator.endpoint
-        ask(endpoint)
+        send(endpoint)
         asked, waits = emulator.log.last_number, {**METADATA, "If-None-Match": '"1"', "Prefer": "wait=60"}
         waiting = in_thread(
             lambda: met(endpoint, headers=waits, timeout_s=PATIENCE_S if meets != ("no-answer",) else 0.5)
@@ -264,10 +264,10 @@ def test_failures_last_until_the_next_line(failing: dict[str, Any], meets: tuple
         for outcome in (waiting(), met(endpoint, timeout_s=PATIENCE_S if meets != ("no-answer",) else 0.2)):
             assert (outcome if len(outcome) == 1 else (*outcome[:2], outcome[3])) == meets
         if failing is GONE:
-            assert ask(endpoint).headers["retry-after"] == "7"
+            assert send(endpoint).headers["retry-after"] == "7"
             assert approve(endpoint, EVENT).status == 410
         emulator.advance(1)
-        assert ask(endpoint).raw == document(1).encode()
+        assert send(endpoint).raw == document(1).encode()
 
 
 def test_on_a_fast_clock_it_goes_on_by_itself(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     assert read_recording(path).lines == whole.lines[:1]
     with Emulator(replay=path) as again:
-        assert ask(again.endpoint).raw == whole.lines[0].raw
+        assert send(again.endpoint).raw == whole.lines[0].raw
 
 
 def test_it_ends_when_told_to(tmp_path: Path) -> None:
@@ -411,9 +411,9 @@ def test_the_command_replays(tmp_path: Path) -> None:
         ready, _, _, curl, replays = (emulating.stdout.readline() for _ in range(5))
         endpoint, operator = (part.partition("=")[2] for part in ready.split()[1:])
         assert replays == f"# replays {path} for emulated/vm-0; it begins when a machine first asks\n"
-        assert ask(endpoint, path=curl.split("'")[1].removeprefix(endpoint)).raw == document(1).encode()
+        assert send(endpoint, path=curl.split("'")[1].removeprefix(endpoint)).raw == document(1).encode()
         assert emulating.stdout.readline().startswith("+0s")
-        moved = ask(
+        moved = send(
             operator, "POST", "/v1/clock/advance", {"seconds": 60}, headers={"Content-Type": "application/json"}
         )
         assert moved.status == 200

@@ -25,7 +25,7 @@ from forewarn.testing.scenarios.player import ScenarioRun, emulator_for, play_al
 from forewarn.testing.stories import START, play
 from forewarn.testing.story_text import parse_story
 from tests.support.waiting import PATIENCE_S
-from tests.testing.guests import ask
+from tests.testing.http_guest import send
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
@@ -390,7 +390,7 @@ def test_a_step_happens_even_if_it_cannot_be_told() -> None:
     found = scenario("user-reboot")
     with emulator_for(found, seed=1) as emulator:
         playing = play_on(emulator.service, found, say=say)
-        ask(emulator.endpoint)
+        send(emulator.endpoint)
         for _ in range(100):
             with suppress(BrokenPipeError):
                 emulator.advance(minutes=1)
