@@ -37,7 +37,7 @@ def test_the_guide_leads_to_a_started_event(demo: DemoProcess, browser: Browser)
     page = browser.new_page()
     page.goto(demo.operator)
     page.get_by_role("link", name="restart web-0").click()
-    page.get_by_role("button", name="Show what would happen").click()
+    page.get_by_role("button", name="Show preview").click()
     page.get_by_role("button", name="Confirm").click()
     page.get_by_role("button", name="Approve").click()
     expect(page.locator("main")).to_contain_text("its order is being carried out", timeout=30_000)
@@ -53,7 +53,7 @@ def test_the_guide_is_accessible_on_a_phone(demo: DemoProcess, browser: Browser,
     context = browser.new_context(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(demo.operator)
-    page.get_by_text("Who is who").click()
+    page.get_by_text("The machines", exact=True).click()
     result = Axe().run(page)
     assert result.violations_count == 0, result.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from scripts.build_dist import build
 
-from tests.integration.handlers.loopback import alone
+from tests.support.own_network import own_network
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
@@ -97,7 +97,7 @@ def test_the_base_install_has_no_dependencies(built: tuple[Path, Path], tmp_path
 
 def test_the_tutorial_works_as_written(user: Path, tmp_path: Path) -> None:
     """All its commands run in one shell with its files, from the first request to the app that loses nothing."""
-    with alone():  # the tutorial's ports are free there
+    with own_network():  # the tutorial's ports are free there
         result = _run_script(_script(TUTORIAL.read_text("utf-8")), user, tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     first, scheduled, started = re.findall(r'^\{"DocumentIncarnation".*', result.stdout, re.MULTILINE)[:3]

@@ -83,7 +83,7 @@ def test_a_signal_or_a_time_limit_ends_the_recording(tmp_path: Path) -> None:
                 each.kill()
                 each.wait(PATIENCE_S)
         assert (recorder.returncode, timed.returncode) == (0, 0)
-    assert reason == f"recorded 1 line(s) to {path}: it was told to stop\n"
+    assert reason == f"recorded 1 line(s) to {path}: it was stopped\n"
     assert timed_reason.endswith("to standard output: the time is up\n")
     assert all(json.loads(line).get("scrubbed", True) for line in recorded.splitlines())
     assert len(read_recording(path).lines) == 1

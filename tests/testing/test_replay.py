@@ -241,7 +241,7 @@ def test_the_command_replays(tmp_path: Path) -> None:
         assert emulating.stdout is not None
         ready, _, _, curl, replays = (emulating.stdout.readline() for _ in range(5))
         endpoint, operator = (part.partition("=")[2] for part in ready.split()[1:])
-        assert replays == f"# replays {path} for emulated/vm-0; it begins when a machine first asks\n"
+        assert replays == f"# replays {path} for emulated/vm-0, beginning with the first poll\n"
         assert send(endpoint, path=curl.split("'")[1].removeprefix(endpoint)).raw == document(1).encode()
         assert emulating.stdout.readline().startswith("+0s")
         moved = send(
@@ -266,7 +266,7 @@ def test_the_command_replays(tmp_path: Path) -> None:
         (("record", "--api-version", "latest"), "--api-version: 'latest'"),
         (("record", "--for", "ever"), "'ever' is not a duration"),
         (("record", "--output", "no/such/folder"), "no/such/folder: cannot be written"),
-        (("record", "--output", __file__), f"{__file__}: it is there already"),
+        (("record", "--output", __file__), f"{__file__}: the file exists"),
     ],
 )
 def test_wrong_usage_ends_with_2(

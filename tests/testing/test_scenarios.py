@@ -376,7 +376,7 @@ def test_check_plays_the_file_unchanged() -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["scenario", "run", "user-reboot", "--check"]).exit_code == 0
     refused = runner.invoke(app, ["scenario", "run", "user-reboot", "--check", "--machines", "2"])
-    assert "the file is played as it stands" in str(refused.exception)
+    assert "this plays the file unchanged" in str(refused.exception)
 
 
 def test_a_scenario_plays_to_its_end_if_printing_fails() -> None:

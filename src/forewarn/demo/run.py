@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.app.server import Stopping, calm, running
+from forewarn.app.server import StopSignal, running, tune_process
 from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.demo.agents import has_agent, running_agents, start_helper
@@ -40,7 +40,7 @@ log = logging.getLogger("forewarn.demo")
 
 def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> None:
     """Run the demo until SIGTERM or SIGINT. `program` is the command line's name in the printed commands."""
-    stopping = Stopping(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    stopping = StopSignal(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     rate = parse_rate(speed)
     check_ports_free(port)
     with _temporary_folder() as (folder, lifeline):
@@ -53,7 +53,7 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
             with running(service) as (guest_server, operator):
                 (guest,) = guest_server.listener.urls
                 with running_agents(machines, guest, folder=folder, lifeline=lifeline, rate=rate):
-                    calm()
+                    tune_process()
                     _wait_for_first_events(schedule.begun, stopping)
                     say(f"ready guest={guest} operator={operator}")
                     say(welcome(guest=guest, operator=operator, rate=rate, program=program))
@@ -108,7 +108,7 @@ def check_ports_free(port: int) -> None:
                 ) from None
 
 
-def _wait_for_first_events(begun: threading.Event, stopping: Stopping) -> None:
+def _wait_for_first_events(begun: threading.Event, stopping: StopSignal) -> None:
     """Wait until every scope has its first maintenance, so that the first page is not empty."""
     deadline_s = time.monotonic() + FIRST_EVENTS_WITHIN_S
     while not begun.wait(0.05) and not stopping.is_set():

@@ -42,8 +42,8 @@ class EmulatedConnection(Connection):
     _answer_held = False
     _timer: Timer | None = None
 
-    def __init__(self, log: RequestLog, choose_fault: ChooseFault, guests: Endpoint, interface: str = "") -> None:
-        super().__init__(guests, interface)
+    def __init__(self, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = "") -> None:
+        super().__init__(endpoint, interface)
         self._log = log
         self._choose_fault = choose_fault
 
@@ -51,7 +51,7 @@ class EmulatedConnection(Connection):
     def busy(self) -> bool:
         return self._answer_held or super().busy
 
-    def begin(self, request: Request, raw: bytes | None) -> None:
+    def start_exchange(self, request: Request, raw: bytes | None) -> None:
         del raw  # without it the request is not cached; a cached one would be answered without being logged
         caller = self.identify()
         scope, machine = (caller.scope, caller.name) if caller is not None else ("", "")
@@ -70,19 +70,19 @@ class EmulatedConnection(Connection):
         if self._fault is not None and self._fault.kind == "status":
             status = self._fault.status
             extra = RETRY_AFTER if status in (429, 503) else ()
-            self.answer(protocol.error(status, STATUSES[status], *extra), request)
+            self.respond(protocol.error(status, STATUSES[status], *extra), request)
         else:
             self.pass_on(request)
 
     def pass_on(self, request: Request) -> None:
         """Let the service answer the request."""
-        super().begin(request, None)
+        super().start_exchange(request, None)
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         fault, kind = self._fault, self._fault.kind if self._fault is not None else ""
         if fault is not None and kind == "slow" and not self._answer_held:
             self._answer_held = True
-            self._timer = self.guests.loop.call_later(fault.delay_s, lambda: self._release(status, data, keep=keep))
+            self._timer = self.endpoint.loop.call_later(fault.delay_s, lambda: self._release(status, data, keep=keep))
             return
         self._log_answer(status, data)
         if kind == "stall":
@@ -122,7 +122,7 @@ class EmulatedConnection(Connection):
         self._timer = None
         self.write(status, data, keep=keep)
         self._answer_held = False
-        self._go_on()
+        self._continue()
 
     def _log_answer(self, status: int, data: bytes) -> None:
         """Log the answer before it is sent, so that a guest that has the answer finds it in the log."""

@@ -29,7 +29,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.endpoint.connection import NewConnection
+from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.operator.api.calls import CALLS
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.default_machines import SCOPE, default_fleet
@@ -142,7 +142,7 @@ class Emulator:
         self.service.control.listen(self.log.add_change)
         self._apply_fleet()
         self._fault_plan.check_machines(self.machine_names())
-        connection: NewConnection = partial(EmulatedConnection, self.log, self._choose_fault)
+        connection: ConnectionFactory = partial(EmulatedConnection, self.log, self._choose_fault)
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.add_chore(self.replay)

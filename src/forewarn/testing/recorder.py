@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from forewarn.core.model import NAME
 from forewarn.guest import Client
 from forewarn.guest.client import NEWEST_VERSION, PATH
-from forewarn.guest.clock import Time, shown
+from forewarn.guest.clock import Time, format_time
 from forewarn.guest.errors import EndpointError, NoAnswer, Unreachable
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 from forewarn.testing.recording_file import (
     FORMAT,
     HEADERS,
@@ -30,7 +30,7 @@ from forewarn.testing.recording_file import (
 )
 from forewarn.testing.scrubber import Scrubber
 
-OnOutcome = Callable[[float, Answer | EndpointError], None]
+OnOutcome = Callable[[float, Response | EndpointError], None]
 
 
 class RecordingTransport(Transport):
@@ -43,7 +43,7 @@ class RecordingTransport(Transport):
 
     def request(
         self, method: str, endpoint: str, path: str, *, headers: Mapping[str, str], body: bytes = b"", timeout_s: float
-    ) -> Answer:
+    ) -> Response:
         if method != "GET":
             raise RuntimeError(f"a recorder must not change anything: {method} {path}")
         # On a kept connection the transport repeats a request whose answer was cut; on a new one it raises an error.
@@ -120,14 +120,14 @@ class Recorder:
             Head(
                 forewarn_recording=FORMAT,
                 api_version=self._version,
-                began=shown(self._time.wall()),
+                began=format_time(self._time.wall()),
                 endpoint="" if scrubber else self._client.endpoint,
                 machine=scrubber.machine(machine) if scrubber and machine else machine,
                 scrubbed=scrubber is not None,
             )
         )
 
-    def _record(self, sent_s: float, outcome: Answer | EndpointError) -> None:
+    def _record(self, sent_s: float, outcome: Response | EndpointError) -> None:
         """Write a line if the outcome differs from the previous line."""
         # If no answer came, the failure began when the request was sent.
         moment_s = sent_s if isinstance(outcome, NoAnswer) else self._time.monotonic()

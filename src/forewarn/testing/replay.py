@@ -15,7 +15,7 @@ from forewarn.core.document import rfc1123
 from forewarn.core.durations import duration_text
 from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
-from forewarn.endpoint.documents import DocumentState
+from forewarn.endpoint.document_state import DocumentState
 from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 from forewarn.service.clock import Clock
@@ -149,34 +149,34 @@ class ReplayedConnection(EmulatedConnection):
     _replacement: Response | None = None
 
     def __init__(
-        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, guests: Endpoint, interface: str = ""
+        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = ""
     ) -> None:
-        super().__init__(log, choose_fault, guests, interface)
+        super().__init__(log, choose_fault, endpoint, interface)
         self._replay = replay
 
-    def begin(self, request: Request, raw: bytes | None) -> None:
+    def start_exchange(self, request: Request, raw: bytes | None) -> None:
         if _requests_document(request):
-            self._replay.begin(self.guests)
-        super().begin(request, raw)
+            self._replay.begin(self.endpoint)
+        super().start_exchange(request, raw)
 
     def pass_on(self, request: Request) -> None:
         """Answer a checked request. An approval succeeds for events that have been in a document, and changes nothing."""
         replay = self._replay
-        decision = protocol.decide(request, lambda: NO_INSTANCE, self.guests.trust.allowed_hosts)
+        decision = protocol.decide(request, lambda: NO_INSTANCE, self.endpoint.trust.allowed_hosts)
         if not isinstance(decision, Poll | Approve):
             super().pass_on(request)
         elif (requested := _version(request)) != (recorded := replay.recording.head.api_version):
             message = f"Bad request. The recording is of api-version {recorded}, not {requested}"
-            self.answer(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
+            self.respond(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
         elif replay.refusal is not None:
-            self.answer(replay.refusal, request)
+            self.respond(replay.refusal, request)
         elif isinstance(decision, Poll):
             super().pass_on(request)
         elif unknown := [each for each in decision.event_ids if each not in replay.seen_ids]:
             message = f"Bad request. EventId {unknown[0]} is not an event of this machine's scope"
-            self.answer(protocol.error(400, message), request)
+            self.respond(protocol.error(400, message), request)
         else:
-            self.answer(Response(200), request)
+            self.respond(Response(200), request)
 
     def fail_waiting(self) -> None:
         """End a long poll with the recorded failure."""
@@ -187,7 +187,7 @@ class ReplayedConnection(EmulatedConnection):
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         replacement, self._replacement = self._replacement, None
         if replacement is not None:
-            self.answer(replacement, Request("GET", "", [], keep_alive=keep))
+            self.respond(replacement, Request("GET", "", [], keep_alive=keep))
         else:
             super().write(status, self._with_recorded_headers(data), keep=keep)
 

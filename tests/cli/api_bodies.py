@@ -1,0 +1,63 @@
+"""Bodies of the API's responses, for tests that need no server."""
+
+from typing import Any
+
+NOW = "2030-01-31T12:00:00Z"
+FIRST_ID = "AAAAAAAA-0000-0000-0000-000000000001"
+SECOND_ID = "AAAAAAAA-0000-0000-0000-000000000002"
+
+
+def waiting(code: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"code": code, "message": message, **more}
+
+
+ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire); retry, finish or abandon the event")
+
+
+def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
+    return {
+        "id": event_id,
+        "maintenance_id": "BBBBBBBB-0000-0000-0000-000000000001",
+        "wave": 1,
+        "scope": "shop",
+        "update_domain": 0,
+        "type": "Reboot",
+        "status": "Scheduled",
+        "source": "Platform",
+        "resources": ["web-0"],
+        "description": "",
+        "duration_s": -1,
+        "published": NOW,
+        "not_before": "2030-01-31T12:15:00Z",
+        "notice_s": 900,
+        "approved_by": [],
+        "started": None,
+        "ended": None,
+        "reason": "",
+        "waiting_for": [],
+        "timeline": [],
+        **changed,
+    }
+
+
+def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    waves: dict[int, list[dict[str, Any]]] = {}
+    for each in events:
+        waves.setdefault(each["wave"], []).append(each)
+    return {
+        "id": "BBBBBBBB-0000-0000-0000-000000000001",
+        "type": "Reboot",
+        "source": "Platform",
+        "status": "Running",
+        "description": "",
+        "duration_s": -1,
+        "emergency": False,
+        "on_failure": "hold",
+        "created": NOW,
+        "created_by": "operator",
+        "not_before": None,
+        "earliest": None,
+        "ended": None,
+        "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],
+        **changed,
+    }
