@@ -18,8 +18,8 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
 from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
+from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.operator.portal.visit import SiteInfo
 from forewarn.service.settings import on_loopback
 
 
