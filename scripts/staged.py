@@ -17,7 +17,7 @@ from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
 from forewarn.service.private_files import write_private
 from forewarn.service.settings import load
-from forewarn.store import EventQuery, Seen
+from forewarn.store import EventQuery, MachineLastSeen
 
 START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
 TOKEN = "fw_the-token-of-a-stage-that-is-no-secret"
@@ -141,9 +141,10 @@ def _play(service: Service) -> dict[str, str]:
     pass_(1)
     _people(service)
     seen = [
-        Seen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3)) for n, m in enumerate(_seen_machines(service))
+        MachineLastSeen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3))
+        for n, m in enumerate(_seen_machines(service))
     ]
-    service.store.record_seen(seen)
+    service.store.record_last_seen(seen)
     return {
         "done": done,
         "failing": failing,

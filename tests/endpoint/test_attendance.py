@@ -8,7 +8,7 @@ import pytest
 from forewarn.app import guest_server
 from forewarn.core.model import Actor
 from forewarn.service.control import Control
-from forewarn.store import Seen, Sighting
+from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.endpoint.serving import START, URL, VM, WEB_0, WEB_1, get, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
@@ -49,7 +49,7 @@ def test_the_last_time_counts() -> None:
         assert served.guests.counters.remembered > 0
         served.side.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
-        assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
+        assert served.store.last_seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
 
 
 def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
@@ -62,7 +62,7 @@ def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
         served.store.away = False
         served.side.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
-        assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START}
+        assert served.store.last_seen([("shop", "web-0")]) == {("shop", "web-0"): START}
 
 
 def test_what_fails_a_check_is_not_seen() -> None:
@@ -117,7 +117,7 @@ def test_a_guest_that_asks_another_node_keeps_its_scope_enabled() -> None:
     with serving() as served:
         assert status(served.client().ask(get())) == 200
         served.advance(hours=20)
-        served.store.record_seen([Seen("shop", "web-1", START + timedelta(hours=20))])
+        served.store.record_last_seen([MachineLastSeen("shop", "web-1", START + timedelta(hours=20))])
         served.advance(hours=23)
         assert served.store.snapshot_of("shop").enabled
         served.advance(hours=1)
@@ -154,13 +154,13 @@ def test_a_machine_sees_its_own_events_once(monkeypatch: pytest.MonkeyPatch) -> 
         event_id = served.reboot("shop", "web-0")
         for client in clients * 3:
             assert event_id.encode() in client.ask(get())
-    assert served.store.sighting_batches == [[Sighting(event_id, "web-0", START)]]
+    assert served.store.sighting_batches == [[EventFirstSeen(event_id, "web-0", START)]]
 
 
 def test_many_sightings_let_others_write_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch at a time, each behind whoever came meanwhile: an approval does not wait for all of them."""
     monkeypatch.setattr(guest_server, "SIGHTINGS_EVERY_S", 60.0)
-    sightings = [Sighting("X", f"web-{number}", START) for number in range(1_200)]
+    sightings = [EventFirstSeen("X", f"web-{number}", START) for number in range(1_200)]
     with serving() as served:
         before: list[int] = []
         go = threading.Event()
@@ -187,7 +187,7 @@ def test_an_unknown_error_of_the_store_is_logged(
 
     with serving() as served:
         with monkeypatch.context() as patch:
-            patch.setattr(served.store, "record_seen", fail)
+            patch.setattr(served.store, "record_last_seen", fail)
             assert status(served.client().ask(get())) == 200
             served.side.parts.write_seen()
             until(lambda: "on purpose" in caplog.text)

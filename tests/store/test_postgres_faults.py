@@ -134,7 +134,7 @@ def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypat
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
             store.apply(change(audit=[entry()]))
-        feed.look(None, 0.0)
+        feed.poll(None, 0.0)
         done()
         with pytest.raises(StoreUnavailable, match="does not commit"):  # without asking: it would commit by now
             store.apply(change(audit=[entry()]))
@@ -238,7 +238,7 @@ def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.Monk
         within(monkeypatch, SILENT_WITHIN_S=0.2)
         take_new_limits(store, address)
         names = []
-        for known in store.known():
+        for known in store.machine_identities():
             time.sleep(0.3)
             names.append(known.name)
         assert names == ["web-0", "web-1"]
@@ -266,12 +266,12 @@ def test_a_schema_that_others_migrated_is_noticed() -> None:
     """A node that still runs neither writes to it nor counts as following."""
     address = SHARED.fresh()
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed:
-        mark = feed.look(None, 0.0).mark
+        position = feed.poll(None, 0.0).position
         raw(address, "INSERT INTO schema_version VALUES (99, now())")
         with pytest.raises(StoreUnavailable, match=r"schema 99, made by a newer forewarn.*upgrade forewarn"):
             store.apply(change(audit=[entry()]))
         with pytest.raises(StoreUnavailable, match="schema 99"):
-            feed.look(mark, 0.0)
+            feed.poll(position, 0.0)
         with pytest.raises(StoreUnavailable, match="schema 99"):
             store.scopes()  # and everybody is told
 
@@ -283,9 +283,9 @@ def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
         PostgresStore(address).close()  # its schema
         raw(elsewhere, "UPDATE cluster SET timeline = timeline - 1")
         with pytest.raises(StoreUnavailable, match="the pooler leads to another server than store_direct"):
-            feed.look(None, 0.0)
+            feed.poll(None, 0.0)
         raw(elsewhere, "UPDATE cluster SET timeline = timeline + 1")
-        assert feed.look(None, 0.0).everything
+        assert feed.poll(None, 0.0).everything
 
 
 @pytest.mark.parametrize("focus", [Focus(), Focus(scopes=("shop",), shown=True)], ids=["to decide on", "to show"])

@@ -22,7 +22,7 @@ from forewarn.core.change import Change
 from forewarn.core.document import VERSIONS, render, rfc1123
 from forewarn.core.model import Event, Machine, Scope
 from forewarn.service.clock import Clock
-from forewarn.store import Focus, Known, News, Store
+from forewarn.store import FeedUpdate, Focus, MachineIdentity, Store
 
 T = TypeVar("T")
 CLOSE = b"\r\nConnection: close"
@@ -234,7 +234,7 @@ class Documents:
         for names in _batches(self._store.scopes()):
             self._read(names)
         with self._lock:
-            for machine in self._store.known():
+            for machine in self._store.machine_identities():
                 if machine.scope in self.views:  # else it came meanwhile, and so will the news of it
                     self._put(machine)
         if self._max_stale_s is not None:
@@ -262,11 +262,11 @@ class Documents:
         """Whether nothing was heard of the store for too long to go by what is known."""
         return now_s > self.fresh_until_s
 
-    def follow(self, news: News) -> None:
+    def follow(self, news: FeedUpdate) -> None:
         """What other nodes changed; returns when memory shows it."""
         changed = self._read_everything() if news.everything else self._read_changes(news)
         if self._max_stale_s is not None:
-            self.fresh_until_s = news.asked_s + self._max_stale_s
+            self.fresh_until_s = news.sent_s + self._max_stale_s
         if changed:
             self.changed(changed)
 
@@ -370,7 +370,7 @@ class Documents:
         changed = [view for some in _batches(names) for view in self._read(some, anew=True)]
         self._readings += 1
         keys: dict[tuple[str, str], None] = {}
-        for machine in self._store.known():
+        for machine in self._store.machine_identities():
             caller = self._callers.get((machine.scope, machine.name))
             if caller is not None and caller.view is self.views.get(machine.scope) and _same(caller, machine):
                 caller.met = self._readings
@@ -382,7 +382,7 @@ class Documents:
             self._read_machines(some_keys, {})
         return changed
 
-    def _read_changes(self, news: News) -> list[ScopeView]:
+    def _read_changes(self, news: FeedUpdate) -> list[ScopeView]:
         """Scopes that are newer than what is known, and machines that came, changed or went; mostly there is nothing."""
         with self._lock:
             for name in news.removed:
@@ -444,7 +444,7 @@ class Documents:
                 else:  # or its scope came meanwhile, and so will the news of both
                     self._remove(key)
 
-    def _put(self, machine: Known) -> Caller:
+    def _put(self, machine: MachineIdentity) -> Caller:
         """A machine keeps its record, which connections hold, as long as it is known in the same way."""
         key = (machine.scope, machine.name)
         self._forget(key)
@@ -488,7 +488,7 @@ class Documents:
             caller.view = None
 
 
-def _same(caller: Caller, machine: Known) -> bool:
+def _same(caller: Caller, machine: MachineIdentity) -> bool:
     """Whether a machine is known as it was; its identities come in any order."""
     return (
         (caller.update_domain, caller.fault_domain, caller.instance_id)
@@ -496,8 +496,8 @@ def _same(caller: Caller, machine: Known) -> bool:
     ) and sorted(caller.identities) == sorted(machine.identities)
 
 
-def _known(m: Machine) -> Known:
-    return Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+def _known(m: Machine) -> MachineIdentity:
+    return MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
 
 def _batches(things: Iterable[T]) -> Iterator[list[T]]:

@@ -14,7 +14,7 @@ from forewarn.endpoint.documents import Caller, Documents, DocumentState, Moment
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.loop import Loop
 from forewarn.service.control import Control
-from forewarn.store import Sighting
+from forewarn.store import EventFirstSeen
 
 MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
@@ -98,7 +98,7 @@ class Endpoint:
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.to_write: list[Caller] = []
-        self._sightings: list[Sighting] = []
+        self._sightings: list[EventFirstSeen] = []
         # The monotonic clock as of the last sweep: exact enough for "silent for a minute", and nothing to compute.
         self.about_s = self.monotonic()
         self.stopping = False
@@ -135,9 +135,9 @@ class Endpoint:
         at = self.now().at
         name = caller.name
         new = (event for event in state.events if event.id not in before and name in event.resources)
-        self._sightings += [Sighting(event.id, name, at) for event in new]
+        self._sightings += [EventFirstSeen(event.id, name, at) for event in new]
 
-    def take_sightings(self) -> list[Sighting]:
+    def take_sightings(self) -> list[EventFirstSeen]:
         """The oldest, as many as are written at once."""
         taken = self._sightings[:SIGHTINGS_AT_ONCE]
         del self._sightings[:SIGHTINGS_AT_ONCE]

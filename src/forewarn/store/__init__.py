@@ -43,7 +43,7 @@ def _check_within(within: tuple[str, ...] | None) -> None:
     )
 
 
-def scopes_asked_for(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """The scopes a page may come from, in order; None for all. What lies in no scope is never within any."""
     if within is None:
         return (scope,) if scope else None
@@ -188,7 +188,7 @@ class Inventory:
     machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
 
 
-class Known(NamedTuple):
+class MachineIdentity(NamedTuple):
     """How a machine is told from others: small, because there may be a million."""
 
     scope: str
@@ -200,7 +200,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MachineLastSeen:
     """When a machine last asked."""
 
     scope: str
@@ -209,7 +209,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class EventFirstSeen:
     """When a machine first saw an event."""
 
     event_id: str
@@ -218,7 +218,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FeedPosition:
     """How far a node has read: of which database, up to which transaction, what it read of later ones, and what had been
     forgotten by then."""
 
@@ -229,28 +229,28 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class FeedUpdate:
     """What others changed: scopes with the version they got, those that went (and may have come again), machines.
 
     `now` is the database's time; it was asked for and told at these readings of the monotonic clock.
     """
 
-    mark: Mark
+    position: FeedPosition
     everything: bool
     scopes: Mapping[str, int]
     removed: frozenset[str]
     machines: tuple[tuple[str, str], ...]
     changed: bool
     now: datetime
-    asked_s: float
-    told_s: float
+    sent_s: float
+    received_s: float
     warning: str = ""
 
 
 class Feed(Protocol):
     """What other processes do to a store that several share. Raises StoreUnavailable while it cannot know."""
 
-    def look(self, since: Mark | None, wait_s: float) -> News:
+    def poll(self, since: FeedPosition | None, wait_s: float) -> FeedUpdate:
         """Wait so long for something to happen, then tell what changed since."""
 
     def close(self) -> None: ...
@@ -265,7 +265,7 @@ class Leases(Protocol):
     def drop_lease(self, name: str, node: str) -> None:
         """Give up one that is this node's."""
 
-    def living(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
         """The nodes whose own lease, `node NAME`, has not ended, or not longer ago than that."""
 
 
@@ -321,7 +321,7 @@ class Store(Protocol):
     def scopes(self) -> dict[str, Scope]:
         """Every scope."""
 
-    def known(self) -> Iterator[Known]:
+    def machine_identities(self) -> Iterator[MachineIdentity]:
         """Every machine, one by one, for whoever must tell callers apart."""
 
     # Atomic and durable: when it returns, the change survives a crash; when it raises, nothing of it happened.
@@ -342,18 +342,18 @@ class Store(Protocol):
 
     # Loose: written in batches; a crash may lose the last few.
 
-    def record_seen(self, seen: Collection[Seen]) -> None: ...
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None: ...
 
-    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+    def record_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
         """The first of a machine and an event stays."""
 
     def first_seen(self, event_id: str) -> dict[str, datetime]:
         """When each machine first saw an event, by name."""
 
-    def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+    def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         """When these last asked; those that never did are not in it."""
 
-    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
+    def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
         """When any machine of these scopes last asked; those of which none did are not in it."""
 
     # Lists and history: a page is one moment, and what is added between two pages neither doubles nor hides a row.
@@ -400,7 +400,7 @@ class Store(Protocol):
 
     # Housekeeping.
 
-    def hold(self) -> None:
+    def claim(self) -> None:
         """Claim the store for this process, or raise StoreInUse; released by close or by the process's death."""
 
     def close(self) -> None: ...

@@ -28,19 +28,19 @@ from forewarn.store import (
     AuditQuery,
     Backlog,
     Counts,
+    EventFirstSeen,
     EventQuery,
     Focus,
     IdKind,
     Inventory,
-    Known,
+    MachineIdentity,
+    MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
     OrderQuery,
     Page,
     ScopeQuery,
-    Seen,
-    Sighting,
-    scopes_asked_for,
+    selected_scopes,
 )
 
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
@@ -97,9 +97,9 @@ class MemoryStore:
         with self._lock:
             return dict(sorted(self._scopes.items()))
 
-    def known(self) -> Iterator[Known]:
+    def machine_identities(self) -> Iterator[MachineIdentity]:
         for m in self.inventory().machines.values():
-            yield Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+            yield MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
     def inventory(self) -> Inventory:
         with self._lock:
@@ -157,11 +157,11 @@ class MemoryStore:
             found = (o for i in known if (o := self._orders[i]).state in states)
             return heapq.nsmallest(limit, found, key=lambda o: (o.issued, o.id))
 
-    def record_seen(self, seen: Collection[Seen]) -> None:
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
         with self._lock:
             self._seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
 
-    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+    def record_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
         with self._lock:
             for sighting in sightings:
                 if sighting.event_id in self._events:
@@ -208,7 +208,7 @@ class MemoryStore:
             return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:limit]
 
     def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
-        scopes = scopes_asked_for("", within)
+        scopes = selected_scopes("", within)
         with self._lock:
             known: dict[IdKind, Iterable[str]] = {
                 "event": self._events,
@@ -222,7 +222,7 @@ class MemoryStore:
         events = self._of(id_) if kind == "maintenance" else [self._events[id_]]
         return scopes is None or any(event.scope in scopes for event in events)
 
-    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
+    def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
         with self._lock:
             latest: dict[str, datetime] = {}
             for (scope, _), at in self._seen.items():
@@ -230,18 +230,18 @@ class MemoryStore:
                     latest[scope] = max(at, latest.get(scope, at))
             return latest
 
-    def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+    def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._lock:
             return {key: self._seen[key] for key in machines if key in self._seen}
 
     def scopes_page(self, query: ScopeQuery) -> list[Scope]:
-        scopes = scopes_asked_for("", query.within)
+        scopes = selected_scopes("", query.within)
         with self._lock:
             found = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
             return heapq.nsmallest(query.limit, found, key=lambda s: s.name)
 
     def machines_page(self, query: MachineQuery) -> list[Machine]:
-        scopes = scopes_asked_for(query.scope, query.within)
+        scopes = selected_scopes(query.scope, query.within)
         with self._lock:
             found = (
                 m
@@ -254,7 +254,7 @@ class MemoryStore:
             return heapq.nsmallest(query.limit, found, key=lambda m: m.key)
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
-        scopes = scopes_asked_for("", query.within)
+        scopes = selected_scopes("", query.within)
         with self._lock:
             found = (
                 m
@@ -266,7 +266,7 @@ class MemoryStore:
             return heapq.nlargest(query.limit, found, key=lambda m: (m.created, m.id))
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
-        scopes = scopes_asked_for("", query.within)
+        scopes = selected_scopes("", query.within)
         with self._lock:
             found = (
                 o
@@ -278,7 +278,7 @@ class MemoryStore:
             return heapq.nlargest(query.limit, found, key=lambda o: (o.issued, o.id))
 
     def events(self, query: EventQuery) -> Page:
-        scopes = scopes_asked_for(query.scope, query.within)
+        scopes = selected_scopes(query.scope, query.within)
         with self._lock:
             found = (e for e in reversed(self._events.values()) if self._matches(e, query, scopes))
             page = list(islice(found, query.limit + 1))
@@ -287,7 +287,7 @@ class MemoryStore:
             return Page(tuple(page), self._numbers[page[-1].id] if more else None)
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
-        scopes = scopes_asked_for(query.scope, query.within)
+        scopes = selected_scopes(query.scope, query.within)
         with self._lock:
             found = (
                 entry
@@ -337,7 +337,7 @@ class MemoryStore:
                 del self._receipts[key]
             return len(old)
 
-    def hold(self) -> None:
+    def claim(self) -> None:
         """It lives and dies with this process: nobody else could hold it."""
 
     def close(self) -> None:

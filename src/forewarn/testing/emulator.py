@@ -206,7 +206,7 @@ class Emulator:
 
     def machine_names(self) -> list[str]:
         """Each as `scope/name`."""
-        return sorted(f"{m.scope}/{m.name}" for m in self.service.store.known())
+        return sorted(f"{m.scope}/{m.name}" for m in self.service.store.machine_identities())
 
     # -- what an operator does
 

@@ -9,7 +9,7 @@ from bench.portal import LARGEST_PAGE_BYTES, place
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
-from forewarn.store import Seen, Sighting
+from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.integration.browser.people import MAINTENANCE, Caller, words
 from tests.support.running_service import RunningService, running_service
 
@@ -76,8 +76,8 @@ def test_pages_about_a_crowd_are_bounded(crowded: RunningService) -> None:
     )
     event = crowded.get(f"/v1/events?maintenance={made['id']}")["items"][0]
     now = crowded.clock.now()
-    crowded.service.store.record_sightings([Sighting(event["id"], name, now) for name in event["resources"]])
-    crowded.service.store.record_seen([Seen("shop", name, now) for name in event["resources"]])
+    crowded.service.store.record_first_seen([EventFirstSeen(event["id"], name, now) for name in event["resources"]])
+    crowded.service.store.record_last_seen([MachineLastSeen("shop", name, now) for name in event["resources"]])
     for name in event["resources"]:
         crowded.control.approve("shop", name, [event["id"]], Actor(f"shop/{name}"))
     crowded.service.ticker.advance(1)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg
 
 from forewarn.core.errors import StoreUnavailable
-from forewarn.store import Mark, News
+from forewarn.store import FeedPosition, FeedUpdate
 from forewarn.store.postgres.dsn import READ, STATEMENT_WITHIN_S, Dsn
 from forewarn.store.postgres.pool import Connection, Pool, connect, explained
 from forewarn.store.sql.rows import NATIVE_ROWS
@@ -39,7 +39,7 @@ class PostgresFeed:
         self._store = store
         self._connection: Connection | None = None
 
-    def look(self, since: Mark | None, wait_s: float) -> News:
+    def poll(self, since: FeedPosition | None, wait_s: float) -> FeedUpdate:
         """Wait so long for a bell, then read what changed since; from the beginning it is `everything`."""
         news, same = self._look(since, wait_s)
         if not same:
@@ -63,7 +63,7 @@ class PostgresFeed:
 
     # -- behind it
 
-    def _look(self, since: Mark | None, wait_s: float) -> tuple[News, bool]:
+    def _look(self, since: FeedPosition | None, wait_s: float) -> tuple[FeedUpdate, bool]:
         """What changed, and whether the server is the one the nodes agreed on."""
         try:
             with explained(self._dsn, self._pool):
@@ -89,16 +89,16 @@ class PostgresFeed:
             for _ in connection.notifies(timeout=0):
                 pass  # what is read now answers all of them
 
-    def _read(self, connection: Connection, since: Mark | None) -> tuple[News, bool]:
+    def _read(self, connection: Connection, since: FeedPosition | None) -> tuple[FeedUpdate, bool]:
         self._pool.touch(connection)
-        asked_s = time.monotonic()
+        sent_s = time.monotonic()
         with connection.pipeline():  # all of it in one trip
             connection.execute(self._dsn.begin(READ, STATEMENT_WITHIN_S))
             asked = [connection.execute(SQL[name]) for name in ("where_we_are", "server", "standbys")]
             changes = None if since is None else connection.execute(SQL["changes_since"], {"xid": str(since.horizon)})
             connection.execute("COMMIT")
             (where,) = asked[0].fetchall()
-            told_s = time.monotonic()
+            received_s = time.monotonic()
         self._pool.deadlines.take_back(connection)
         (server,), (standbys,) = asked[1].fetchall(), asked[2].fetchall()
         same = self._store.recognise(server)
@@ -111,8 +111,8 @@ class PostgresFeed:
         scopes: dict[str, int] = {}
         for row in new:
             scopes |= row["scopes"]
-        return News(
-            mark=Mark(
+        return FeedUpdate(
+            position=FeedPosition(
                 cluster=(where["identity"], where["timeline"]),
                 horizon=horizon,
                 handled=frozenset(row["number"] for row in rows if row["xid"] >= horizon),
@@ -124,8 +124,8 @@ class PostgresFeed:
             machines=tuple((scope, name) for row in new for scope, name in row["machines"]),
             changed=bool(new) or everything,
             now=NATIVE_ROWS.read_time(where["now"]),
-            asked_s=asked_s,
-            told_s=told_s,
+            sent_s=sent_s,
+            received_s=received_s,
             warning="" if standbys["synchronous"] else _no_standby(standbys["hidden"]),
         ), same
 

@@ -372,20 +372,20 @@ DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT %(limit)s)
 DELETE FROM receipts WHERE (token_id, key) IN
     (SELECT token_id, key FROM receipts WHERE at < %(before)s ORDER BY at LIMIT %(limit)s);
 
--- name: record_seen
+-- name: record_last_seen
 -- A machine that left meanwhile is not remembered.
 INSERT INTO last_seen
 SELECT scope, name, %(at)s FROM machines WHERE scope = %(scope)s AND name = %(name)s
 ON CONFLICT (scope, name) DO UPDATE SET at = greatest(last_seen.at, excluded.at);
 
--- name: latest_seen
+-- name: last_seen_by_scope
 SELECT scope, max(at) AS at FROM last_seen WHERE scope = ANY(%(names)s::text[]) GROUP BY scope;
 
 -- name: last_seen_by_key
 SELECT s.* FROM jsonb_array_elements(%(keys)s::jsonb) k
 JOIN last_seen s ON s.scope = k ->> 0 AND s.name = k ->> 1;
 
--- name: record_sighting
+-- name: record_first_seen
 -- Of an event that was forgotten meanwhile nothing is remembered.
 INSERT INTO sightings SELECT id, %(machine)s, %(at)s FROM events WHERE id = %(event_id)s ON CONFLICT DO NOTHING;
 
@@ -516,7 +516,7 @@ DELETE FROM leases WHERE name = %(name)s AND node = %(node)s;
 -- name: forget_leases
 DELETE FROM leases WHERE until < clock_timestamp() - interval '1 day';
 
--- name: living
+-- name: live_nodes
 SELECT node FROM leases
 WHERE name = 'node ' || node AND until >= clock_timestamp() - %(past_s)s * interval '1 second';
 

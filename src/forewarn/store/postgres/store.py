@@ -180,7 +180,7 @@ class PostgresStore(SqlStore):
     def connections(self) -> Connections:
         return self._pool.counted()
 
-    def hold(self) -> None:
+    def claim(self) -> None:
         """It is there for many: nobody claims it."""
 
     def close(self) -> None:
@@ -333,10 +333,10 @@ class PostgresStore(SqlStore):
         with self._writing() as writer:
             writer.one("drop_lease", name=name, node=node)
 
-    def living(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
         """The nodes whose lease has not ended, or not longer ago than that."""
         with self._reading() as reader:
-            return {row["node"] for row in reader.ask("living", past_s=past_s)}
+            return {row["node"] for row in reader.ask("live_nodes", past_s=past_s)}
 
     # -- the database's time
 

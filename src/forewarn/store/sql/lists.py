@@ -22,7 +22,7 @@ from forewarn.store import (
     MaintenanceQuery,
     OrderQuery,
     ScopeQuery,
-    scopes_asked_for,
+    selected_scopes,
 )
 from forewarn.store.sql.rows import Row, Values
 
@@ -61,7 +61,7 @@ def backlog(reader: "SqlSession") -> Backlog:
 
 
 def scopes(reader: "SqlSession", query: ScopeQuery) -> Iterable[Row]:
-    wanted = scopes_asked_for("", query.within)
+    wanted = selected_scopes("", query.within)
     if wanted is None:
         return reader.ask("scopes_page", after=query.after, limit=query.limit)
     found = reader.ask("scopes_by_name", names=reader.listed(name for name in wanted if name > query.after))
@@ -69,7 +69,7 @@ def scopes(reader: "SqlSession", query: ScopeQuery) -> Iterable[Row]:
 
 
 def machines(reader: "SqlSession", query: MachineQuery) -> list[Row]:
-    wanted = scopes_asked_for(query.scope, query.within)
+    wanted = selected_scopes(query.scope, query.within)
     scope, name = query.after or ("", "")
     if query.host:
         values = {"host": query.host, "scopes": _some(reader, wanted), "scope": scope, "name": name}
@@ -85,14 +85,14 @@ def machines(reader: "SqlSession", query: MachineQuery) -> list[Row]:
 
 
 def maintenances(reader: "SqlSession", query: MaintenanceQuery) -> list[Row]:
-    wanted = scopes_asked_for("", query.within)
+    wanted = selected_scopes("", query.within)
     ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
     found = {row["id"]: row for row in reader.ask("maintenances_by_id", ids=reader.listed(ids))}
     return [found[i] for i in ids]
 
 
 def orders(reader: "SqlSession", query: OrderQuery) -> list[Row]:
-    wanted = scopes_asked_for("", query.within)
+    wanted = selected_scopes("", query.within)
     ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
     found = {row["id"]: row for row in reader.ask("orders_of_events", ids=reader.listed(ids))}
     return [found[i] for i in ids]
@@ -101,7 +101,7 @@ def orders(reader: "SqlSession", query: OrderQuery) -> list[Row]:
 def ids_starting(reader: "SqlSession", kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
     """One seek in the index of the ids."""
     # Ids are ASCII and are compared byte by byte: DEL comes after every id that starts with the prefix.
-    values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _some(reader, scopes_asked_for("", within))}
+    values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _some(reader, selected_scopes("", within))}
     return [row["id"] for row in reader.ask(f"{kind}_ids_starting", **values, limit=limit)]
 
 
@@ -130,7 +130,7 @@ def _newest(
 
 def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
     """The numbers of a page, the newest first, and one more when there is one."""
-    scopes = scopes_asked_for(query.scope, query.within)
+    scopes = selected_scopes(query.scope, query.within)
     if scopes == ():
         return []
     values: Values = {
@@ -182,7 +182,7 @@ def _numbers(reader: "SqlSession", name: str, values: Values) -> list[int]:
 
 
 def audit(reader: "SqlSession", query: AuditQuery) -> Iterable[Row]:
-    scopes = scopes_asked_for(query.scope, query.within)
+    scopes = selected_scopes(query.scope, query.within)
     name = "audit" if query.after is None else "audit_stream"
     values: Values = {
         "before": _NEWEST_NUMBER if query.before is None else query.before,

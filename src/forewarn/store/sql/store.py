@@ -29,18 +29,18 @@ from forewarn.store import (
     AuditQuery,
     Backlog,
     Counts,
+    EventFirstSeen,
     EventQuery,
     Focus,
     IdKind,
     Inventory,
-    Known,
+    MachineIdentity,
+    MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
     OrderQuery,
     Page,
     ScopeQuery,
-    Seen,
-    Sighting,
 )
 from forewarn.store.sql import lists
 from forewarn.store.sql.rows import Row, Rows, Values
@@ -135,13 +135,13 @@ class SqlStore:
             found = list(reader.ask("scopes_all"))
         return _scopes(reader, found)
 
-    def known(self) -> Iterator[Known]:
+    def machine_identities(self) -> Iterator[MachineIdentity]:
         with self._reading_fleet() as reader:
             for _, group in groupby(reader.walk("machines_known"), key=itemgetter(0, 1)):
                 found = list(group)
                 scope, name, update_domain, fault_domain, instance_id, _, _ = found[0]
                 identities = tuple((row[5], row[6]) for row in found if row[6] is not None)
-                yield Known(scope, name, update_domain, fault_domain, instance_id, identities)
+                yield MachineIdentity(scope, name, update_domain, fault_domain, instance_id, identities)
 
     # -- atomic writes
 
@@ -179,28 +179,28 @@ class SqlStore:
 
     # -- loose
 
-    def record_seen(self, seen: Collection[Seen]) -> None:
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
         with self._writing() as writer:
             # In order, as whatever others may write at the same time.
             found = sorted(seen, key=attrgetter("scope", "name"))
             writer.many(
-                "record_seen", ({"scope": s.scope, "name": s.name, "at": writer.rows.time(s.at)} for s in found)
+                "record_last_seen", ({"scope": s.scope, "name": s.name, "at": writer.rows.time(s.at)} for s in found)
             )
 
-    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
+    def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
         with self._reading() as reader:
-            found = reader.ask("latest_seen", names=reader.listed(sorted(scopes)))
+            found = reader.ask("last_seen_by_scope", names=reader.listed(sorted(scopes)))
             return {row["scope"]: reader.rows.read_time(row["at"]) for row in found}
 
-    def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+    def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._reading() as reader:
             found = reader.ask("last_seen_by_key", keys=reader.paired(machines))
             return {(row["scope"], row["name"]): reader.rows.read_time(row["at"]) for row in found}
 
-    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+    def record_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
         with self._writing() as writer:
             writer.many(
-                "record_sighting",
+                "record_first_seen",
                 (
                     {"event_id": s.event_id, "machine": s.machine, "at": writer.rows.time(s.at)}
                     for s in sorted(sightings, key=attrgetter("event_id", "machine"))

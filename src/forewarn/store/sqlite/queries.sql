@@ -366,19 +366,19 @@ DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit) AN
 DELETE FROM receipts WHERE (token_id, key) IN
     (SELECT token_id, key FROM receipts INDEXED BY receipts_by_age WHERE at < :before ORDER BY at LIMIT :limit);
 
--- name: record_seen
+-- name: record_last_seen
 -- A machine that left meanwhile is not remembered.
 INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
 ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
 
--- name: latest_seen
+-- name: last_seen_by_scope
 SELECT scope, max(at) AS at FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) GROUP BY scope;
 
 -- name: last_seen_by_key
 SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;
 
--- name: record_sighting
+-- name: record_first_seen
 -- Of an event that was forgotten meanwhile nothing is remembered.
 INSERT INTO sightings SELECT id, :machine, :at FROM events WHERE id = :event_id ON CONFLICT DO NOTHING;
 

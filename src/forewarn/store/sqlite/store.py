@@ -73,7 +73,7 @@ class SqliteStore(SqlStore):
                 self._writer.close()
                 raise
 
-    def hold(self) -> None:
+    def claim(self) -> None:
         if self._hold is None:
             self._hold = hold(self.path)
 
