@@ -222,9 +222,9 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monke
 
     def be_slow() -> None:
         with store._writing() as writer:
-            assert list(writer.ask("lock_maintenances", ids=["M1"])) == []
+            assert list(writer.query("lock_maintenances", ids=["M1"])) == []
             until_ended(writer._connection.info.backend_pid)
-            writer.one("forget_leases")
+            writer.execute("forget_leases")
 
     with pytest.raises(StoreUnavailable):
         be_slow()
@@ -392,21 +392,21 @@ def test_a_connection_that_was_given_more_time_is_not_cut(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The watcher looks once more before it cuts; and what it cannot cut does not end every other time limit."""
-    monkeypatch.setattr(pool, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(pool, "CHECK_EVERY_S", 0.01)
     deadlines, cuts = pool.Deadlines(), []
     first, second = (connect(Dsn(address)) for _ in range(2))
 
     def cut(connection: Connection) -> None:
         cuts.append(connection)
-        deadlines.give(second, 600)  # answered, and at its next statement
+        deadlines.set(second, 600)  # answered, and at its next statement
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(pool, "cut", cut)
     deadlines._until_s = {first: 0.0, second: 0.0}
-    deadlines.give(first, -1)
+    deadlines.set(first, -1)
     until(lambda: cuts == [first] and "could not be cut" in caplog.text)
     third = connect(Dsn(address))
-    deadlines.give(third, -1)
+    deadlines.set(third, -1)
     until(lambda: len(cuts) > 1)
     assert cuts == [first, third]
     deadlines.stop()
@@ -432,7 +432,7 @@ def test_only_a_warning_of_the_commit_itself_is_a_doubt(store: PostgresStore) ->
 def test_what_is_missing_is_named_with_what_to_do() -> None:
     """Whoever is refused at the door is told in the server's words, and what they mean."""
     server = SHARED.server
-    with pytest.raises(StoreUnavailable, match=r"no such database: make it with createdb.*\"nowhere\""):
+    with pytest.raises(StoreUnavailable, match=r"no such database: create it with createdb.*\"nowhere\""):
         PostgresStore(server.address("nowhere"))
     with pytest.raises(StoreUnavailable, match=r"refuses this user.*\"nobody\""):
         PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres")
@@ -488,5 +488,5 @@ def test_the_number_of_connections_is_a_setting(address: str) -> None:
     settings = load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"})
     store = open_store(settings.store_url, connections=settings.store_connections)
     assert isinstance(store, PostgresStore)
-    assert store.connections().most == 3
+    assert store.connections().limit == 3
     store.close()
