@@ -68,24 +68,24 @@ def visit(page: Page, stage: Stage, name: str) -> None:
     page.goto(stage.url + (PAGES | GUIDE)[name].format_map(stage.ids))
     match name:
         case "looked":
-            page.get_by_role("button", name="Show what would happen").click()
-            page.get_by_role("heading", name="What would happen").wait_for()
+            page.get_by_role("button", name="Show preview").click()
+            page.get_by_role("heading", name="Plan preview").wait_for()
         case "plan-refused":
-            page.get_by_role("button", name="Show what would happen").click()
+            page.get_by_role("button", name="Show preview").click()
             page.get_by_role("alert").wait_for()
         case "token":
-            page.get_by_label("Whose it is").fill("the wall screen")
-            page.get_by_role("button", name="Make it").click()
-            page.get_by_role("heading", name="A new token").wait_for()
+            page.get_by_label("Name").fill("the wall screen")
+            page.get_by_role("button", name="Create").click()
+            page.get_by_role("heading", name="New token").wait_for()
         case "error-outside":  # a form in another form than ours
             page.locator("form").evaluate("form => form.enctype = 'text/plain'")
             page.get_by_label("Token").fill("any")
             page.get_by_role("button", name="Log in").click()
-            page.get_by_role("heading", name="That did not work").wait_for()
+            page.get_by_role("heading", name="This did not work").wait_for()
         case "login-kept":
             page.context.clear_cookies()
-            page.get_by_role("button", name="Show what would happen").click()
-            page.get_by_text("What you typed is kept").wait_for()
+            page.get_by_role("button", name="Show preview").click()
+            page.get_by_text("Your input is kept").wait_for()
 
 
 def shot(browser: Browser, stage: Stage, name: str, scheme: Scheme, size: tuple[int, int]) -> bytes:

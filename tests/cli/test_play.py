@@ -37,7 +37,7 @@ class Follower:
 
     def tells(self, what: str, times: int = 1) -> None:
         """Wait until it has printed this: what changes back before it looks is not printed at all."""
-        until(lambda: self.count(what) >= times, told=lambda: f"{what}: {self.lines}")
+        until(lambda: self.count(what) >= times, detail=lambda: f"{what}: {self.lines}")
 
     def count(self, what: str) -> int:
         return sum(what in line for line in self.lines)

@@ -15,7 +15,7 @@ ROOT = Path(forewarn.__file__).parent
 EXCEPTIONS = {
     "demo/director.py": "the demo plays maintenances of its own choice",
     "executors/simulated.py": "the setting freeze_work gives Freeze a duration of its own",
-    "operator/api/calls.py": "the calls restart and redeploy request these types",
+    "operator/api/inventory.py": "the calls restart and redeploy request these types",
     "operator/portal/plan_form.py": "the form's first choice is Reboot",
 }
 

@@ -37,7 +37,7 @@ def test_the_guide_leads_to_an_event_of_ones_own(demo: Demo, browser: Browser) -
     page = browser.new_page()
     page.goto(demo.operator)
     page.get_by_role("link", name="restart web-0").click()
-    page.get_by_role("button", name="Show what would happen").click()
+    page.get_by_role("button", name="Show preview").click()
     page.get_by_role("button", name="Confirm").click()
     page.get_by_role("button", name="Approve").click()
     expect(page.locator("main")).to_contain_text("its order is being carried out", timeout=30_000)
@@ -53,7 +53,7 @@ def test_the_guide_is_for_everybody(demo: Demo, browser: Browser, scheme: str) -
     context = browser.new_context(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(demo.operator)
-    page.get_by_text("Who is who").click()
+    page.get_by_text("The machines", exact=True).click()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

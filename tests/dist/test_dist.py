@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from scripts.build_dist import build
 
-from tests.integration.handlers.loopback import alone
+from tests.support.own_network import own_network
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
@@ -95,7 +95,7 @@ def test_the_base_install_has_no_dependencies(built: tuple[Path, Path], tmp_path
 
 def test_the_tutorial_works_as_written(user: Path, tmp_path: Path) -> None:
     """Every command of it in one shell, every file as it stands, from the first request to the app that loses nothing."""
-    with alone():  # where nobody else has the page's ports
+    with own_network():  # where nobody else has the page's ports
         done = _in_a_shell(_script(TUTORIAL.read_text("utf-8")), user, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     first, announced, started = re.findall(r'^\{"DocumentIncarnation".*', done.stdout, re.MULTILINE)[:3]

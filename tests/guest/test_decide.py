@@ -1,4 +1,4 @@
-"""What is decided, as a pure function: the budget's arithmetic, and the invariant that guards every approval."""
+"""`decide` as a pure function: the arithmetic of the budget, and the invariant of every approval."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,24 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.guest.decide import (
-    Approve,
-    CheckHealth,
-    Note,
-    Prepare,
-    Recover,
-    View,
-    Wait,
-    decide,
-    lapsed,
-    limit_s,
-    why_not_approved,
-)
+from forewarn.guest.actions import Approve, CheckHealth, Note, Prepare, Recover, View, Wait
+from forewarn.guest.budget import limit_s
+from forewarn.guest.decide import decide, lapsed_record, why_not_approved
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
 from forewarn.guest.state import State
-from tests.guest.talking import E1, E2
+from tests.support.fake_endpoint import E1, E2
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Me("web-0")
@@ -80,8 +70,8 @@ def test_how_the_budget_is_shared(
         assert (action.step.name, round(action.share_s, 1)) == expected
 
 
-def test_what_just_appeared_limits_what_is_under_way() -> None:
-    """A Preempt that the document shows and nobody has noted yet; not one that is ignored or not ours."""
+def test_a_new_event_limits_the_current_step() -> None:
+    """An urgent event limits the current step before it is recorded, unless it is ignored or names another machine."""
     plan = Plan(rules=(Rule(When(types=("Freeze",)), "ignore"),), steps=(step_of("a", 600),))
     state, _ = first_choice(plan, view_of(event_in(900)))
     assert limit_s(plan, ME, state, view_of(event_in(900))) == 870
@@ -93,8 +83,8 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, state, view_of(event_in(90)), E1) == 60, "its NotBefore moved meanwhile"
 
 
-def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:
-    """One inside its reserve or overdue has nothing left to save; the event's own budget counts always."""
+def test_an_event_without_time_or_steps_limits_no_other() -> None:
+    """An event inside its reserve or overdue does not limit other events; an event's own budget always counts."""
     plan = Plan(approve="never", steps=(step_of("a", 5), Step("b", "command", None, When(types=("Redeploy",)), 5.0)))
     view = view_of(event_in(900, type="Redeploy"), event_in(400, E2))
     state, _ = first_choice(plan, view)
@@ -167,15 +157,15 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
             assert all(step.name in holds for step in required)
             assert list(action.required) == required
             if data.draw(st.booleans()) and required:  # somebody has undone it meanwhile
-                state.apply(lapsed(state, required[0], action.event))
+                state.apply(lapsed_record(state, required[0], action.event))
                 holds.discard(required[0].name)
                 assert why_not_approved(plan, ME, state, state.events[action.event.id])
             else:
                 state.apply({"kind": "approved", "ids": [action.event.id]})
 
 
-def test_a_step_of_its_own_for_each_event() -> None:
-    """A checkpoint made for one event is none for the next; any other step is prepared once for both."""
+def test_a_checkpoint_is_prepared_for_each_event() -> None:
+    """A checkpoint for one event does not serve the next; any other step is prepared once for both."""
     plan = Plan(approve="never", steps=(Step("a", "command", None), Step("b", "checkpoint", None)))
     view = view_of(event_in(900), event_in(950, E2))
     state, action = first_choice(plan, view)

@@ -1,4 +1,4 @@
-"""Where the endpoint is: the order in which it is looked for, with leases as the DHCP clients write them."""
+"""Discovery of the endpoint: the order of the sources, with leases as DHCP clients write them."""
 
 from pathlib import Path
 

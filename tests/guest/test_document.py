@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.guest.document import Document, event_json, parse_document, parse_event, parse_moment
 from forewarn.guest.errors import BadDocument
-from tests.guest.talking import E1, E2, document, event
+from tests.support.fake_endpoint import E1, E2, document, event
 
 GOLDEN = Path(__file__).parent.parent / "core" / "golden"
 MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)
@@ -68,17 +68,17 @@ def test_an_incarnation_is_a_number_or_a_text(incarnation: object) -> None:
     "body",
     [b"", b"[]", b"{}", b'{"DocumentIncarnation":1,"Events":{}}', b"\xff"],
 )
-def test_what_is_no_document_is_said(body: bytes) -> None:
-    """Never a half-read document."""
+def test_a_malformed_document_raises_bad_document(body: bytes) -> None:
+    """A document is never read in part."""
     with pytest.raises(BadDocument):
         parse_document(body)
 
 
 @pytest.mark.parametrize("wrong", [{}, [], None, "text", {**event(), "EventId": None}])
-def test_an_event_that_makes_no_sense_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It is passed over and said."""
+def test_a_malformed_event_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is ignored, and a line is logged."""
     assert [each.id for each in parse_document(document(wrong, event(E2))).events] == [E2]
-    assert "an event is passed over" in caplog.text
+    assert "an event cannot be read and is ignored" in caplog.text
 
 
 def test_difference_is_not_order() -> None:

@@ -1,4 +1,4 @@
-"""Carrying out steps in real time, with real programs: what hangs, what is urgent, what outlives the agent."""
+"""Steps in real time with real programs: hanging programs, urgent events, programs that outlive the agent."""
 
 import json
 import os
@@ -12,9 +12,10 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.steps import GRACE_S, Run, alive, await_orphan, children, start_ticks
+from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
+from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
-from tests.guest.talking import E1, StepTime, event
+from tests.support.fake_endpoint import E1, StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def run_of(share_s: float = 10.0, *, clock: Time | None = None, **more: object) 
 
 def over_once(begun: Path, clock: StepTime) -> Run:
     """A turn whose time is over as soon as the program is seen to have begun, and not before."""
-    return run_of(clock=clock, glance=lambda: clock.move(10) if begun.exists() else None)
+    return run_of(clock=clock, poll=lambda: clock.move(10) if begun.exists() else None)
 
 
 def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> None:
@@ -85,8 +86,8 @@ def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
     assert shown == names[: len(shown)]
 
 
-def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """At the end of its share: asked first, then killed, and its children too."""
+def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
+    """At the end of its share it gets SIGTERM, then SIGKILL."""
     shell = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.1; done"
     with pytest.raises(OutOfTime, match="sh did not end in time and was ended"):
         over_once(tmp_path / "pid", StepTime()).command(["/bin/sh", "-c", shell])
@@ -103,8 +104,8 @@ def test_what_a_program_started_has_the_same_grace(tmp_path: Path) -> None:
     assert clock.monotonic() < 10 + GRACE_S
 
 
-def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
-    """The endpoint is looked at while a program runs; the limit that comes of it holds at once."""
+def test_a_more_urgent_event_shortens_the_current_step() -> None:
+    """The endpoint is polled while a program runs, and a new limit applies at once."""
     limits: list[float | None] = [None]
     looked: list[float] = []
 
@@ -118,7 +119,7 @@ def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
             share_s=600,
             clock=Time(),
             limit_s=lambda: None if limits[0] is None else limits[0] - (time.monotonic() - looked[0]),
-            glance=glance,
+            poll=glance,
         ).command(["sleep", "600"])
     assert 1.0 < time.monotonic() - began_s < PATIENCE_S
     assert looked
@@ -129,7 +130,7 @@ def test_a_program_may_not_go_before_its_pid_is_known(tmp_path: Path) -> None:
     program = (
         "import os, signal; from forewarn.guest.clock import Time; from forewarn.guest.steps import Run\n"
         "run = Run(step='s', phase='prepare', event={}, share_s=9, time=Time(),\n"
-        "          note_child=lambda pid, ticks: (print(pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))\n"
+        "          record_child=lambda pid, ticks: (print(pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))\n"
         f"run.command(['touch', '{tmp_path}/done'])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -149,7 +150,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
             if len(glances) == 3:
                 (tmp_path / "go").touch()
 
-        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), run_of(PATIENCE_S, glance=glance), Time())
+        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), run_of(PATIENCE_S, poll=glance), Time())
         assert len(glances) >= 3
         assert soon_over.wait() == 0
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as hanging:
@@ -160,12 +161,12 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
     await_orphan((0, 0), run_of(share_s=0.1), Time())
 
 
-def test_looking_again_until_it_is_so() -> None:
-    """What was seen last is told when the time is over first; and for one thing there is no more time than is left."""
+def test_wait_until_checks_until_the_condition_holds() -> None:
+    """It returns what was last seen when the time is over; one action gets no more time than is left."""
     looks = iter([False, False, True])
-    assert run_of().until(lambda: (next(looks), "not yet"), 0.01) == ""
+    assert run_of().wait_until(lambda: (next(looks), "not yet"), 0.01) == ""
     assert next(looks, None) is None
-    assert run_of(share_s=0.8).until(lambda: (None, "not yet"), 0.02) == "not yet"
+    assert run_of(share_s=0.8).wait_until(lambda: (None, "not yet"), 0.02) == "not yet"
     assert 0 < run_of(share_s=1).time_for(5.0) <= 1
     assert run_of(share_s=10).time_for(5.0) == 5.0
     with pytest.raises(OutOfTime):
@@ -174,14 +175,14 @@ def test_looking_again_until_it_is_so() -> None:
 
 def test_not_before_health_is_green(tmp_path: Path) -> None:
     """Asked again until it is; where there is none there is nothing to wait for."""
-    run_of(share_s=0.2).until_healthy()
+    run_of(share_s=0.2).wait_until_healthy()
     green = tmp_path / "green"
     slow = ["/bin/sh", "-c", f"[ -e {green} ] || {{ touch {green}; exit 1; }}"]
-    run_of(health=slow).until_healthy()
+    run_of(health=slow).wait_until_healthy()
     with pytest.raises(OutOfTime, match="the machine is not healthy, as false says"):
-        run_of(share_s=0.2, health=["false"]).until_healthy()
+        run_of(share_s=0.2, health=["false"]).wait_until_healthy()
     with pytest.raises(StepFailed, match="x cannot be run"):
-        run_of(health=["/nowhere/x"]).until_healthy()
+        run_of(health=["/nowhere/x"]).wait_until_healthy()
 
 
 def test_the_children_of_a_process() -> None:
@@ -193,10 +194,10 @@ def test_the_children_of_a_process() -> None:
         assert child.pid not in [pid for pid, _ in children(os.getpid())]
 
 
-def test_health_that_hangs_is_asked_anew(tmp_path: Path) -> None:
-    """One look has `[health]`'s own time-out, not the whole of the step's time."""
+def test_a_hanging_health_command_is_run_again(tmp_path: Path) -> None:
+    """One run has the time-out of `[health]`, not the whole time of the step."""
     hangs_once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; sleep 600; }}"
     began_s = time.monotonic()
     health = ["/bin/sh", "-c", hangs_once]
-    run_of(share_s=600, clock=Time(), health=health, health_timeout_s=1.0).until_healthy()
+    run_of(share_s=600, clock=Time(), health=health, health_timeout_s=1.0).wait_until_healthy()
     assert time.monotonic() - began_s < PATIENCE_S

@@ -19,13 +19,13 @@ from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.model import Scope
-from forewarn.endpoint.listener import reachable
+from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import digest
 from forewarn.service.settings import load
 from forewarn.store import ScopeQuery
 from forewarn.store.memory import MemoryStore
-from tests.app.test_serve import run, serving
 from tests.support.running_service import RunningService, running_service
+from tests.support.serve_process import run, serving
 from tests.support.waiting import PATIENCE_S
 
 IN_MEMORY = ["--store", "memory:", "--guest", "127.0.0.1:0"]
@@ -302,7 +302,7 @@ def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> No
 
 def test_the_published_address_can_be_connected_to() -> None:
     """A wildcard is an address to listen on, not to connect to."""
-    assert [reachable(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
+    assert [host_in_url(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
         "127.0.0.1", "[::1]", "[::1]", "localhost", "10.0.0.1",
     ]  # fmt: skip
 
@@ -326,7 +326,7 @@ def test_stopping_removes_its_own_address_only(tmp_path: Path) -> None:
     [
         (["--operator", "ops.example.com:8170"], {}, "--operator: 'ops.example.com:8170' begins with a name"),
         ([], {"FOREWARN_TOKEN": "short"}, "FOREWARN_TOKEN: the token is shorter than 16 characters"),
-        ([], {"FOREWARN_TOKEN_FREE": "true"}, "token_free: `serve` always asks for tokens"),
+        ([], {"FOREWARN_TOKEN_FREE": "true"}, "token_free: `serve` always requires tokens"),
         ([], {"FOREWARN_DEMO": "true"}, "demo: this is for `forewarn demo` alone"),
     ],
 )

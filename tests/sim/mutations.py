@@ -90,7 +90,7 @@ def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """Answer from memory a guest that has seen a newer document than this node."""
-    patch.setattr(Endpoint, "behind", lambda guests, state, etag: False)
+    patch.setattr(Endpoint, "is_behind", lambda endpoint, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
     listen = Control.listen
 
     def deaf(control: Control, listener: Callable[[Change], None]) -> None:
-        if getattr(listener, "__func__", None) is not Documents.heard:
+        if getattr(listener, "__func__", None) is not Documents.on_change:
             listen(control, listener)
 
     patch.setattr(Control, "listen", deaf)

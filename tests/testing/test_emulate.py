@@ -106,7 +106,7 @@ def test_a_fleet_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--machines", "2", "--fleet", "x.toml"), "--machines: a fleet file says which machines there are"),
+        (("--machines", "2", "--fleet", "x.toml"), "--machines: the machines are those of the fleet file"),
         (("--fleet", "no-such.toml"), "no-such.toml: cannot be read"),
         (("--faults", "no-such.toml"), "no-such.toml: cannot be read"),
         (("--scenario", "no-such"), "there is no scenario 'no-such'"),

@@ -396,7 +396,7 @@ def test_it_ends_when_told_to(tmp_path: Path) -> None:
                 each.kill()
                 each.wait(PATIENCE_S)
         assert (recorder.returncode, timed.returncode) == (0, 0)
-    assert told == f"recorded 1 line(s) to {path}: it was told to stop\n"
+    assert told == f"recorded 1 line(s) to {path}: it was stopped\n"
     assert timed_told.endswith("to standard output: the time is up\n")
     assert all(json.loads(line).get("scrubbed", True) for line in written.splitlines())
     assert len(read_recording(path).lines) == 1
@@ -410,7 +410,7 @@ def test_the_command_replays(tmp_path: Path) -> None:
         assert emulating.stdout is not None
         ready, _, _, curl, replays = (emulating.stdout.readline() for _ in range(5))
         endpoint, operator = (part.partition("=")[2] for part in ready.split()[1:])
-        assert replays == f"# replays {path} for emulated/vm-0; it begins when a machine first asks\n"
+        assert replays == f"# replays {path} for emulated/vm-0, beginning with the first poll\n"
         assert ask(endpoint, path=curl.split("'")[1].removeprefix(endpoint)).raw == document(1).encode()
         assert emulating.stdout.readline().startswith("+0s")
         moved = ask(
@@ -511,7 +511,7 @@ def test_a_recording_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (("record", "--api-version", "latest"), "--api-version: 'latest'"),
         (("record", "--for", "ever"), "'ever' is not a duration"),
         (("record", "--output", "no/such/folder"), "no/such/folder: cannot be written"),
-        (("record", "--output", __file__), f"{__file__}: it is there already"),
+        (("record", "--output", __file__), f"{__file__}: the file exists"),
     ],
 )
 def test_wrong_usage_ends_with_2(

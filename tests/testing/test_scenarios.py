@@ -378,7 +378,7 @@ def test_checking_takes_the_file_as_it_stands() -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["scenario", "run", "user-reboot", "--check"]).exit_code == 0
     refused = runner.invoke(app, ["scenario", "run", "user-reboot", "--check", "--machines", "2"])
-    assert "the file is played as it stands" in str(refused.exception)
+    assert "this plays the file unchanged" in str(refused.exception)
 
 
 def test_a_step_happens_even_if_it_cannot_be_told() -> None:

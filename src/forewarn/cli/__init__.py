@@ -1,4 +1,4 @@
-"""The `forewarn` command. Without the `server` extra it says what to install and ends with 2."""
+"""The `forewarn` command. Without the `server` extra it prints what to install and ends with exit code 2."""
 
 import sys
 
@@ -12,7 +12,7 @@ def main() -> None:
         import rich
         import typer
     except ModuleNotFoundError:
-        print("forewarn: the service needs more than the base install: pip install 'forewarn[server]'", file=sys.stderr)
+        print("forewarn: this command needs the server extra: pip install 'forewarn[server]'", file=sys.stderr)
         raise SystemExit(2) from None
     del rich, typer
     from forewarn.cli.app import run

@@ -1,4 +1,4 @@
-"""The commands: parse, call, print. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable."""
+"""The commands of `forewarn`. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached."""
 
 import io
 import logging
@@ -30,27 +30,27 @@ from forewarn.cli import (
 )
 from forewarn.cli.client import NotReachable
 from forewarn.cli.db import Config, Store
-from forewarn.cli.formatting import plain
 from forewarn.cli.session import command
 from forewarn.core.errors import ForewarnError, InvalidFleet, InvalidSettings
+from forewarn.core.formatting import printable
 
 HELP_COLUMNS = 100
 
 app = typer.Typer(
     name="forewarn",
-    help="Machines learn of coming maintenance, prepare, and say go.",
+    help="Announce maintenance to machines, and start it once they are prepared and approve.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": HELP_COLUMNS},
-    rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are words here, not markup
+    rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
 )
 command(app, "status")(status.status)
 for noun in (fleet, scope, machine, maintenance, event, order, audit, token, clock, db, scenario):
     app.add_typer(noun.app)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"forewarn {__version__}")
         raise typer.Exit
 
@@ -58,7 +58,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def top(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
@@ -68,40 +68,43 @@ def top(
 def serve(
     config: Config = None,
     store: Store = None,
-    fleet: Annotated[str | None, typer.Option(help="A fleet file (TOML) to apply at start.")] = None,
+    fleet: Annotated[str | None, typer.Option(help="A fleet file (TOML) to apply at the start.")] = None,
     prune: Annotated[
-        bool | None, typer.Option("--prune", help="Remove what the fleet file does not state.", show_default=False)
+        bool | None,
+        typer.Option("--prune", help="Remove scopes and machines that are not in the fleet file.", show_default=False),
     ] = None,
     clock: Annotated[
-        str | None, typer.Option(help="`system`, `manual`, or a rate like `60x` [default: system]")
+        str | None, typer.Option(help="`system`, `manual`, or a speed like `60x` [default: system]")
     ] = None,
     executor: Annotated[
         str | None, typer.Option(help="`external`, `command` or `simulated` [default: external]")
     ] = None,
     guest: Annotated[
         list[str] | None,
-        typer.Option(help="Where guests ask, HOST:PORT[@INTERFACE]; may be repeated [default: 127.0.0.1:8169]"),
+        typer.Option(help="Listen for guests on HOST:PORT[@INTERFACE]; may be repeated [default: 127.0.0.1:8169]"),
     ] = None,
     allow_any_interface: Annotated[
         bool | None,
-        typer.Option("--allow-any-interface", help="Allow a wildcard address for guests.", show_default=False),
+        typer.Option("--allow-any-interface", help="Allow --guest with a wildcard address.", show_default=False),
     ] = None,
     operator: Annotated[
-        str | None, typer.Option(help="Where operators ask, HOST:PORT [default: 127.0.0.1:8170]")
+        str | None, typer.Option(help="Listen for operators on HOST:PORT [default: 127.0.0.1:8170]")
     ] = None,
     role: Annotated[str | None, typer.Option(help="`all`, `guest` or `operator` [default: all]")] = None,
     tls_cert: Annotated[str | None, typer.Option(help="The operator listener's certificate chain (PEM).")] = None,
     tls_key: Annotated[str | None, typer.Option(help="The operator listener's private key (PEM).")] = None,
     behind_tls_proxy: Annotated[
         bool | None,
-        typer.Option("--behind-tls-proxy", help="A proxy in front speaks TLS for operators.", show_default=False),
+        typer.Option(
+            "--behind-tls-proxy", help="A proxy in front of the operator listener handles TLS.", show_default=False
+        ),
     ] = None,
     state_dir: Annotated[
-        str | None, typer.Option(help="The folder for the default store and orders under way.")
+        str | None, typer.Option(help="The folder for the default store and for orders in progress.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="`debug`, `info`, `warning` or `error` [default: info]")] = None,
 ) -> None:
-    """Run the service until SIGTERM; prints one line beginning with `ready` when everything listens."""
+    """Run the service until SIGTERM. It prints a line that begins with `ready` once it accepts connections."""
     from forewarn.app import server
     from forewarn.service import logs, settings
 
@@ -124,35 +127,35 @@ def serve(
     loaded = settings.load(flags, os.environ, config)
     if loaded.token_free:
         raise InvalidSettings(
-            "token_free: `serve` always asks for tokens: leave it out of the file, and unset FOREWARN_TOKEN_FREE"
+            "token_free: `serve` always requires tokens: remove it from the file, and unset FOREWARN_TOKEN_FREE"
         )
     if loaded.demo:
         raise InvalidSettings(
-            "demo: this is for `forewarn demo` alone: leave it out of the file, and unset FOREWARN_DEMO"
+            "demo: this setting is only for `forewarn demo`: remove it from the file, and unset FOREWARN_DEMO"
         )
     logs.set_up(loaded.log_level)
     if store is not None and settings.holds_password(store):
         logging.getLogger("forewarn").warning(
-            "--store: the password is in the list of processes for everybody on this machine to read: put the address into"
+            "--store: every user of this machine can read the password in the list of processes: put the address into"
             " FOREWARN_STORE, or the password into ~/.pgpass"
         )
-    server.serve(loaded, say=lambda line: print(line, flush=True))
+    server.serve(loaded, print_line=lambda line: print(line, flush=True))
 
 
 app.command("emulate")(emulate.emulate)
 app.command("record")(record.record)
-# What follows the first word of the agent's command is the agent's.
+# All arguments after the agent's program belong to the agent.
 app.command("conform", context_settings={"allow_interspersed_args": False})(conform.conform)
 
 
 @app.command()
 def demo(
     port: Annotated[
-        int, typer.Option(min=0, max=65_534, help="Where guests ask; operators at the next. 0: any two.")
+        int, typer.Option(min=0, max=65_534, help="The port for guests; operators use the next one. 0 takes any two.")
     ] = 8169,
-    speed: Annotated[str, typer.Option(help="How fast the clock runs, `1x` to `600x`.")] = "60x",
+    speed: Annotated[str, typer.Option(help="The speed of the clock, `1x` to `600x`.")] = "60x",
 ) -> None:
-    """Show it all at work: an example fleet, guests that answer, maintenance that keeps coming. Leaves nothing behind."""
+    """Run an example fleet with guests and recurring maintenance. It leaves nothing behind."""
     from forewarn.demo import run
     from forewarn.service import logs
 
@@ -161,23 +164,23 @@ def demo(
 
 
 def _program() -> str:
-    """How this command was called, to be pasted again."""
-    called = sys.argv[0]
-    if Path(called).name == "__main__.py":
+    """Return how to call this command again."""
+    program = sys.argv[0]
+    if Path(program).name == "__main__.py":
         return f"{sys.executable} -m forewarn"
-    return "forewarn" if called == shutil.which("forewarn") else called
+    return "forewarn" if program == shutil.which("forewarn") else program
 
 
 @app.command()
 def agent() -> None:
-    """The agent of this machine, the same as `forewarn-agent`."""
+    """Run the agent of this machine; the same as `forewarn-agent`."""
 
 
 def run() -> None:
-    """Errors of ours end with one line that says what to do; wrong usage with 2, nobody there with 3, the rest with 1."""
+    """Run the command; print a ForewarnError as one line and end with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name is never a reason to fail
+            stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
         app()
     except (InvalidSettings, InvalidFleet) as error:
@@ -187,11 +190,11 @@ def run() -> None:
     except ForewarnError as error:
         _fail(error, 1)
     except BrokenPipeError:
-        # Whoever read has enough, as with `| head`: nothing more can be written, not even at the interpreter's end.
+        # The reader closed the pipe, as `head` does. The interpreter must not write to it at its end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
 
 
 def _fail(error: ForewarnError, code: int) -> None:
-    print(f"forewarn: {plain(str(error))}", file=sys.stderr)
+    print(f"forewarn: {printable(str(error))}", file=sys.stderr)
     raise SystemExit(code)

@@ -1,40 +1,30 @@
-"""`forewarn audit`: who did what, when and from where."""
+"""`forewarn audit`: who changed what, when and from where."""
 
-from forewarn.cli.formatting import Json, deed, shown_time
+from forewarn.cli.client import Json
+from forewarn.cli.formatting import full_time
 from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.core.formatting import action_by
 
-app = group("audit", "Who did what, when and from where.")
+app = group("audit", "Show who changed what, when and from where.")
 
 COLUMNS = ("at", "who", "action", "scope", "event", "maintenance", "detail", "from")
 
 
-def row(entry: Json) -> tuple[object, ...]:
-    return (
-        shown_time(entry["at"]),
-        entry["who"],
-        entry["action"],
-        entry["scope"],
-        entry["event_id"],
-        entry["maintenance_id"],
-        entry["detail"],
-        entry["origin"],
-    )
-
-
 def line(entry: Json) -> str:
-    """One change in one line."""
-    where = " ".join(text for text in (entry["scope"], entry["event_id"] or entry["maintenance_id"]) if text)
+    """Return one change as one line."""
+    subject = " ".join(text for text in (entry["scope"], entry["event_id"] or entry["maintenance_id"]) if text)
     detail = f": {entry['detail']}" if entry["detail"] else ""
     action = entry["action"].removesuffix(" by operator")
-    return f"{shown_time(entry['at'])} {deed(f'{action} {where}'.rstrip(), entry['who'])}{detail}"
+    return f"{full_time(entry['at'])} {action_by(f'{action} {subject}'.rstrip(), entry['who'])}{detail}"
 
 
 @command(app, "list")
-def list_audit(desk: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
-    """The newest entries first; nothing is ever changed or taken out of it before its time."""
-    page = desk.listed("/v1/audit", {}, limit, cursor)
-    if desk.out.as_json:
-        desk.out.json(page)
-        return
-    desk.out.table(COLUMNS, [row(entry) for entry in page["items"]], empty="nothing happened yet")
-    desk.more(page)
+def list_audit(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+    """List the entries of the audit log, newest first."""
+    page = session.api.page("/v1/audit", {}, limit=limit, cursor=cursor)
+    session.show_page(page, COLUMNS, lambda entries: [_row(entry) for entry in entries], empty="no entries")
+
+
+def _row(entry: Json) -> tuple[object, ...]:
+    keys = ("who", "action", "scope", "event_id", "maintenance_id", "detail", "origin")
+    return full_time(entry["at"]), *(entry[key] for key in keys)

@@ -1,11 +1,11 @@
-"""The API as the commands see it: ask, send, page, stream. Standard library alone; every failure is one sentence.
+"""The client of the API. It uses the standard library alone, and every failure is one sentence.
 
-A creating POST bears an Idempotency-Key and is repeated once with the same key when the connection breaks: it happens
-once, whatever the network does. Nothing follows a redirect, so a token goes to the server it is for.
+A POST that creates something has an Idempotency-Key. The client sends it a second time with the same key if the connection
+breaks, so that it takes effect once. The client follows no redirect: a token goes only to the server it is meant for.
 
 ForewarnError
-├── NotReachable     nobody answers at the server's address (exit code 3)
-└── Failed           the server said no, or something that is no answer (exit code 1)
+├── NotReachable     no server answers at the address (exit code 3)
+└── Failed           the server refused, or its response is not one of this API (exit code 1)
 """
 
 import http.client
@@ -23,15 +23,16 @@ from forewarn.cli.server_lookup import Server
 from forewarn.core.errors import ForewarnError, InvalidSettings
 
 CONNECT_S = 10.0
-ANSWER_S = 60.0
-# The stream says something at least this often, be it that it lives.
+RESPONSE_S = 60.0
+# The server sends something on the stream at least this often, if only a comment.
 STREAM_SILENT_S = 60.0
 RETRY_AFTER_S = 0.3
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 PAGE = 500
 MAX_PAGES = 2_000
 
+Json = dict[str, Any]
 Query = Mapping[str, str | int | bool | Iterable[str] | None]
 
 
@@ -40,11 +41,11 @@ class NotReachable(ForewarnError):
 
 
 class Failed(ForewarnError):
-    """What the API answered: its own code and sentence."""
+    """A refusal; `http_status` and `api_code` are those of the API's error, if it sent one."""
 
     def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
         super().__init__(message)
-        self.http_status, self.said = status, code
+        self.http_status, self.api_code = status, code
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class ApiResponse:
         try:
             return json.loads(self.body)
         except ValueError:
-            raise Failed("the server's answer is not JSON: is this a forewarn server?") from None
+            raise Failed("the server's response is not JSON: is this a forewarn server?") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +70,43 @@ class Message:
 
 
 def path_of(*parts: str) -> str:
-    """`/v1/…` of names that may hold anything."""
+    """Return `/v1/…` with each part quoted."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 class Client:
-    def __init__(self, place: Server) -> None:
-        self.place = place
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self._tls: ssl.SSLContext | None = None
 
-    # -- what commands ask
+    # -- calls
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        return self._ask("GET", path, query or {}).json()
+        return self._request("GET", path, query or {}).json()
 
-    def complaints(self) -> dict[str, str]:
-        """What `/readyz` finds wrong with the service, by part."""
+    def failed_checks(self) -> dict[str, str]:
+        """Return the checks of `/readyz` that fail, each with its message."""
         connection = self._connect()
         try:
-            raw = self._exchange(connection, "GET", "/readyz", {}, None, {})
-            answer = ApiResponse(raw.status, _read(raw))
+            response = _read(self._exchange(connection, "GET", "/readyz", {}, None, {}))
         except (OSError, http.client.HTTPException) as error:
             raise self._not_reachable(error) from None
         finally:
             connection.close()
-        if answer.status not in (200, 503):
-            raise self._failure("GET", "/readyz", answer)
-        return {part: told for part, told in answer.json()["checks"].items() if told != "ok"}
+        if response.status not in (200, 503):
+            raise self._failure("GET", "/readyz", response)
+        return {name: result for name, result in response.json()["checks"].items() if result != "ok"}
 
     def text(self, path: str, *, accept: str) -> str:
-        return self._ask("GET", path, {}, headers={"Accept": accept}).body.decode("utf-8", "replace")
+        return self._request("GET", path, {}, headers={"Accept": accept}).body.decode("utf-8", "replace")
 
     def post(self, path: str, body: object = None, query: Query | None = None, *, creating: bool = False) -> Any:
-        """A POST with a JSON body or none."""
+        """Send a POST with a JSON body or none."""
         return self._send("POST", path, body, query, creating=creating).json()
 
     def post_toml(self, path: str, text: str, query: Query) -> Any:
         headers = {"Content-Type": "application/toml", **_new_key()}
-        return self._ask("POST", path, query, text.encode(), headers, tries=2).json()
+        return self._request("POST", path, query, text.encode(), headers, tries=2).json()
 
     def put(self, path: str, body: object) -> ApiResponse:
         return self._send("PUT", path, body, None)
@@ -114,36 +114,35 @@ class Client:
     def delete(self, path: str) -> None:
         self._send("DELETE", path, None, None)
 
-    def page(self, path: str, query: Query, *, limit: int, cursor: str | None = None) -> dict[str, Any]:
-        """Up to `limit` items, over as many pages as that takes, in the shape of one page."""
+    def page(self, path: str, query: Query, *, limit: int, cursor: str | None = None) -> Json:
+        """Fetch up to `limit` items, over several pages if necessary; return them as one page."""
         items: list[Any] = []
         for _ in range(MAX_PAGES):
-            wanted = min(PAGE, limit - len(items))
-            got = self.get(path, {**query, "limit": wanted, "cursor": cursor})
-            items += got["items"]
-            cursor = got["next_cursor"]
-            if cursor is None or len(items) >= limit or not got["items"]:
+            page = self.get(path, {**query, "limit": min(PAGE, limit - len(items)), "cursor": cursor})
+            items += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None or len(items) >= limit or not page["items"]:
                 break
         return {"items": items, "next_cursor": cursor}
 
     def stream(self, last_id: str = "") -> Iterator[Message | None]:
-        """Every change from now on, or from after `last_id`; None once it is connected. It ends when the server ends it."""
+        """Yield None once connected, then every change after `last_id`, or from now on, until the server ends the stream."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
         connection = self._connect()
         try:
-            answer = self._exchange(connection, "GET", "/v1/stream", {}, None, headers)
-            if answer.status != 200:
-                raise self._failure("GET", "/v1/stream", ApiResponse(answer.status, answer.read(MAX_LINE_BYTES)))
+            response = self._exchange(connection, "GET", "/v1/stream", {}, None, headers)
+            if response.status != 200:
+                raise self._failure("GET", "/v1/stream", ApiResponse(response.status, response.read(MAX_LINE_BYTES)))
             if connection.sock is not None:
                 connection.sock.settimeout(STREAM_SILENT_S)
             yield None
-            yield from parse_stream(iter(lambda: answer.readline(MAX_LINE_BYTES), b""))
+            yield from parse_stream(iter(lambda: response.readline(MAX_LINE_BYTES), b""))
         except (OSError, http.client.HTTPException) as error:
             raise self._not_reachable(error) from None
         finally:
             connection.close()
 
-    # -- how it is asked
+    # -- requests
 
     def _send(
         self, method: str, path: str, body: object, query: Query | None, *, creating: bool = False
@@ -152,9 +151,9 @@ class Client:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if creating:
             headers |= _new_key()
-        return self._ask(method, path, query or {}, data, headers, tries=2 if creating else 1)
+        return self._request(method, path, query or {}, data, headers, tries=2 if creating else 1)
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -169,8 +168,7 @@ class Client:
             left -= 1
             connection = self._connect()
             try:
-                raw = self._exchange(connection, method, path, query, body, headers or {})
-                answer = ApiResponse(raw.status, _read(raw))
+                response = _read(self._exchange(connection, method, path, query, body, headers or {}))
                 break
             except (OSError, http.client.HTTPException) as error:
                 if not left:
@@ -178,13 +176,13 @@ class Client:
                 time.sleep(RETRY_AFTER_S)
             finally:
                 connection.close()
-        if answer.status >= 300:
-            raise self._failure(method, path, answer)
-        return answer
+        if response.status >= 300:
+            raise self._failure(method, path, response)
+        return response
 
     def _connect(self) -> http.client.HTTPConnection:
-        """Connected; whoever is not there is not asked twice."""
-        parts = urlsplit(self.place.url)
+        """Return an open connection. A refused connection is not tried again."""
+        parts = urlsplit(self.server.url)
         host = parts.hostname or ""
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
@@ -196,17 +194,17 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise self._not_reachable(error) from None
-        connection.sock.settimeout(ANSWER_S)
+        connection.sock.settimeout(RESPONSE_S)
         return connection
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
-            ca_file = self.place.ca_file
+            ca_file = self.server.ca_file
             try:
                 self._tls = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
             except OSError as error:  # ssl.SSLError is one
                 raise InvalidSettings(
-                    f"FOREWARN_CA_FILE: {ca_file} holds no certificates: {error.strerror or error}"
+                    f"FOREWARN_CA_FILE: {ca_file} contains no certificates: {error.strerror or error}"
                 ) from None
         return self._tls
 
@@ -219,28 +217,28 @@ class Client:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
-        said = {k: str(v).lower() if isinstance(v, bool) else v for k, v in query.items() if v is not None}
-        target = urlsplit(self.place.url).path + path + (f"?{urlencode(said, doseq=True)}" if said else "")
-        ours = {"User-Agent": f"forewarn/{__version__}", "Accept": "application/json", **headers}
-        if self.place.token:
-            ours["Authorization"] = f"Bearer {self.place.token}"
-        connection.request(method, target, body, ours)
+        given = {k: str(v).lower() if isinstance(v, bool) else v for k, v in query.items() if v is not None}
+        target = urlsplit(self.server.url).path + path + (f"?{urlencode(given, doseq=True)}" if given else "")
+        all_headers = {"User-Agent": f"forewarn/{__version__}", "Accept": "application/json", **headers}
+        if self.server.token:
+            all_headers["Authorization"] = f"Bearer {self.server.token}"
+        connection.request(method, target, body, all_headers)
         return connection.getresponse()
 
-    # -- what is said when it fails
+    # -- errors
 
     def _not_reachable(self, error: Exception) -> NotReachable:
-        url = self.place.url
+        url = self.server.url
         if isinstance(error, ssl.SSLCertVerificationError):
             return NotReachable(
-                f"the certificate of {url} is not trusted ({error.verify_message}): set FOREWARN_CA_FILE to the file of"
-                " the authority that signed it"
+                f"the certificate of {url} is not trusted ({error.verify_message}): set FOREWARN_CA_FILE to the"
+                " certificate of the authority that signed it"
             )
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        source = f" (from {self.place.url_from})" if self.place.url_from else ""
+        source = f" (from {self.server.url_from})" if self.server.url_from else ""
         return NotReachable(
-            f"nobody answers at {url}{source}: {why}; is the service running there? FOREWARN_SERVER or --server names"
-            " another address"
+            f"no server answers at {url}{source}: {why}; is the service running there? Set another address with"
+            " FOREWARN_SERVER or --server"
         )
 
     def _broken(self, method: str, error: Exception) -> NotReachable:
@@ -248,45 +246,45 @@ class Client:
             return self._not_reachable(error)
         why = str(error) or type(error).__name__
         return NotReachable(
-            f"the connection to {self.place.url} broke before the answer came ({why}): look whether it was done before"
-            " you say it again; FOREWARN_SERVER names the server"
+            f"the connection to {self.server.url} broke before the response came ({why}): check whether the change was"
+            " made before you repeat the command"
         )
 
-    def _failure(self, method: str, path: str, answer: ApiResponse) -> Failed:
-        url, source = self.place.url, self.place.token_from
-        if answer.status == 401:
-            told = f"does not accept the token from {source}" if source else "wants a token, and none was found"
+    def _failure(self, method: str, path: str, response: ApiResponse) -> Failed:
+        url, source, status = self.server.url, self.server.token_from, response.status
+        if status == 401:
+            problem = f"does not accept the token from {source}" if source else "requires a token, and none was found"
             return Failed(
-                f"{url} {told}: set FOREWARN_TOKEN to a token of that server, or name its file with --token-file",
-                status=401,
+                f"{url} {problem}: set FOREWARN_TOKEN to a token of that server, or name a file with --token-file",
+                status=status,
             )
         try:
-            problem = json.loads(answer.body)["error"]
-            message, code = str(problem["message"]), str(problem["code"])
+            error = json.loads(response.body)["error"]
+            message, code = str(error["message"]), str(error["code"])
         except (ValueError, KeyError, TypeError):
             return Failed(
-                f"{url} answered {answer.status} to {method} {path}: is this a forewarn server? FOREWARN_SERVER or"
-                " --server names another",
-                status=answer.status,
+                f"{url} answered {status} to {method} {path}: is this a forewarn server? Set another address with"
+                " FOREWARN_SERVER or --server",
+                status=status,
             )
-        if answer.status == 403 and source:
-            message += f" (the token is from {source}; FOREWARN_TOKEN or --token-file names another)"
-        return Failed(message, status=answer.status, code=code)
+        if status == 403 and source:
+            message += f" (the token is from {source}; set another with FOREWARN_TOKEN or --token-file)"
+        return Failed(message, status=status, code=code)
 
 
 def _new_key() -> dict[str, str]:
     return {"Idempotency-Key": secrets.token_hex(16)}
 
 
-def _read(answer: http.client.HTTPResponse) -> bytes:
-    body = answer.read(MAX_ANSWER_BYTES + 1)
-    if len(body) > MAX_ANSWER_BYTES:
-        raise Failed(f"the answer is larger than {MAX_ANSWER_BYTES} bytes: ask for less")
-    return body
+def _read(response: http.client.HTTPResponse) -> ApiResponse:
+    body = response.read(MAX_RESPONSE_BYTES + 1)
+    if len(body) > MAX_RESPONSE_BYTES:
+        raise Failed(f"the response is larger than {MAX_RESPONSE_BYTES} bytes: request less")
+    return ApiResponse(response.status, body)
 
 
 def parse_stream(lines: Iterable[bytes]) -> Iterator[Message]:
-    """Server-sent events: fields up to an empty line; comments and events without data are nothing."""
+    """Parse server-sent events: fields up to an empty line. Skip comments and events without data."""
     last_id, event = "", "message"
     data: list[str] = []
     for raw in lines:

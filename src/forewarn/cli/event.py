@@ -1,197 +1,172 @@
-"""`forewarn event`: what scopes are told, why it has not moved, and an operator's word on it."""
+"""`forewarn event`: show events and why they wait, approve and cancel them, resolve failed ones."""
 
 from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import path_of
-from forewarn.cli.formatting import (
-    Json,
-    deed,
-    missing,
-    names,
-    place,
-    reasons,
-    resolve_time,
-    shortened,
-    shown_time,
-    span,
-    when,
-    why,
-)
+from forewarn.cli.client import Json, path_of
+from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
 from forewarn.cli.live_events import watch_all, watch_one
-from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
-from forewarn.core.errors import Invalid
+from forewarn.cli.options import moment
+from forewarn.cli.output import Rows
+from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.core.formatting import action_by, span
 from forewarn.core.model import EventType, Status
 
-app = group("event", "What scopes are told, and what became of it.")
+app = group("event", "Show events and why they wait, approve and cancel them, resolve failed ones.")
 
 COLUMNS = ("event", "status", "type", "scope", "machines", "not before", "not approved by", "waits for")
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The event's id, or 8 characters of its beginning or more.", show_default=False),
+    typer.Argument(metavar="ID", help="The event's id, or at least its first 8 characters.", show_default=False),
 ]
 
 
 @command(app, "list")
 def list_events(
-    desk: Session,
+    session: Session,
     status: Annotated[
-        list[Status] | None, typer.Option(help="Only with this status; may be repeated.", case_sensitive=False)
+        list[Status] | None, typer.Option(help="Only events with this status; may be repeated.", case_sensitive=False)
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Only this scope's.")] = None,
-    machine: Annotated[str | None, typer.Option(help="Only those of this machine, like shop/web-0.")] = None,
-    type_: Annotated[EventType | None, typer.Option("--type", help="Only of this type.", case_sensitive=False)] = None,
+    scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Only events of this machine, like shop/web-0.")] = None,
+    type_: Annotated[
+        EventType | None, typer.Option("--type", help="Only events of this type.", case_sensitive=False)
+    ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Not those that had ended by then: a time, or -12h.", metavar="TIME")
+        str | None, typer.Option(help="Leave out events that ended before this time; -12h also works.", metavar="TIME")
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """Open and ended events, newest first."""
-    now = desk.now()
+    """List open and ended events, newest first."""
+    now = session.now()
     query = {
         "status": [each.value for each in status or ()],
         "scope": scope,
         "type": type_.value if type_ else None,
-        "since": resolve("--since", since, now),
+        "since": moment("--since", since, now),
     }
     if machine is not None:
-        query["scope"], query["machine"] = desk.machine(machine)
-    page = desk.listed("/v1/events", query, limit, cursor)
-    if desk.out.as_json:
-        desk.out.json(page)
-        return
-    show_events(desk, page["items"], now)
-    desk.more(page)
+        query["scope"], query["machine"] = session.machine(machine)
+    page = session.api.page("/v1/events", query, limit=limit, cursor=cursor)
+    session.show_page(page, COLUMNS, lambda events: _rows(session, events, now), empty="no events")
 
 
 @command(app, "show")
-def show(desk: Session, event: Id) -> None:
-    """One event: what it is, what it waits for, and everything that happened to it."""
-    show_event(desk, desk.api.get(path_of("events", desk.event_id(event))))
+def show(session: Session, event: Id) -> None:
+    """Show an event, what it waits for, and its history."""
+    show_event(session, session.api.get(path_of("events", session.event_id(event))))
 
 
 @command(app, "why")
-def why_event(desk: Session, event: Id) -> None:
-    """Say in one sentence why an event has not moved on, or what became of it."""
-    found = desk.api.get(path_of("events", desk.event_id(event)))
-    if desk.out.as_json:
-        desk.out.json(found)
-    else:
-        desk.out.say(why(found, desk.now()))
+def why_event(session: Session, event: Id) -> None:
+    """Print one sentence: why an event waits, or how it ended."""
+    _print_sentence(session, session.api.get(path_of("events", session.event_id(event))))
 
 
 @command(app, "watch")
 def watch(
-    desk: Session,
+    session: Session,
     event: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Only this event, until it has ended.", show_default=False)
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Only this scope's events.")] = None,
+    scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
 ) -> None:
-    """Show what happens as it happens: the open events on a terminal, a line per change elsewhere. Ctrl-C ends it."""
+    """Show changes as they happen: the open events on a terminal, a line per change elsewhere. Ctrl-C ends it."""
     if event is None:
-        watch_all(desk, scope)
+        watch_all(session, scope)
     else:
-        watch_one(desk, desk.event_id(event))
+        watch_one(session, session.event_id(event))
 
 
 @command(app, "approve")
-def approve(desk: Session, event: Id) -> None:
-    """Say go for every machine of it; it starts once nothing else is in its way."""
-    _say(desk, event, "approve")
+def approve(session: Session, event: Id) -> None:
+    """Approve an event for all its machines; it starts once it waits for nothing else."""
+    _apply(session, event, "approve")
 
 
 @command(app, "cancel")
-def cancel(desk: Session, event: Id) -> None:
-    """Call off an event that has not started; its wave no longer waits for it."""
-    _say(desk, event, "cancel")
+def cancel(session: Session, event: Id) -> None:
+    """Cancel an event that has not started; its wave no longer waits for it."""
+    _apply(session, event, "cancel")
 
 
 @command(app, "retry")
-def retry(desk: Session, event: Id) -> None:
-    """Hand out the order of an event again after it failed."""
-    _say(desk, event, "retry")
+def retry(session: Session, event: Id) -> None:
+    """Issue a failed order of an event again."""
+    _apply(session, event, "retry")
 
 
 @command(app, "finish")
-def finish(desk: Session, event: Id) -> None:
-    """Say that the work of a failed order was done after all."""
-    _say(desk, event, "finish")
+def finish(session: Session, event: Id) -> None:
+    """Complete an event whose order failed, because its work was done after all."""
+    _apply(session, event, "finish")
 
 
 @command(app, "abandon")
-def abandon(desk: Session, event: Id) -> None:
-    """Give up an event whose order failed; the maintenance goes on, and ends as Failed."""
-    _say(desk, event, "abandon")
+def abandon(session: Session, event: Id) -> None:
+    """Abandon an event whose order failed; its maintenance continues and ends as Failed."""
+    _apply(session, event, "abandon")
 
 
-def resolve(option: str, text: str | None, now: str) -> str | None:
-    """A time of the command line as the API reads it; distances are from the service's own time."""
-    if text is None:
-        return None
-    try:
-        return resolve_time(text, now)
-    except (Invalid, OverflowError) as error:
-        raise usage(f"{option}: {error}") from None
+def _apply(session: Session, event: str, verb: str) -> None:
+    _print_sentence(session, session.api.post(path_of("events", session.event_id(event), verb)))
 
 
-def _say(desk: Session, event: str, verb: str) -> None:
-    changed = desk.api.post(path_of("events", desk.event_id(event), verb))
-    if desk.out.as_json:
-        desk.out.json(changed)
+def _print_sentence(session: Session, event: Json) -> None:
+    if session.out.as_json:
+        session.out.json(event)
     else:
-        desk.out.say(why(changed, desk.now()))
+        session.out.say(why(event, session.now()))
 
 
-def show_events(desk: Session, events: list[Json], now: str) -> None:
-    short = shortened(event["id"] for event in events) if desk.out.terminal else {}
-    rows = [
+def _rows(session: Session, events: list[Json], now: str) -> Rows:
+    id_texts = session.out.id_texts(event["id"] for event in events)
+    return [
         (
-            short.get(event["id"], event["id"]),
+            id_texts[event["id"]],
             event["status"],
             event["type"],
-            place(event),
-            names(event["resources"], most=1_000),
-            when(event["not_before"], now) if event["status"] == "Scheduled" else shown_time(event["not_before"]),
-            missing(event),
+            update_domain_name(event),
+            ", ".join(event["resources"]),
+            when(event["not_before"], now) if event["status"] == "Scheduled" else full_time(event["not_before"]),
+            missing_approvals(event),
             reasons(event, now) or event["reason"],
         )
         for event in events
     ]
-    desk.out.table(COLUMNS, rows, empty="no events")
 
 
-def show_event(desk: Session, event: Json) -> None:
-    if desk.out.as_json:
-        desk.out.json(event)
+def show_event(session: Session, event: Json) -> None:
+    if session.out.as_json:
+        session.out.json(event)
         return
-    now = desk.now()
-    desk.out.facts(
+    now = session.now()
+    notice_s = event["notice_s"]
+    session.out.facts(
         [
             ("event", event["id"]),
             ("status", event["status"]),
             ("type", f"{event['type']} by {event['source']}"),
             ("scope", f"{event['scope']}, update domain {event['update_domain']}"),
-            ("machines", names(event["resources"], most=1_000)),
+            ("machines", ", ".join(event["resources"])),
             ("maintenance", f"{event['maintenance_id']}, wave {event['wave']}"),
             ("description", event["description"]),
             ("duration", "unknown" if event["duration_s"] < 0 else span(event["duration_s"])),
-            ("published", shown_time(event["published"])),
+            ("published", full_time(event["published"])),
             ("not before", when(event["not_before"], now)),
-            ("notice", "" if event["notice_s"] is None else span(event["notice_s"]) if event["notice_s"] else "none"),
-            ("approved by", ", ".join(f"{a['who']} at {shown_time(a['when'])}" for a in event["approved_by"])),
+            ("notice", "" if notice_s is None else span(notice_s) if notice_s else "none"),
+            ("approved by", ", ".join(f"{a['who']} at {full_time(a['when'])}" for a in event["approved_by"])),
             ("why", why(event, now)),
         ]
     )
     if event["timeline"]:
-        desk.out.heading("what happened")
+        session.out.heading("history")
     for entry in event["timeline"]:
-        head, *rest = (entry.get("detail") or "").split("\n")
-        desk.out.say(
-            f"{shown_time(entry['at'])}  {deed(entry['what'], entry.get('who', ''))}{': ' + head if head else ''}"
-        )
+        first, *rest = (entry.get("detail") or "").split("\n")
+        action = action_by(entry["what"], entry.get("who", ""))
+        session.out.say(f"{full_time(entry['at'])}  {action}{': ' + first if first else ''}")
         for line in rest:
-            desk.out.say(f"                      | {line}")
+            session.out.say(f"                      | {line}")

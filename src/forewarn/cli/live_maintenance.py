@@ -1,10 +1,9 @@
 """Live views of a maintenance: progress per wave on a terminal, a line per change elsewhere.
 
-A view is shown the same maintenance again and again; what changed in between is its to tell.
+A view is shown the same maintenance again and again, and prints what changed since the last time.
 """
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -14,18 +13,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from forewarn.cli.change_stream import Changes
-from forewarn.cli.client import Failed, NotReachable, Query, path_of
-from forewarn.cli.formatting import ENDED, Json, count, distance, names, order_failed, place, plain, shown_time, when
+from forewarn.cli import live
+from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.formatting import distance, full_time, order_failure, update_domain_name, when
 from forewarn.cli.output import STYLES, Output
 from forewarn.cli.plan_text import events_of
 from forewarn.cli.session import Session
+from forewarn.core.formatting import count, names, printable
+from forewarn.core.model import ENDED
 
-OVER = ("Completed", "Cancelled", "Failed")
-# A service that restarts is waited for this long.
-AWAY_S = 60.0
-AWAY_RETRY_S = 1.0
-MOST_WAVES = 12
+ENDED_MAINTENANCE = ("Completed", "Cancelled", "Failed")
+MAX_WAVES = 12
+MAX_EVENTS = 12
 BAR_CHARS = 24
 
 
@@ -33,8 +32,8 @@ class LiveView(Protocol):
     def show(self, maintenance: Json) -> None: ...
 
 
-class Quiet:
-    """For --json: the answer comes at the end."""
+class NoView:
+    """For --json: the command prints the maintenance at the end."""
 
     def show(self, maintenance: Json) -> None:
         del maintenance
@@ -53,7 +52,7 @@ class JsonLinesView:
         self._before = maintenance
 
 
-class Lines:
+class LinesView:
     def __init__(self, out: Output) -> None:
         self._out = out
         self._before: Json | None = None
@@ -64,98 +63,74 @@ class Lines:
         self._before = maintenance
 
 
-class Screen:
-    def __init__(self, live: Live, desk: Session) -> None:
-        self._live = live
-        self._desk = desk
+class ScreenView:
+    def __init__(self, screen: Live, session: Session) -> None:
+        self._screen = screen
+        self._session = session
 
     def show(self, maintenance: Json) -> None:
-        now = settled_get(self._desk, "/v1/clock")["now"]
-        self._live.update(picture(maintenance, now), refresh=True)
+        now = live.get_when_back(self._session, "/v1/clock")["now"]
+        self._screen.update(picture(maintenance, now), refresh=True)
 
 
 @contextlib.contextmanager
-def view_of(desk: Session, *, lines_of_json: bool = False) -> Iterator[LiveView]:
-    out = desk.out
+def _view(session: Session, *, json_lines: bool) -> Iterator[LiveView]:
+    out = session.out
     if out.as_json:
-        yield JsonLinesView(out) if lines_of_json else Quiet()
+        yield JsonLinesView(out) if json_lines else NoView()
     elif out.terminal:
-        with Live(console=out.console, auto_refresh=False, transient=False) as live:
-            yield Screen(live, desk)
+        with Live(console=out.console, auto_refresh=False, transient=False) as screen:
+            yield ScreenView(screen, session)
     else:
-        yield Lines(out)
+        yield LinesView(out)
 
 
 def follow(
-    desk: Session,
+    session: Session,
     maintenance_id: str,
     *,
     until: str = "done",
     timeout_s: int | None = None,
-    lines_of_json: bool = False,
+    json_lines: bool = False,
 ) -> Json:
-    """Show it until it has `started` or is `done`; the maintenance as it then was. Failed when the time is over."""
+    """Show a maintenance until it has `started` or is `done`; return it. Raise Failed if that takes too long."""
     try:
-        return _follow(desk, maintenance_id, until, timeout_s, lines_of_json)
+        with _view(session, json_lines=json_lines) as view:
+            maintenance = live.follow(
+                session,
+                path_of("maintenances", maintenance_id),
+                view.show,
+                lambda current: reached(current, until),
+                concerns=lambda change: change["maintenance_id"] == maintenance_id,
+                timeout_s=timeout_s,
+            )
     except KeyboardInterrupt:
-        raise Failed(f"maintenance {maintenance_id} goes on without us") from None
-
-
-def _follow(desk: Session, maintenance_id: str, until: str, timeout_s: int | None, lines_of_json: bool) -> Json:
-    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    path = path_of("maintenances", maintenance_id)
-    with Changes(desk.api) as changes, view_of(desk, lines_of_json=lines_of_json) as view:
-        while True:
-            maintenance = settled_get(desk, path)
-            view.show(maintenance)
-            if reached(maintenance, until):
-                return maintenance
-            left_s = None if deadline_s is None else deadline_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise Failed(
-                    f"maintenance {maintenance_id} is {maintenance['status']} and has not {_wanted(until)} in time:"
-                    " it goes on without us"
-                )
-            changes.wait_for(lambda change: change["maintenance_id"] == maintenance_id, left_s)
-
-
-def _wanted(until: str) -> str:
-    return "started" if until == "started" else "ended"
-
-
-def settled_get(desk: Session, path: str, query: Query | None = None) -> Json:
-    """A service that is away for a moment is waited for."""
-    begun_s = time.monotonic()
-    told = False
-    while True:
-        try:
-            answer: Json = desk.api.get(path, query)
-            return answer
-        except NotReachable as error:
-            if time.monotonic() - begun_s > AWAY_S:
-                raise
-            if not told:
-                desk.out.aside(f"{error}; trying again for {AWAY_S:g}s")
-            told = True
-            time.sleep(AWAY_RETRY_S)
+        raise Failed(f"no longer following: maintenance {maintenance_id} continues") from None
+    if not reached(maintenance, until):
+        missing = "started" if until == "started" else "ended"
+        raise Failed(
+            f"maintenance {maintenance_id} is {maintenance['status']} and has not {missing} in time: it continues"
+        )
+    return maintenance
 
 
 def reached(maintenance: Json, until: str) -> bool:
-    if maintenance["status"] in OVER:
+    """Return whether a maintenance has ended, or, for `started`, whether an event of it has started."""
+    if maintenance["status"] in ENDED_MAINTENANCE:
         return True
     return until == "started" and any(event["started"] for event in events_of(maintenance))
 
 
 def differences(before: Json | None, after: Json) -> list[str]:
-    """What changed, a line each; first of all where it stands."""
+    """Return a line per change; for the first time, a line per event."""
     if before is None:
         waves = count(len(after["waves"]), "wave")
         lines = [f"maintenance {after['id']} {after['type']} {after['status']}: {waves}"]
         return lines + [f"{_label(event)}: {_state(event)}" for event in events_of(after)]
     lines = []
-    known = {event["id"]: event for event in events_of(before)}
+    earlier = {event["id"]: event for event in events_of(before)}
     for event in events_of(after):
-        lines += _event_differences(known[event["id"]], event)
+        lines += _event_differences(earlier[event["id"]], event)
     if before["status"] != after["status"]:
         lines.append(f"maintenance {after['id']}: {before['status']} -> {after['status']}")
     return lines
@@ -163,52 +138,52 @@ def differences(before: Json | None, after: Json) -> list[str]:
 
 def _event_differences(before: Json, after: Json) -> list[str]:
     lines = [
-        f"{shown_time(approval['when'])} {_label(after)}: approved by {approval['who']}"
+        f"{full_time(approval['when'])} {_label(after)}: approved by {approval['who']}"
         for approval in after["approved_by"]
         if approval not in before["approved_by"]
     ]
     if before["status"] != after["status"]:
-        at = shown_time(after["ended"] or after["started"] or after["published"])
+        at = full_time(after["ended"] or after["started"] or after["published"])
         because = f" ({after['reason']})" if after["reason"] else ""
         lines.append(f"{at} {_label(after)}: {before['status']} -> {after['status']}{because}")
-    failed = order_failed(after)
-    if failed and failed != order_failed(before):
-        lines.append(f"{_label(after)}: {failed}")
+    failure = order_failure(after)
+    if failure and failure != order_failure(before):
+        lines.append(f"{_label(after)}: {failure}")
     return lines
 
 
 def _label(event: Json) -> str:
-    return f"wave {event['wave']} {place(event)} {names(event['resources'])} [{event['id']}]"
+    return f"wave {event['wave']} {update_domain_name(event)} {names(event['resources'])} [{event['id']}]"
 
 
 def _state(event: Json) -> str:
     if event["status"] == "Scheduled" and event["not_before"]:
-        return f"Scheduled, not before {shown_time(event['not_before'])}"
-    return order_failed(event) or str(event["status"])
+        return f"Scheduled, not before {full_time(event['not_before'])}"
+    return order_failure(event) or str(event["status"])
 
 
 def picture(maintenance: Json, now: str) -> RenderableType:
-    """The maintenance on a terminal: a bar per wave, and what each wave is about."""
+    """Return a maintenance for a terminal: a bar per wave, and the events of each wave."""
     head = Text()
     head.append(f"{maintenance['type']} ", style="bold")
     head.append(str(maintenance["status"]), style=STYLES.get(maintenance["status"], ""))
     head.append(f"  {maintenance['id']}", style="dim")
     if maintenance["description"]:
-        head.append(f"  {plain(maintenance['description'])}")
+        head.append(f"  {printable(maintenance['description'])}")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    waves, hidden = _in_view(maintenance["waves"])
+    waves = _nearest_waves(maintenance["waves"])
     for wave in waves:
         table.add_row(*_wave_row(wave, now))
+    hidden = len(maintenance["waves"]) - len(waves)
     more = [Text(f"and {count(hidden, 'more wave')}", style="dim")] if hidden else []
     return Group(head, table, *more)
 
 
-def _in_view(waves: list[Json]) -> tuple[list[Json], int]:
-    """The waves around the one under way: a terminal is not endless."""
-    open_at = next((i for i, wave in enumerate(waves) if not _ended(wave)), len(waves))
-    first = max(0, min(open_at - 2, len(waves) - MOST_WAVES))
-    shown = waves[first : first + MOST_WAVES]
-    return shown, len(waves) - len(shown)
+def _nearest_waves(waves: list[Json]) -> list[Json]:
+    """Return the waves around the current one, as many as a terminal holds."""
+    current = next((i for i, wave in enumerate(waves) if not _ended(wave)), len(waves))
+    first = max(0, min(current - 2, len(waves) - MAX_WAVES))
+    return waves[first : first + MAX_WAVES]
 
 
 def _ended(wave: Json) -> bool:
@@ -217,24 +192,24 @@ def _ended(wave: Json) -> bool:
 
 def _wave_row(wave: Json, now: str) -> list[RenderableType]:
     events = wave["events"]
-    # A started event is half way: somebody should see that something moves.
+    # A started event counts half, so that the bar moves when it starts.
     halves = sum(2 if e["status"] in ENDED else 1 if e["status"] == "Started" else 0 for e in events)
     done = sum(e["status"] in ENDED for e in events)
     bar = ProgressBar(total=2 * len(events), completed=halves, width=BAR_CHARS)
     about = Text()
-    for position, event in enumerate(events[:MOST_WAVES]):
+    for position, event in enumerate(events[:MAX_EVENTS]):
         about.append("\n" if position else "")
-        about.append(f"{place(event)} {names(event['resources'])} ")
+        about.append(f"{update_domain_name(event)} {names(event['resources'])} ")
         about.append(str(event["status"]), style=STYLES.get(event["status"], ""))
-        about.append(plain(_beside(event, now)), style="red" if order_failed(event) else "dim")
-    if len(events) > MOST_WAVES:
-        about.append(f"\nand {len(events) - MOST_WAVES} more", style="dim")
+        about.append(printable(_detail(event, now)), style="red" if order_failure(event) else "dim")
+    if len(events) > MAX_EVENTS:
+        about.append(f"\nand {len(events) - MAX_EVENTS} more", style="dim")
     return [Text(f"wave {wave['number']}"), bar, Text(f"{done}/{len(events)}"), about]
 
 
-def _beside(event: Json, now: str) -> str:
-    if failed := order_failed(event):
-        return f": {failed}"
+def _detail(event: Json, now: str) -> str:
+    if failure := order_failure(event):
+        return f": {failure}"
     if event["status"] == "Scheduled" and event["not_before"]:
         approved = ", approved" if event["approved_by"] else ""
         others = "".join(f"; {w['message']}" for w in event["waiting_for"] if w["code"] not in ("approval", "notice"))

@@ -1,4 +1,4 @@
-"""`forewarn maintenance`: plan it, look at the plan, schedule it, follow it, call it off."""
+"""`forewarn maintenance`: plan a maintenance, schedule it, follow it, cancel it."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -6,16 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli import plan_text
-from forewarn.cli.client import Failed, path_of
-from forewarn.cli.event import resolve
-from forewarn.cli.formatting import Json, names, place, reasons, shortened, shown_time, span, when
+from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.formatting import full_time, reasons, update_domain_name, when
 from forewarn.cli.live_maintenance import follow
-from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
-from forewarn.core.durations import parse_duration
-from forewarn.core.errors import Invalid
+from forewarn.cli.options import moment, seconds, usage
+from forewarn.cli.output import Rows
+from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.core.formatting import names, span
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
-app = group("maintenance", "Plan maintenance and see it through.")
+app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
 COLUMNS = ("maintenance", "status", "type", "source", "created", "by", "not before", "earliest", "description")
 EVENT_COLUMNS = ("wave", "event", "status", "scope", "machines", "not before", "approved by", "waits for")
@@ -28,158 +28,162 @@ class Until(StrEnum):
 
 Id = Annotated[
     str,
-    typer.Argument(
-        metavar="ID", help="The maintenance's id, or 8 characters of its beginning or more.", show_default=False
-    ),
+    typer.Argument(metavar="ID", help="The maintenance's id, or at least its first 8 characters.", show_default=False),
 ]
 Timeout = Annotated[
-    str | None, typer.Option(help="Give up waiting after so long, like 30m; it goes on without us.", metavar="DURATION")
+    str | None,
+    typer.Option(help="Stop waiting after this time, like 30m; the maintenance continues.", metavar="DURATION"),
 ]
 
 
 @command(app, "schedule")
 def schedule(
-    desk: Session,
+    session: Session,
     type_: Annotated[
         EventType,
-        typer.Option("--type", help="What is done to the machines.", case_sensitive=False, show_default=False),
+        typer.Option("--type", help="What happens to the machines.", case_sensitive=False, show_default=False),
     ],
     machine: Annotated[
         list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
     ] = None,
     scope: Annotated[str | None, typer.Option(help="Every machine of this scope.")] = None,
-    update_domain: Annotated[int | None, typer.Option(help="Of the scope only this update domain.")] = None,
+    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the scope.")] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
     ] = None,
     not_before: Annotated[
-        str | None, typer.Option(help="Not before then unless approved: 2030-01-31T22:00:00Z, or +2h.", metavar="TIME")
+        str | None,
+        typer.Option(
+            help="Do not start before this time unless approved: 2030-01-31T22:00:00Z, or +2h.", metavar="TIME"
+        ),
     ] = None,
-    earliest: Annotated[str | None, typer.Option(help="Never before then, approved or not.", metavar="TIME")] = None,
+    earliest: Annotated[
+        str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
+    ] = None,
     duration: Annotated[
         str | None, typer.Option(help="How long it is expected to take, like 90s or 15m.", metavar="DURATION")
     ] = None,
-    description: Annotated[str, typer.Option(help="What guests are told.", show_default=False)] = "",
+    description: Annotated[str, typer.Option(help="The description that guests see.", show_default=False)] = "",
     emergency: Annotated[
-        bool, typer.Option("--emergency", help="Everything at once, without notice.", show_default=False)
+        bool, typer.Option("--emergency", help="Start everything at once, without notice.", show_default=False)
     ] = False,
     on_failure: Annotated[
-        OnFailure, typer.Option(help="What becomes of the rest when the work of one event fails.")
+        OnFailure, typer.Option(help="What happens to the other events when the work of one event fails.")
     ] = OnFailure.HOLD,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and end.", show_default=False)] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.", show_default=False)] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)] = False,
     no_notice_ok: Annotated[
-        bool, typer.Option("--no-notice-ok", help="Go on where the plan gives no notice.", show_default=False)
+        bool, typer.Option("--no-notice-ok", help="Also schedule a plan that gives no notice.", show_default=False)
     ] = False,
     wait: Annotated[
-        Until | None, typer.Option(help="Follow it until its first wave has started, or until it is done.")
+        Until | None, typer.Option(help="Follow the maintenance until its first wave has started, or until it is done.")
     ] = None,
     timeout: Timeout = None,
 ) -> None:
-    """Show the plan, ask, and schedule it: the plan shown is the plan that happens."""
+    """Show the plan, ask for confirmation, and schedule it."""
     targets = _targets(machine or [], scope, update_domain, host or [])
-    timeout_s = _seconds("--timeout", timeout)
-    duration_s = _seconds("--duration", duration)
-    now = desk.now()
+    timeout_s = seconds("--timeout", timeout) if timeout is not None else None
+    duration_s = seconds("--duration", duration) if duration is not None else -1
+    now = session.now()
     request = {
         "type": type_.value,
         "targets": targets,
-        "not_before": resolve("--not-before", not_before, now),
-        "earliest": resolve("--earliest", earliest, now),
-        "duration_s": -1 if duration_s is None else duration_s,
+        "not_before": moment("--not-before", not_before, now),
+        "earliest": moment("--earliest", earliest, now),
+        "duration_s": duration_s,
         "description": description,
         "emergency": emergency,
         "on_failure": on_failure.value,
     }
-    plan = desk.api.post("/v1/maintenances", request, {"dry_run": True})
-    if dry_run and desk.out.as_json:
-        desk.out.json(plan)
+    plan = session.api.post("/v1/maintenances", request, {"dry_run": True})
+    if dry_run and session.out.as_json:
+        session.out.json(plan)
         return
-    _show_plan(desk, plan, request, now)
+    _show_plan(session, plan, request, now)
     if dry_run:
         return
-    _make_sure(plan, yes=yes, no_notice_ok=no_notice_ok)
-    made = desk.api.post("/v1/maintenances", request, creating=True)
-    if plan_text.shape(made) != plan_text.shape(plan):
-        desk.out.aside("the fleet changed meanwhile, so it is not quite the plan shown: `maintenance show` shows it")
-    desk.out.say(f"maintenance {made['id']} is scheduled")
+    _confirm(plan, yes=yes, no_notice_ok=no_notice_ok)
+    maintenance = session.api.post("/v1/maintenances", request, creating=True)
+    if plan_text.shape(maintenance) != plan_text.shape(plan):
+        session.out.aside(
+            "the fleet changed meanwhile, and the maintenance differs from the plan: see `maintenance show`"
+        )
+    session.out.say(f"maintenance {maintenance['id']} is scheduled")
     if wait is not None:
-        _finish(desk, follow(desk, made["id"], until=wait.value, timeout_s=timeout_s), wait)
-    elif desk.out.as_json:
-        desk.out.json(made)
+        _end(session, follow(session, maintenance["id"], until=wait.value, timeout_s=timeout_s), wait)
+    elif session.out.as_json:
+        session.out.json(maintenance)
 
 
 @command(app, "list")
 def list_maintenances(
-    desk: Session,
+    session: Session,
     status: Annotated[
         list[MaintenanceStatus] | None,
-        typer.Option(help="Only with this status; may be repeated.", case_sensitive=False),
+        typer.Option(help="Only maintenances with this status; may be repeated.", case_sensitive=False),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """What was asked for, newest first."""
-    page = desk.listed("/v1/maintenances", {"status": [each.value for each in status or ()]}, limit, cursor)
-    if desk.out.as_json:
-        desk.out.json(page)
-        return
-    short = shortened(row["id"] for row in page["items"]) if desk.out.terminal else {}
-    desk.out.table(COLUMNS, [_row(row, short) for row in page["items"]], empty="no maintenances")
-    desk.more(page)
+    """List maintenances, newest first."""
+    query = {"status": [each.value for each in status or ()]}
+    page = session.api.page("/v1/maintenances", query, limit=limit, cursor=cursor)
+    session.show_page(page, COLUMNS, lambda maintenances: _rows(session, maintenances), empty="no maintenances")
 
 
 @command(app, "show")
 def show(
-    desk: Session,
+    session: Session,
     maintenance: Id,
     follow_it: Annotated[
-        bool, typer.Option("--follow", help="Go on showing it until it is done.", show_default=False)
+        bool, typer.Option("--follow", help="Keep showing it until it is done.", show_default=False)
     ] = False,
 ) -> None:
-    """One maintenance with its waves, now or until it is done."""
-    maintenance_id = desk.maintenance_id(maintenance)
+    """Show a maintenance and its waves, once or until it is done."""
+    maintenance_id = session.maintenance_id(maintenance)
     if follow_it:
-        follow(desk, maintenance_id, lines_of_json=True)
+        follow(session, maintenance_id, json_lines=True)
     else:
-        _show(desk, desk.api.get(path_of("maintenances", maintenance_id)))
+        _show(session, session.api.get(path_of("maintenances", maintenance_id)))
 
 
 @command(app, "wait")
 def wait_for(
-    desk: Session,
+    session: Session,
     maintenance: Id,
-    until: Annotated[Until, typer.Option(help="Until its first wave has started, or until it is done.")] = Until.DONE,
+    until: Annotated[
+        Until, typer.Option(help="Wait until the first wave has started, or until it is done.")
+    ] = Until.DONE,
     timeout: Timeout = None,
 ) -> None:
-    """Follow it to its end; exit code 0 only if it was completed."""
-    timeout_s = _seconds("--timeout", timeout)
-    _finish(desk, follow(desk, desk.maintenance_id(maintenance), until=until.value, timeout_s=timeout_s), until)
+    """Follow a maintenance to its end; the exit code is 0 only if it completed."""
+    timeout_s = seconds("--timeout", timeout) if timeout is not None else None
+    _end(session, follow(session, session.maintenance_id(maintenance), until=until.value, timeout_s=timeout_s), until)
 
 
 @command(app, "cancel")
-def cancel(desk: Session, maintenance: Id) -> None:
-    """Call off what has not started; what has started runs to its end."""
-    _say(desk, maintenance, "cancel")
+def cancel(session: Session, maintenance: Id) -> None:
+    """Cancel the events that have not started; started events run to their end."""
+    _apply(session, maintenance, "cancel")
 
 
 @command(app, "pause")
-def pause(desk: Session, maintenance: Id) -> None:
-    """Hold what has not started, until it is resumed."""
-    _say(desk, maintenance, "pause")
+def pause(session: Session, maintenance: Id) -> None:
+    """Start no more events of a maintenance until it is resumed."""
+    _apply(session, maintenance, "pause")
 
 
 @command(app, "resume")
-def resume(desk: Session, maintenance: Id) -> None:
-    """Go on with a paused maintenance, at once."""
-    _say(desk, maintenance, "resume")
+def resume(session: Session, maintenance: Id) -> None:
+    """Continue a paused maintenance at once."""
+    _apply(session, maintenance, "resume")
 
 
 def _targets(machines: list[str], scope: str | None, update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
     if sum((bool(machines), bool(scope), bool(hosts))) != 1:
-        raise usage("say what it is about, one way: --machine M (again and again), --scope S, or --host H")
+        raise usage("choose the machines in exactly one way: --machine M (may be repeated), --scope S, or --host H")
     if update_domain is not None and not scope:
-        raise usage("--update-domain: an update domain belongs to a scope: say --scope as well")
+        raise usage("--update-domain: an update domain belongs to a scope: add --scope")
     if machines:
         return {"machines": machines}
     if hosts:
@@ -187,110 +191,104 @@ def _targets(machines: list[str], scope: str | None, update_domain: int | None, 
     return {"scope": scope} if update_domain is None else {"scope": scope, "update_domain": update_domain}
 
 
-def _seconds(option: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except Invalid as error:
-        raise usage(f"{option}: {error}") from None
-
-
-def _show_plan(desk: Session, plan: Json, request: Json, now: str) -> None:
-    desk.out.say(plan_text.summary(plan))
+def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
+    session.out.say(plan_text.summary(plan))
     if request["not_before"]:
-        desk.out.say(f"not before {when(request['not_before'], now)}, unless approved")
+        session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
-        desk.out.say(f"never before {when(request['earliest'], now)}, approved or not")
-    desk.out.table(plan_text.COLUMNS, plan_text.rows(plan))
+        session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
+    session.out.table(plan_text.COLUMNS, plan_text.rows(plan))
     if warning := plan_text.warning(plan):
-        desk.out.say(warning)
+        session.out.say(warning)
 
 
-def _make_sure(plan: Json, *, yes: bool, no_notice_ok: bool) -> None:
-    scopes = plan_text.without_notice(plan)
+def _confirm(plan: Json, *, yes: bool, no_notice_ok: bool) -> None:
+    scopes = plan_text.scopes_without_notice(plan)
     if scopes and not no_notice_ok:
         raise usage(
-            f"nothing was scheduled: this plan gives no notice to {names(scopes)}; if that is all right, say"
-            " --no-notice-ok as well"
+            f"nothing was scheduled: this plan gives no notice to {names(scopes)}; add --no-notice-ok to schedule it anyway"
         )
     if yes:
         return
     try:
-        agreed = typer.confirm("Schedule this?", err=True)
+        confirmed = typer.confirm("Schedule this?", err=True)
     except typer.Abort:
-        agreed = False
-        typer.echo(err=True)  # nobody pressed return after the question
-    if not agreed:
-        raise Failed("nothing was scheduled: the plan was not confirmed; --yes goes on without asking")
+        confirmed = False
+        typer.echo(err=True)  # the cursor is still on the line of the question
+    if not confirmed:
+        raise Failed("nothing was scheduled: the plan was not confirmed; --yes schedules without a question")
 
 
-def _finish(desk: Session, maintenance: Json, until: Until) -> None:
-    if desk.out.as_json:
-        desk.out.json(maintenance)
+def _end(session: Session, maintenance: Json, until: Until) -> None:
+    """Print the maintenance if JSON is wanted; raise Failed if it ended in another way than the command waited for."""
+    if session.out.as_json:
+        session.out.json(maintenance)
     status = maintenance["status"]
-    if status in ("Cancelled", "Failed") and not (until is Until.STARTED and _started(maintenance)):
-        raise Failed(f"maintenance {maintenance['id']} ended as {status}: `maintenance show` tells what happened")
+    started = any(event["started"] for event in plan_text.events_of(maintenance))
+    if status in ("Cancelled", "Failed") and not (until is Until.STARTED and started):
+        raise Failed(f"maintenance {maintenance['id']} ended as {status}: see `forewarn maintenance show`")
 
 
-def _started(maintenance: Json) -> bool:
-    return any(event["started"] for event in plan_text.events_of(maintenance))
-
-
-def _say(desk: Session, maintenance: str, verb: str) -> None:
-    changed = desk.api.post(path_of("maintenances", desk.maintenance_id(maintenance), verb))
-    if desk.out.as_json:
-        desk.out.json(changed)
+def _apply(session: Session, maintenance: str, verb: str) -> None:
+    changed = session.api.post(path_of("maintenances", session.maintenance_id(maintenance), verb))
+    if session.out.as_json:
+        session.out.json(changed)
     else:
-        desk.out.say(f"maintenance {changed['id']} is {changed['status']}")
+        session.out.say(f"maintenance {changed['id']} is {changed['status']}")
 
 
-def _row(maintenance: Json, short: dict[str, str]) -> tuple[object, ...]:
-    return (
-        short.get(maintenance["id"], maintenance["id"]),
-        maintenance["status"],
-        maintenance["type"] + (" (emergency)" if maintenance["emergency"] else ""),
-        maintenance["source"],
-        shown_time(maintenance["created"]),
-        maintenance["created_by"],
-        shown_time(maintenance["not_before"]),
-        shown_time(maintenance["earliest"]),
-        maintenance["description"],
-    )
+def _rows(session: Session, maintenances: list[Json]) -> Rows:
+    id_texts = session.out.id_texts(each["id"] for each in maintenances)
+    return [
+        (
+            id_texts[each["id"]],
+            each["status"],
+            each["type"] + (" (emergency)" if each["emergency"] else ""),
+            each["source"],
+            full_time(each["created"]),
+            each["created_by"],
+            full_time(each["not_before"]),
+            full_time(each["earliest"]),
+            each["description"],
+        )
+        for each in maintenances
+    ]
 
 
-def _show(desk: Session, maintenance: Json) -> None:
-    if desk.out.as_json:
-        desk.out.json(maintenance)
+def _show(session: Session, maintenance: Json) -> None:
+    if session.out.as_json:
+        session.out.json(maintenance)
         return
-    now = desk.now()
+    now = session.now()
     emergency = ", emergency" if maintenance["emergency"] else ""
-    desk.out.facts(
+    session.out.facts(
         [
             ("maintenance", maintenance["id"]),
             ("status", maintenance["status"]),
             ("type", f"{maintenance['type']} by {maintenance['source']}{emergency}"),
             ("description", maintenance["description"]),
             ("duration", "unknown" if maintenance["duration_s"] < 0 else span(maintenance["duration_s"])),
-            ("created", f"{shown_time(maintenance['created'])} by {maintenance['created_by']}"),
+            ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),
             ("not before", when(maintenance["not_before"], now)),
             ("earliest", when(maintenance["earliest"], now)),
             ("on failure", maintenance["on_failure"]),
-            ("ended", shown_time(maintenance["ended"])),
+            ("ended", full_time(maintenance["ended"])),
         ]
     )
-    desk.out.heading(plan_text.summary(maintenance))
+    session.out.heading(plan_text.summary(maintenance))
     events = plan_text.events_of(maintenance)
-    short = shortened(event["id"] for event in events) if desk.out.terminal else {}
+    id_texts = session.out.id_texts(event["id"] for event in events)
     rows = [
         (
             event["wave"],
-            short.get(event["id"], event["id"]),
+            id_texts[event["id"]],
             event["status"],
-            place(event),
-            names(event["resources"], most=1_000),
-            shown_time(event["not_before"]),
+            update_domain_name(event),
+            ", ".join(event["resources"]),
+            full_time(event["not_before"]),
             ", ".join(approval["who"] for approval in event["approved_by"]),
             reasons(event, now) or event["reason"],
         )
         for event in events
     ]
-    desk.out.table(EVENT_COLUMNS, rows)
+    session.out.table(EVENT_COLUMNS, rows)

@@ -1,4 +1,4 @@
-"""`forewarn order`: the work of started events, for whoever does it: take an order, do it, report its end."""
+"""`forewarn order`: take the orders of started events and report how the work ended."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import path_of
-from forewarn.cli.formatting import Json, names, shortened, shown_time
-from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
+from forewarn.cli.client import Json, path_of
+from forewarn.cli.formatting import full_time
+from forewarn.cli.options import cannot_read, usage
+from forewarn.cli.output import Rows
+from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.core.formatting import names
 
-app = group("order", "The work of started events, for whoever does it.")
+app = group("order", "Take the orders of started events and report how the work ended.")
 
 COLUMNS = ("order", "state", "type", "scope", "machines", "issued", "deadline", "attempt", "by", "reason")
 MAX_OUTPUT_CHARS = 65_536
@@ -24,63 +27,67 @@ class OrderStateOption(StrEnum):
     ALL = "all"
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The order's id, which is its event's.", show_default=False)]
-Output = Annotated[Path | None, typer.Option(help="A file whose end is kept with the order, such as the work's log.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The order's id, which is also the event's id.", show_default=False)
+]
+OutputFile = Annotated[
+    Path | None, typer.Option(help="A file, such as a log of the work; its end is kept with the order.")
+]
 
 
 @command(app, "list")
 def list_orders(
-    desk: Session,
-    state: Annotated[OrderStateOption, typer.Option(help="Only those in this state.")] = OrderStateOption.OPEN,
+    session: Session,
+    state: Annotated[OrderStateOption, typer.Option(help="Only orders in this state.")] = OrderStateOption.OPEN,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """The orders that wait to be taken, or those in another state."""
-    page = desk.listed("/v1/orders", {"state": None if state is OrderStateOption.ALL else state.value}, limit, cursor)
-    if desk.out.as_json:
-        desk.out.json(page)
-        return
-    short = shortened(order["id"] for order in page["items"]) if desk.out.terminal else {}
-    desk.out.table(COLUMNS, [_row(order, short) for order in page["items"]], empty=f"no {state} orders")
-    desk.more(page)
+    """List the orders that nobody has taken yet, or those in another state."""
+    query = {"state": None if state is OrderStateOption.ALL else state.value}
+    page = session.api.page("/v1/orders", query, limit=limit, cursor=cursor)
+    empty = "no orders" if state is OrderStateOption.ALL else f"no {state} orders"
+    session.show_page(page, COLUMNS, lambda orders: _rows(session, orders), empty=empty)
 
 
 @command(app, "start")
-def start(desk: Session, order: Id) -> None:
-    """Take an order: from now on it is yours to do."""
-    _show(desk, desk.api.post(path_of("orders", desk.event_id(order), "start")))
+def start(session: Session, order: Id) -> None:
+    """Take an order, before you begin its work."""
+    _show(session, session.api.post(path_of("orders", session.order_id(order), "start")))
 
 
 @command(app, "finish")
 def finish(
-    desk: Session,
+    session: Session,
     order: Id,
     new_host: Annotated[
         list[str] | None,
-        typer.Option(help="Where a machine is now, like shop/web-0=rack2-b; may be repeated.", metavar="MACHINE=HOST"),
+        typer.Option(
+            help="The new host of a machine that moved, like shop/web-0=rack2-b; may be repeated.",
+            metavar="MACHINE=HOST",
+        ),
     ] = None,
-    output: Output = None,
+    output: OutputFile = None,
 ) -> None:
-    """Report that the work is done, and where machines are now if they moved."""
-    body = {"new_hosts": _new_hosts(new_host or []), "output": _output(output)}
-    _show(desk, desk.api.post(path_of("orders", desk.event_id(order), "finish"), body))
+    """Report that the work is done, and the new hosts of machines that moved."""
+    body = {"new_hosts": _new_hosts(new_host or []), "output": _read_end(output)}
+    _show(session, session.api.post(path_of("orders", session.order_id(order), "finish"), body))
 
 
 @command(app, "fail")
 def fail(
-    desk: Session,
+    session: Session,
     order: Id,
-    reason: Annotated[str, typer.Option(help="Why, in a sentence.", show_default=False)],
-    output: Output = None,
+    reason: Annotated[str, typer.Option(help="Why the work failed, in one sentence.", show_default=False)],
+    output: OutputFile = None,
 ) -> None:
-    """Report that the work failed; the maintenance's on_failure says what becomes of the rest."""
-    body = {"reason": reason, "output": _output(output)}
-    _show(desk, desk.api.post(path_of("orders", desk.event_id(order), "fail"), body))
+    """Report that the work failed; the maintenance's on_failure decides how the rest continues."""
+    body = {"reason": reason, "output": _read_end(output)}
+    _show(session, session.api.post(path_of("orders", session.order_id(order), "fail"), body))
 
 
-def _new_hosts(said: list[str]) -> dict[str, str]:
+def _new_hosts(options: list[str]) -> dict[str, str]:
     hosts = {}
-    for text in said:
+    for text in options:
         machine, equals, host = text.partition("=")
         if not (machine and equals and host):
             raise usage(f"--new-host: {text!r}: write a machine and a host, like shop/web-0=rack2-b")
@@ -88,36 +95,40 @@ def _new_hosts(said: list[str]) -> dict[str, str]:
     return hosts
 
 
-def _output(path: Path | None) -> str:
+def _read_end(path: Path | None) -> str:
     if path is None:
         return ""
     try:
         return path.read_text("utf-8", "replace")[-MAX_OUTPUT_CHARS:]
     except OSError as error:
-        raise usage(f"--output: {path}: cannot be read: {error.strerror}") from None
+        raise cannot_read(f"--output: {path}", error) from None
 
 
-def _row(order: Json, short: dict[str, str]) -> tuple[object, ...]:
-    return (
-        short.get(order["id"], order["id"]),
-        order["state"],
-        order["type"],
-        order["scope"],
-        names(order["machines"], most=1_000),
-        shown_time(order["issued"]),
-        shown_time(order["deadline"]),
-        order["attempt"],
-        order["node"],
-        order["reason"],
-    )
+def _rows(session: Session, orders: list[Json]) -> Rows:
+    id_texts = session.out.id_texts(order["id"] for order in orders)
+    return [
+        (
+            id_texts[order["id"]],
+            order["state"],
+            order["type"],
+            order["scope"],
+            ", ".join(order["machines"]),
+            full_time(order["issued"]),
+            full_time(order["deadline"]),
+            order["attempt"],
+            order["node"],
+            order["reason"],
+        )
+        for order in orders
+    ]
 
 
-def _show(desk: Session, order: Json) -> None:
-    if desk.out.as_json:
-        desk.out.json(order)
+def _show(session: Session, order: Json) -> None:
+    if session.out.as_json:
+        session.out.json(order)
         return
-    because = f": {order['reason']}" if order["reason"] else ""
-    desk.out.say(
-        f"order {order['id']} is {order['state']}{because}"
+    reason = f": {order['reason']}" if order["reason"] else ""
+    session.out.say(
+        f"order {order['id']} is {order['state']}{reason}"
         f" ({order['type']} of {names(order['machines'])} in {order['scope']}, attempt {order['attempt']})"
     )

@@ -1,18 +1,18 @@
-"""How answers are shown: Rich tables on a terminal, plain uncropped text elsewhere, or the API's JSON.
+"""Print results: Rich tables on a terminal, plain text that is never cut elsewhere, or the API's JSON.
 
-Text from elsewhere is shown as text: no markup, no control characters.
+Text from the server is printed as text: without markup and without control characters.
 """
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forewarn.cli.formatting import plain
+from forewarn.core.formatting import printable, short_ids
 
 STYLES: Mapping[str, str] = {
     "Planned": "dim",
@@ -38,11 +38,11 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if value is None:
         return ""
-    return plain(str(value)).replace("\n", " ")
+    return printable(str(value)).replace("\n", " ")
 
 
 def plain_table(columns: Sequence[str], rows: Rows) -> str:
-    """Columns as wide as their widest cell: nothing is cropped, nothing wraps."""
+    """Return a table whose columns are as wide as their widest cell: it cuts nothing and wraps nothing."""
     lines = [[name.upper() for name in columns], *([cell(value) for value in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join("  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines)
@@ -59,7 +59,7 @@ def rich_table(columns: Sequence[str], rows: Rows) -> Table:
 
 
 class Output:
-    """One command's output. `as_json`: the API's answer and nothing else on standard output."""
+    """The output of one command. With `as_json`, standard output holds the API's JSON and nothing else."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -70,18 +70,22 @@ class Output:
         print(json.dumps(data, separators=(",", ":")) if line else json.dumps(data, indent=2), flush=True)
 
     def say(self, text: str) -> None:
-        """A line for people; beside JSON it goes to standard error."""
-        print(plain(text), file=sys.stderr if self.as_json else sys.stdout, flush=True)
+        """Print a line for people; with `as_json` it goes to standard error."""
+        print(printable(text), file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def aside(self, text: str) -> None:
-        """Something to know that is not the answer."""
-        print(plain(text), file=sys.stderr, flush=True)
+        """Print a remark, which is not part of the result, to standard error."""
+        print(printable(text), file=sys.stderr, flush=True)
+
+    def id_texts(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return how to print each id: shortened on a terminal, whole elsewhere."""
+        return short_ids(ids) if self.terminal else {each: each for each in ids}
 
     def heading(self, text: str) -> None:
         if self.as_json or not self.terminal:
             self.say(f"\n{text}")
         else:
-            self.console.print(Text(f"\n{plain(text)}", style="bold"))
+            self.console.print(Text(f"\n{printable(text)}", style="bold"))
 
     def table(self, columns: Sequence[str], rows: Rows, *, empty: str = "nothing") -> None:
         if not rows:
@@ -92,7 +96,7 @@ class Output:
             print(plain_table(columns, rows), file=sys.stderr if self.as_json else sys.stdout)
 
     def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
-        """One thing, a line per fact."""
+        """Print one object, a line per fact."""
         width = max(len(name) for name, _ in pairs)
         for name, value in pairs:
             self.say(f"{name.ljust(width)}  {cell(value)}".rstrip())

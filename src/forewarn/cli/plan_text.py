@@ -1,9 +1,8 @@
-"""The plan of a maintenance, as it is shown before anybody is asked: waves, machines, notice. Pure text."""
+"""The plan of a maintenance as text: waves, machines, notice. It is shown before the user confirms it."""
 
-from typing import Any
-
-from forewarn.cli.formatting import Json, count, names, span
+from forewarn.cli.client import Json
 from forewarn.cli.output import Rows
+from forewarn.core.formatting import count, names, span
 
 COLUMNS = ("wave", "scope", "update domain", "machines", "notice")
 
@@ -12,13 +11,12 @@ def events_of(maintenance: Json) -> list[Json]:
     return [event for wave in maintenance["waves"] for event in wave["events"]]
 
 
-def without_notice(maintenance: Json) -> list[str]:
-    """The scopes whose machines this plan does not warn."""
+def scopes_without_notice(maintenance: Json) -> list[str]:
     return sorted({event["scope"] for event in events_of(maintenance) if not event["notice_s"]})
 
 
 def summary(maintenance: Json) -> str:
-    """`Reboot of 3 machines in 1 scope, 3 waves one after the other`."""
+    """Return `Reboot of 3 machines in 1 scope, 3 waves, one after the other`."""
     events = events_of(maintenance)
     machines = sum(len(event["resources"]) for event in events)
     scopes = len({event["scope"] for event in events})
@@ -34,7 +32,7 @@ def rows(maintenance: Json) -> Rows:
             event["wave"],
             event["scope"],
             event["update_domain"],
-            names(event["resources"], most=1_000),
+            ", ".join(event["resources"]),
             span(event["notice_s"]) if event["notice_s"] else "none",
         )
         for event in events_of(maintenance)
@@ -42,20 +40,20 @@ def rows(maintenance: Json) -> Rows:
 
 
 def warning(maintenance: Json) -> str:
-    """Who is not warned and why that may be, or nothing."""
-    scopes = without_notice(maintenance)
+    """Return which scopes get no notice and the possible reasons, or ""."""
+    scopes = scopes_without_notice(maintenance)
     if not scopes:
         return ""
-    why = (
+    cause = (
         "an emergency starts at once"
         if maintenance["emergency"]
-        else "no machine there has asked for events lately, or its scope approves by itself"
+        else "no machine there has polled for events lately, or the scope approves by itself"
     )
-    return f"This gives no notice to {names(scopes)}: {why}."
+    return f"This plan gives no notice to {names(scopes)}: {cause}."
 
 
-def shape(maintenance: Json) -> Any:
-    """What of a plan must not differ from what is scheduled in the end."""
+def shape(maintenance: Json) -> object:
+    """Return what must be equal in the plan shown and in the maintenance that is scheduled."""
     return [
         (event["wave"], event["scope"], event["update_domain"], event["resources"], bool(event["notice_s"]))
         for event in events_of(maintenance)

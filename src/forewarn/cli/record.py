@@ -1,4 +1,4 @@
-"""`forewarn record`: what an endpoint tells this machine, written down to be replayed."""
+"""`forewarn record`: write what an endpoint answers to a file that the emulator can replay."""
 
 import signal
 import sys
@@ -9,37 +9,38 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from forewarn.cli.options import cannot_write, usage
 from forewarn.cli.output import Output
-from forewarn.cli.session import usage
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.durations import duration_text, parse_duration
 from forewarn.core.errors import ForewarnError, Invalid
 
-STOPPED = "it was told to stop"
+STOPPED = "it was stopped"
 
 
 def record(
-    endpoint: Annotated[
-        str, typer.Option(metavar="URL", help="Where to ask [default: found as the agent finds it]")
-    ] = "",
+    endpoint: Annotated[str, typer.Option(metavar="URL", help="The endpoint [default: as the agent finds it]")] = "",
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A new file to write to [default: standard output]", show_default=False),
     ] = None,
     for_: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="How long, like `1h` [default: until SIGTERM or Ctrl-C]")
+        str,
+        typer.Option(
+            "--for", metavar="DURATION", help="How long to record, like `1h` [default: until SIGTERM or Ctrl-C]"
+        ),
     ] = "",
     scrub: Annotated[
-        bool, typer.Option("--scrub", help="Replace every name, the same one always by the same.", show_default=False)
+        bool, typer.Option("--scrub", help="Replace every name, each name always by the same one.", show_default=False)
     ] = False,
     api_version: Annotated[
-        str, typer.Option(metavar="VERSION", help="The version of the protocol to ask for.")
+        str, typer.Option(metavar="VERSION", help="The version of the protocol to request.")
     ] = NEWEST,
 ) -> None:
-    """Write down what this machine is told of maintenance, for `emulate --replay`. Only reads: it approves nothing.
+    """Record what the endpoint answers this machine, for `emulate --replay`. It approves nothing.
 
-    Each change of the document is a line of JSON as it came, with failures and the time since the beginning. Asking enables
-    the machine's scope, as any guest's asking does.
+    Each change of the document, and each failure, becomes a line of JSON with the time since the beginning. Its polls enable
+    the machine's scope, as the polls of any guest do.
     """
     if api_version not in VERSIONS:
         raise usage(f"--api-version: {api_version!r} is not one of {', '.join(VERSIONS)}")
@@ -55,15 +56,15 @@ def record(
             normal_endpoint(endpoint)
     except (Invalid, ConfigError) as error:
         raise usage(str(error)) from None
-    file = _opened(output)
-    logs.set_up("error")  # each failure is told below, as a line of the recording
+    file = _open(output)
+    logs.set_up("error")  # failures are lines of the recording, which are printed below
     out = Output()
-    # Why it ends; a queue's `put` may interrupt itself, as two signals at once do.
+    # The reason to end and whether it is a good one. SimpleQueue: two signals at once may interrupt a `put` with another.
     ended: SimpleQueue[tuple[str, bool]] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.put((STOPPED, True)))
 
-    def said(line: Line) -> None:
+    def show(line: Line) -> None:
         out.aside(f"+{duration_text(int(line.at_s)):<7} {line}")
 
     with file as writable:
@@ -72,27 +73,27 @@ def record(
             writable,
             api_version=api_version,
             scrub=scrub,
-            said=said,
-            over=lambda reason: ended.put((reason or "it is as long as a recording may be", not reason)),
+            said=show,
+            over=lambda reason: ended.put((reason or "it has reached the largest size of a recording", not reason)),
         )
         recorder.start()
         try:
-            reason, well = ended.get(timeout=for_s)
+            reason, ok = ended.get(timeout=for_s)
         except Empty:
-            reason, well = "the time is up", True
+            reason, ok = "the time is up", True
         recorder.stop()
-    if not well:
+    if not ok:
         raise ForewarnError(f"the recording ends after {recorder.lines} line(s): {reason}")
     out.aside(f"recorded {recorder.lines} line(s) to {output or 'standard output'}: {reason}")
 
 
-def _opened(output: Path | None) -> "BinaryIO | nullcontext[BinaryIO]":
-    """A file that is there already may be a recording: it stays as it is."""
+def _open(output: Path | None) -> "BinaryIO | nullcontext[BinaryIO]":
+    """Open a new file. Do not overwrite an existing one: it may be a recording."""
     if output is None:
         return nullcontext(sys.stdout.buffer)
     try:
         return output.open("xb")
     except FileExistsError:
-        raise usage(f"{output}: it is there already: name a new file, or move it away") from None
+        raise usage(f"{output}: the file exists: name another file, or move it away") from None
     except OSError as error:
-        raise usage(f"{output}: cannot be written: {error.strerror}") from None
+        raise cannot_write(output, error) from None

@@ -1,4 +1,4 @@
-"""`forewarn scenario`: the maintenance that happens in real life, listed, shown and played. Needs no server."""
+"""`forewarn scenario`: list, show and play typical maintenances. It needs no server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forewarn.cli.options import usage
 from forewarn.cli.output import Output
-from forewarn.cli.session import AsJson, group, usage
+from forewarn.cli.session import AsJson, group
 from forewarn.core.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from forewarn.testing.scenarios import Scenario
 
-app = group("scenario", "Maintenance as it happens in real life: listed, shown, played.")
+app = group("scenario", "List, show and play typical maintenances.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A scenario's name, or a file's path.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of a scenario, or the path of a file.", show_default=False)
+]
 
 
 @app.command("list")
 def list_scenarios(as_json: AsJson = False) -> None:
-    """The scenarios that come with forewarn."""
+    """List the scenarios that come with forewarn."""
     from forewarn.testing.scenarios import scenario, scenario_names
 
     listed = [scenario(name) for name in scenario_names()]
@@ -33,53 +36,58 @@ def list_scenarios(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name) -> None:
-    """The text of a scenario, to read or to begin your own with."""
-    print(found(name).text, end="")
+    """Print the text of a scenario; you can begin your own with it."""
+    print(read_scenario(name).text, end="")
 
 
 @app.command()
 def run(
     name: Name,
-    clock: Annotated[str, typer.Option(help="`manual`: at once, to the end; or a rate like `60x`.")] = "manual",
+    clock: Annotated[
+        str, typer.Option(help="`manual` plays it at once; a speed like `60x` plays it in time.")
+    ] = "manual",
     machines: Annotated[
-        int | None, typer.Option(help="At least so many machines; the others are not concerned.", show_default=False)
+        int | None,
+        typer.Option(
+            help="At least this many machines; the scenario does not concern the added ones.", show_default=False
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixes the ids of events.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Fix the ids of events.", show_default=False)] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Tell only where what is seen is not what the file says; then end with 1.")
+        bool, typer.Option("--check", help="Print only the differences from the file; end with 1 if there are any.")
     ] = False,
 ) -> None:
-    """Play a scenario with nobody attending, telling each step; `emulate --scenario` plays it for your own agent."""
+    """Play a scenario without guests and print each step; `emulate --scenario` plays it for your own agent."""
     from forewarn.testing.emulator import seeded_ids
     from forewarn.testing.scenarios.player import differences, play_alone
 
     out = Output()
-    played = found(name, machines)
+    played = read_scenario(name, machines)
     if check:
         if (clock, machines, seed) != ("manual", None, None):
-            raise usage("--check: the file is played as it stands: leave out --clock, --machines and --seed")
-        with _usage():
-            wrong = differences(played)
-        for each in wrong:
-            out.say(each)
-        raise typer.Exit(1 if wrong else 0)
+            raise usage("--check: this plays the file unchanged: leave out --clock, --machines and --seed")
+        with _wrong_usage():
+            different = differences(played)
+        for line in different:
+            out.say(line)
+        raise typer.Exit(1 if different else 0)
     out.say(played.title)
-    with _usage():
+    with _wrong_usage():
         play_alone(played, clock=clock, new_id=seeded_ids(seed) if seed is not None else None, say=out.say)
 
 
-def found(name: str, machines: int | None = None) -> "Scenario":
-    """The scenario, with at least so many machines; or wrong usage."""
+def read_scenario(name: str, machines: int | None = None) -> "Scenario":
+    """Return a scenario with at least this many machines; exit code 2 if there is no such scenario."""
     from forewarn.testing.scenarios import scenario
 
-    with _usage():
-        read = scenario(name)
-        return read if machines is None else read.with_machines(machines)
+    with _wrong_usage():
+        as_written = scenario(name)
+        return as_written if machines is None else as_written.with_machines(machines)
 
 
 @contextmanager
-def _usage() -> Iterator[None]:
-    """What is wrong with a scenario, or its name, is wrong usage."""
+def _wrong_usage() -> Iterator[None]:
+    """Report errors in a scenario or its name as wrong usage."""
     try:
         yield
     except (Invalid, NotFound) as error:

@@ -1,17 +1,16 @@
-"""`forewarn scope`: the settings of scopes, and where their documents stand."""
+"""`forewarn scope`: show scopes and change their settings."""
 
 from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.client import Failed, path_of
-from forewarn.cli.formatting import Json
-from forewarn.cli.session import Cursor, Limit, Session, command, group, usage
-from forewarn.core.durations import duration_text, parse_duration
-from forewarn.core.errors import Invalid
+from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.options import seconds, usage
+from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.core.durations import duration_text
 from forewarn.core.model import ApprovalMode, EventType, ScopeKind
 
-app = group("scope", "The scopes and their settings.")
+app = group("scope", "Show scopes and change their settings.")
 
 COLUMNS = ("scope", "kind", "approval", "enabled", "epoch", "incarnation", "notice")
 SETTINGS = (
@@ -27,95 +26,85 @@ Name = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.", sh
 
 
 @command(app, "list")
-def list_scopes(desk: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
-    """Every scope, by name."""
-    page = desk.listed("/v1/scopes", {}, limit, cursor)
-    if desk.out.as_json:
-        desk.out.json(page)
-        return
-    desk.out.table(COLUMNS, [_row(scope) for scope in page["items"]], empty="no scopes")
-    desk.more(page)
+def list_scopes(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+    """List scopes by name."""
+    page = session.api.page("/v1/scopes", {}, limit=limit, cursor=cursor)
+    session.show_page(page, COLUMNS, lambda scopes: [_row(scope) for scope in scopes], empty="no scopes")
 
 
 @command(app, "show")
-def show(desk: Session, scope: Name) -> None:
-    """One scope: settings, enabled or not, epoch, incarnation."""
-    _show(desk, desk.api.get(path_of("scopes", scope)))
+def show(session: Session, scope: Name) -> None:
+    """Show a scope: its settings, whether it is enabled, its epoch and incarnation."""
+    _show(session, session.api.get(path_of("scopes", scope)))
 
 
 @command(app, "set")
 def set_scope(
-    desk: Session,
+    session: Session,
     scope: Name,
-    kind: Annotated[ScopeKind | None, typer.Option(help="What kind of scope; a new one needs it.")] = None,
-    approval: Annotated[ApprovalMode | None, typer.Option(help="Whose approval brings an event forward.")] = None,
+    kind: Annotated[ScopeKind | None, typer.Option(help="The kind of scope; required for a new scope.")] = None,
+    approval: Annotated[
+        ApprovalMode | None, typer.Option(help="Whose approval starts an event before its NotBefore.")
+    ] = None,
     approve_user_events: Annotated[
-        bool | None, typer.Option(help="Restarts and redeploys asked for by users start at once.")
+        bool | None, typer.Option(help="Whether restarts and redeploys by users start at once.")
     ] = None,
     max_user_operations: Annotated[
-        int | None, typer.Option(help="How many of those may be open at once; 0 is no limit.")
+        int | None, typer.Option(help="How many restarts and redeploys by users may be open at once; 0 is no limit.")
     ] = None,
     terminate_notice: Annotated[
-        str | None, typer.Option(help="Notice of a Terminate, 5m to 15m.", metavar="DURATION")
+        str | None, typer.Option(help="The notice of a Terminate event, 5m to 15m.", metavar="DURATION")
     ] = None,
     minimum_notice: Annotated[
         list[str] | None,
-        typer.Option(
-            help="More notice for a type, like Reboot=30m; Reboot= for the protocol's again. May be repeated."
-        ),
+        typer.Option(help="More notice for a type, like Reboot=30m; Reboot= restores the protocol's. May be repeated."),
     ] = None,
 ) -> None:
-    """Change what is named and leave the rest; a scope that is not there is made."""
-    settings = _settings(desk, scope, new=kind is not None)
-    said = {
+    """Change the settings named by options; create the scope if it does not exist."""
+    settings = _settings(session, scope, new=kind is not None)
+    given = {
         "kind": kind,
         "approval": approval,
         "approve_user_events": approve_user_events,
         "max_user_operations": max_user_operations,
-        "terminate_notice_s": None if terminate_notice is None else _seconds("--terminate-notice", terminate_notice),
+        "terminate_notice_s": None if terminate_notice is None else seconds("--terminate-notice", terminate_notice),
     }
-    settings |= {key: value for key, value in said.items() if value is not None}
+    settings |= {key: value for key, value in given.items() if value is not None}
     settings["minimum_notice_s"] = _notices(settings.get("minimum_notice_s", {}), minimum_notice or [])
-    answer = desk.api.put(path_of("scopes", scope), settings)
-    if not desk.out.as_json:
-        desk.out.say(f"scope {scope} {'created' if answer.status == 201 else 'changed'}")
-    _show(desk, answer.json())
+    response = session.api.put(path_of("scopes", scope), settings)
+    if not session.out.as_json:
+        session.out.say(f"scope {scope} {'created' if response.status == 201 else 'changed'}")
+    _show(session, response.json())
 
 
-def _settings(desk: Session, scope: str, *, new: bool) -> dict[str, Any]:
+def _settings(session: Session, scope: str, *, new: bool) -> dict[str, Any]:
+    """Return the current settings; none for a new scope, which is allowed only where `new` is set."""
     try:
-        there = desk.api.get(path_of("scopes", scope))
+        current = session.api.get(path_of("scopes", scope))
     except Failed as error:
         if error.http_status != 404:
             raise
         if not new:
-            raise usage(f"there is no scope {scope!r} yet: say its --kind to make it") from None
+            raise usage(f"there is no scope {scope!r}: add --kind to create it") from None
         return {}
-    return {key: there[key] for key in SETTINGS}
+    return {key: current[key] for key in SETTINGS}
 
 
-def _seconds(place: str, text: str) -> int:
-    try:
-        return parse_duration(text)
-    except Invalid as error:
-        raise usage(f"{place}: {error}") from None
-
-
-def _notices(there: dict[str, int], said: list[str]) -> dict[str, int]:
-    notices = dict(there)
+def _notices(current: dict[str, int], options: list[str]) -> dict[str, int]:
+    notices = dict(current)
     types = {each.lower(): each for each in EventType}
-    for text in said:
+    for text in options:
         name, equals, duration = text.partition("=")
         if not equals or name.lower() not in types:
             raise usage(f"--minimum-notice: {text!r}: write a type and a duration, like Reboot=30m")
         notices.pop(types[name.lower()], None)
         if duration:
-            notices[types[name.lower()]] = _seconds("--minimum-notice", duration)
+            notices[types[name.lower()]] = seconds("--minimum-notice", duration)
     return notices
 
 
 def _notice_text(scope: Json) -> str:
-    return ", ".join(f"{name}={duration_text(seconds)}" for name, seconds in scope["minimum_notice_s"].items())
+    return ", ".join(f"{name}={duration_text(notice_s)}" for name, notice_s in scope["minimum_notice_s"].items())
 
 
 def _row(scope: Json) -> tuple[object, ...]:
@@ -125,11 +114,11 @@ def _row(scope: Json) -> tuple[object, ...]:
     )
 
 
-def _show(desk: Session, scope: Json) -> None:
-    if desk.out.as_json:
-        desk.out.json(scope)
+def _show(session: Session, scope: Json) -> None:
+    if session.out.as_json:
+        session.out.json(scope)
         return
-    desk.out.facts(
+    session.out.facts(
         [
             ("scope", scope["name"]),
             ("kind", scope["kind"]),
@@ -138,7 +127,7 @@ def _show(desk: Session, scope: Json) -> None:
             ("max user operations", scope["max_user_operations"] or "no limit"),
             ("terminate notice", duration_text(scope["terminate_notice_s"])),
             ("minimum notice", _notice_text(scope) or "the protocol's"),
-            ("enabled", "yes" if scope["enabled"] else "no: none of its machines has asked for events lately"),
+            ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),
             ("incarnation", scope["incarnation"]),
         ]

@@ -1,7 +1,7 @@
-"""Where the server is and which token opens it: options, then variables, then what a service on this machine left.
+"""Find the server's address and a token for it: options first, then variables, then the files of a service on this machine.
 
-A service writes its address and an operator token into its state directory. That token goes to that address and to no
-other: with a server named otherwise, a token must be named as well.
+A service writes its address and an operator token into its state directory. The command line sends that token only to that
+address. For any other server the user names a token as well.
 """
 
 import tomllib
@@ -14,7 +14,7 @@ from forewarn.core.errors import InvalidSettings
 from forewarn.service.settings import default_state_dir
 
 DEFAULT_URL = "http://127.0.0.1:8170"
-# Where the packaged unit keeps its state: the service of this machine, if the user runs none of their own.
+# The state directory of the packaged systemd unit; used if the user runs no service of their own.
 SYSTEM_STATE_DIR = Path("/var/lib/forewarn")
 URL_FILE, TOKEN_FILE = "operator.url", "operator.token"
 MAX_FILE_BYTES = 4_096
@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server, the token for it ("" is none), and where each was found, to be named in errors."""
+    """A server and the token for it ("" is none). `url_from` and `token_from` say where each was found, for errors."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -31,16 +31,22 @@ class Server:
     ca_file: Path | None = None
 
 
-def find(environment: Mapping[str, str], *, server: str | None = None, token_file: Path | None = None) -> Server:
-    """The place to talk to; InvalidSettings says which option or variable is wrong."""
-    folder = _state_dir(environment)
-    left_url = _first_line(folder / URL_FILE)
+def find_server(
+    environment: Mapping[str, str],
+    *,
+    server: str | None = None,
+    token_file: Path | None = None,
+    system_state_dir: Path = SYSTEM_STATE_DIR,
+) -> Server:
+    """Return the server to call; InvalidSettings names the option or variable that is wrong."""
+    folder = _state_dir(environment, system_state_dir)
+    local_url = _first_line(folder / URL_FILE)
     named = server or environment.get("FOREWARN_SERVER") or ""
-    url_from = "--server" if server else "FOREWARN_SERVER" if named else str(folder / URL_FILE) if left_url else ""
-    url = check_url(named or left_url or DEFAULT_URL, url_from)
+    url_from = "--server" if server else "FOREWARN_SERVER" if named else str(folder / URL_FILE) if local_url else ""
+    url = _check_url(named or local_url or DEFAULT_URL, url_from)
     token, token_from = _named_token(environment, token_file)
-    if not token and url == (left_url.rstrip("/") or DEFAULT_URL):
-        token, token_from = _left_token(folder / TOKEN_FILE)
+    if not token and url == (local_url.rstrip("/") or DEFAULT_URL):
+        token, token_from = _local_token(folder / TOKEN_FILE)
     ca_file = environment.get("FOREWARN_CA_FILE")
     return Server(
         url=url,
@@ -51,15 +57,15 @@ def find(environment: Mapping[str, str], *, server: str | None = None, token_fil
     )
 
 
-def check_url(text: str, place: str) -> str:
-    """Without a slash at its end; credentials in an address would end up in logs."""
+def _check_url(text: str, source: str) -> str:
+    """Return the address without a slash at its end. Refuse credentials in it, which would appear in logs."""
     try:
         parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        good = None
+        valid = None
     if (
-        not good
+        not valid
         or parts.username
         or parts.query
         or parts.fragment
@@ -67,28 +73,28 @@ def check_url(text: str, place: str) -> str:
         or " " in text
     ):
         raise InvalidSettings(
-            f"{place or 'server'}: this is not a server's address: write it like http://127.0.0.1:8170"
+            f"{source or 'server'}: this is not a server's address: write it like http://127.0.0.1:8170"
         )
     return text.rstrip("/")
 
 
-def _state_dir(environment: Mapping[str, str]) -> Path:
+def _state_dir(environment: Mapping[str, str], system_state_dir: Path) -> Path:
     if named := environment.get("FOREWARN_STATE_DIR"):
         return Path(named).expanduser()
     if (config := environment.get("FOREWARN_CONFIG")) and (named := _configured_state_dir(Path(config))):
         return Path(named).expanduser()
     own = default_state_dir(environment)
     used = (own / URL_FILE).exists() or (own / TOKEN_FILE).exists()
-    return own if used or not SYSTEM_STATE_DIR.exists() else SYSTEM_STATE_DIR
+    return own if used or not system_state_dir.exists() else system_state_dir
 
 
 def _configured_state_dir(path: Path) -> str:
-    """What the service's own configuration says; a file that is not ours to read says nothing."""
+    """Return the `state_dir` of the service's configuration file, or "" if there is none or the file cannot be read."""
     try:
-        said = tomllib.loads(path.expanduser().read_text("utf-8")).get("state_dir")
+        state_dir = tomllib.loads(path.expanduser().read_text("utf-8")).get("state_dir")
     except (OSError, ValueError):
         return ""
-    return said if isinstance(said, str) else ""
+    return state_dir if isinstance(state_dir, str) else ""
 
 
 def _first_line(path: Path) -> str:
@@ -106,32 +112,32 @@ def _named_token(environment: Mapping[str, str], token_file: Path | None) -> tup
     return token, "FOREWARN_TOKEN" if token else ""
 
 
-def _left_token(path: Path) -> tuple[str, str]:
+def _local_token(path: Path) -> tuple[str, str]:
     try:
-        there = path.exists()
+        exists = path.exists()
     except PermissionError:
-        there = True
-    return _read_token(path, "", "; or set FOREWARN_TOKEN") if there else ("", "")
+        exists = True
+    return _read_token(path, "", ", or set FOREWARN_TOKEN") if exists else ("", "")
 
 
-def _read_token(path: Path, option: str, otherwise: str = "") -> tuple[str, str]:
-    place = f"{option}: {path}" if option else str(path)
+def _read_token(path: Path, option: str, alternative: str = "") -> tuple[str, str]:
+    source = f"{option}: {path}" if option else str(path)
     try:
         with path.expanduser().open(encoding="utf-8") as file:
             token = file.read(MAX_FILE_BYTES).strip()
     except OSError as error:
         raise InvalidSettings(
-            f"{place}: the token cannot be read: {error.strerror}; run as its owner{otherwise}"
+            f"{source}: the token cannot be read: {error.strerror}; run the command as the file's owner{alternative}"
         ) from None
     except ValueError:
-        raise InvalidSettings(f"{place}: this file holds no token") from None
+        raise InvalidSettings(f"{source}: this file contains no token") from None
     if not token:
-        raise InvalidSettings(f"{place}: this file is empty: it should hold a token")
+        raise InvalidSettings(f"{source}: this file is empty: it should contain a token")
     return token, str(path)
 
 
-def _check_token(token: str, place: str) -> str:
-    # The token itself is never shown.
+def _check_token(token: str, source: str) -> str:
+    # The message must not contain the token.
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise InvalidSettings(f"{place}: this is not a token: it holds spaces or characters no token has")
+        raise InvalidSettings(f"{source}: this is not a token: it contains spaces or characters that no token has")
     return token

@@ -1,138 +1,136 @@
-"""`forewarn status`: one look. What failed, what is under way, what is scheduled and why it has not started, what ended."""
+"""`forewarn status`: failed, started, scheduled and paused work on one screen, and why events wait."""
 
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from forewarn.cli.client import Json
 from forewarn.cli.formatting import (
-    Json,
     distance,
-    iso,
-    missing,
-    names,
-    order_failed,
-    place,
-    read_iso,
+    full_time,
+    missing_approvals,
+    order_failure,
     reasons,
-    shortened,
-    shown_time,
+    update_domain_name,
     when,
 )
 from forewarn.cli.session import Session
+from forewarn.core.formatting import SHORT_ID_CHARS, iso, names
+from forewarn.core.model import ENDED
 
-MOST = 500
-LOOK_BACK = timedelta(hours=24)
-ENDED = ("Completed", "Cancelled", "Abandoned")
+MAX_ITEMS = 500
+HISTORY = timedelta(hours=24)
+EVENT_COLUMNS = ("event", "type", "scope", "machines")
+
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
-def look(desk: Session) -> Json:
-    """Everything the answer needs; as JSON it is the answer."""
-    api, clock = desk.api, desk.api.get("/v1/clock")
-    since = iso(read_iso(clock["now"]) - LOOK_BACK)
+def read(session: Session) -> Json:
+    """Return everything that the command shows; with --json this is the output."""
+    api, clock = session.api, session.api.get("/v1/clock")
+    since = iso(datetime.fromisoformat(clock["now"]) - HISTORY)
     return {
-        "server": api.place.url,
+        "server": api.server.url,
         "clock": clock,
-        "complaints": api.complaints(),
-        "open": api.page("/v1/events", {"status": ["Scheduled", "Started"]}, limit=MOST),
-        "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MOST),
-        "ended": api.page("/v1/events", {"status": list(ENDED), "since": since}, limit=MOST),
-        "paused": api.page("/v1/maintenances", {"status": ["Paused"]}, limit=MOST),
+        "complaints": api.failed_checks(),
+        "open": api.page("/v1/events", {"status": ["Scheduled", "Started"]}, limit=MAX_ITEMS),
+        "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MAX_ITEMS),
+        "ended": api.page("/v1/events", {"status": sorted(ENDED), "since": since}, limit=MAX_ITEMS),
+        "paused": api.page("/v1/maintenances", {"status": ["Paused"]}, limit=MAX_ITEMS),
     }
 
 
-def status(desk: Session) -> None:
-    """Answer in one look: what is scheduled, who has not approved, why it has not started, what failed."""
-    seen = look(desk)
-    if desk.out.as_json:
-        desk.out.json(seen)
+def status(session: Session) -> None:
+    """Show what failed, what is in progress, what is scheduled, who has not approved, and why events wait."""
+    state = read(session)
+    if session.out.as_json:
+        session.out.json(state)
         return
-    for line in headline(seen):
-        desk.out.say(line)
-    now = seen["clock"]["now"]
-    events = seen["open"]["items"]
-    failed = [event for event in events if order_failed(event)]
-    started = [event for event in events if event["status"] == "Started" and not order_failed(event)]
-    waiting = [event for event in events if event["status"] == "Scheduled"]
-    abandoned = [event for event in seen["ended"]["items"] if event["status"] == "Abandoned"]
-    short = _ids(desk, seen)
-    _part(desk, "FAILED: settle with `forewarn event retry`, `finish` or `abandon`", _failed(failed, short))
-    _part(desk, "UNDER WAY", _started(started, short, now))
-    _part(desk, "SCHEDULED", _scheduled(waiting, short, now))
-    _part(desk, "PAUSED MAINTENANCES", _paused(seen["paused"]["items"], short, {e["maintenance_id"] for e in failed}))
-    _part(desk, "ABANDONED IN THE LAST 24 HOURS", _failed(abandoned, short))
+    for line in headline(state):
+        session.out.say(line)
+    now = state["clock"]["now"]
+    events = state["open"]["items"]
+    failed = [event for event in events if order_failure(event)]
+    started = [event for event in events if event["status"] == "Started" and not order_failure(event)]
+    scheduled = [event for event in events if event["status"] == "Scheduled"]
+    abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
+    paused = state["paused"]["items"]
+    ids = session.out.id_texts(each["id"] for key in ("open", "ended", "paused") for each in state[key]["items"])
+    _section(session, "FAILED: use `forewarn event retry`, `finish` or `abandon`", _failed(failed, ids))
+    _section(session, "IN PROGRESS", _started(started, ids, now))
+    _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
+    _section(session, "PAUSED MAINTENANCES", _paused(paused, ids, {event["maintenance_id"] for event in failed}))
+    _section(session, "ABANDONED IN THE LAST 24 HOURS", _failed(abandoned, ids))
 
 
-def headline(seen: Json) -> list[str]:
-    """Where, what is wrong with the service itself, and the numbers."""
-    events, ended = seen["open"]["items"], seen["ended"]["items"]
-    kinds = Counter("failed" if order_failed(e) else e["status"].lower() for e in events)
-    over = Counter(e["status"].lower() for e in ended)
-    unapproved = sum(bool(missing(e)) for e in events)
-    planned = len(seen["planned"]["items"])
-    complaints = [f"NOT READY: {part}: {told}" for part, told in seen["complaints"].items()]
-    if held := seen["clock"].get("held"):
-        complaints.append(
-            f"CLOCK HELD: it jumped forward by {held['jumped_s']} s; check it, then say `forewarn clock confirm`"
+def headline(state: Json) -> list[str]:
+    """Return the server, the problems of the service itself, and the numbers of events."""
+    events, ended = state["open"]["items"], state["ended"]["items"]
+    open_counts = Counter("failed" if order_failure(event) else event["status"].lower() for event in events)
+    ended_counts = Counter(event["status"].lower() for event in ended)
+    unapproved = sum(bool(missing_approvals(event)) for event in events)
+    planned = len(state["planned"]["items"])
+    problems = [f"NOT READY: {check}: {message}" for check, message in state["complaints"].items()]
+    if held := state["clock"].get("held"):
+        problems.append(
+            f"CLOCK HELD: it jumped forward by {held['jumped_s']} s; check it, then run `forewarn clock confirm`"
         )
     return [
-        f"{seen['server']}  {shown_time(seen['clock']['now'])} ({seen['clock']['kind']} clock)",
-        *complaints,
-        f"now: {kinds['failed']} failed, {kinds['started']} under way, {_up_to(seen['open'], kinds['scheduled'])} scheduled"
-        f" ({unapproved} not approved), {_up_to(seen['planned'], planned)} in later waves",
-        f"last 24 hours: {_up_to(seen['ended'], over['completed'])} completed, {over['cancelled']} cancelled,"
-        f" {over['abandoned']} abandoned",
+        f"{state['server']}  {full_time(state['clock']['now'])} ({state['clock']['kind']} clock)",
+        *problems,
+        f"now: {open_counts['failed']} failed, {open_counts['started']} in progress,"
+        f" {_at_least(state['open'], open_counts['scheduled'])} scheduled ({unapproved} not approved),"
+        f" {_at_least(state['planned'], planned)} in later waves",
+        f"last 24 hours: {_at_least(state['ended'], ended_counts['completed'])} completed,"
+        f" {ended_counts['cancelled']} cancelled, {ended_counts['abandoned']} abandoned",
     ]
 
 
-def _up_to(page: Json, number: int) -> str:
-    """A count of a list that goes on is only a beginning."""
+def _at_least(page: Json, number: int) -> str:
+    """Return the number, with a plus if the page is not the whole list."""
     return f"{number}+" if page["next_cursor"] else str(number)
 
 
-def _ids(desk: Session, seen: Json) -> dict[str, str]:
-    if not desk.out.terminal:
-        return {}
-    return shortened(each["id"] for key in ("open", "ended", "paused") for each in seen[key]["items"])
-
-
-def _part(desk: Session, title: str, table: tuple[tuple[str, ...], list[tuple[Any, ...]]]) -> None:
+def _section(session: Session, title: str, table: Table) -> None:
     columns, rows = table
     if rows:
-        desk.out.heading(title)
-        desk.out.table(columns, rows)
+        session.out.heading(title)
+        session.out.table(columns, rows)
 
 
-def _about(event: Json, short: dict[str, str]) -> tuple[object, ...]:
-    return short.get(event["id"], event["id"]), event["type"], place(event), names(event["resources"])
+def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
+    return ids[event["id"]], event["type"], update_domain_name(event), names(event["resources"])
 
 
-ABOUT = ("event", "type", "scope", "machines")
+def _failed(events: list[Json], ids: dict[str, str]) -> Table:
+    rows = [(*_event_cells(event, ids), order_failure(event) or event["reason"]) for event in events]
+    return (*EVENT_COLUMNS, "why"), rows
 
 
-def _failed(events: list[Json], short: dict[str, str]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    return (*ABOUT, "why"), [(*_about(e, short), order_failed(e) or e["reason"]) for e in events]
+def _started(events: list[Json], ids: dict[str, str], now: str) -> Table:
+    rows = [(*_event_cells(e, ids), distance(e["started"], now), reasons(e, now)) for e in events]
+    return (*EVENT_COLUMNS, "started", "waits for"), rows
 
 
-def _started(events: list[Json], short: dict[str, str], now: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    rows = [(*_about(e, short), distance(e["started"], now), reasons(e, now)) for e in events]
-    return (*ABOUT, "started", "waits for"), rows
+def _scheduled(events: list[Json], ids: dict[str, str], now: str) -> Table:
+    columns = (*EVENT_COLUMNS, "not before", "not approved by", "why it has not started")
+    return columns, [
+        (*_event_cells(e, ids), when(e["not_before"], now), missing_approvals(e), reasons(e, now)) for e in events
+    ]
 
 
-def _scheduled(events: list[Json], short: dict[str, str], now: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    columns = (*ABOUT, "not before", "not approved by", "why it has not started")
-    return columns, [(*_about(e, short), when(e["not_before"], now), missing(e), reasons(e, now)) for e in events]
-
-
-def _paused(rows: list[Json], short: dict[str, str], held: set[str]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    columns = ("maintenance", "type", "created", "by", "description", "to go on")
+def _paused(maintenances: list[Json], ids: dict[str, str], with_failed_event: set[str]) -> Table:
+    columns = ("maintenance", "type", "created", "by", "description", "to continue")
     return columns, [
         (
-            short.get(m["id"], m["id"]),
-            m["type"],
-            shown_time(m["created"]),
-            m["created_by"],
-            m["description"],
-            "settle what failed" if m["id"] in held else f"forewarn maintenance resume {m['id'][:8]}",
+            ids[each["id"]],
+            each["type"],
+            full_time(each["created"]),
+            each["created_by"],
+            each["description"],
+            "resolve its failed event"
+            if each["id"] in with_failed_event
+            else f"forewarn maintenance resume {each['id'][:SHORT_ID_CHARS]}",
         )
-        for m in rows
+        for each in maintenances
     ]

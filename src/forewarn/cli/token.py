@@ -1,67 +1,61 @@
-"""`forewarn token`: who may use the API. A token's secret is shown once, when it is made."""
+"""`forewarn token`: the tokens of people and programs that use the API. A token's secret is shown once, on creation."""
 
 from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import path_of
-from forewarn.cli.formatting import shown_time
+from forewarn.cli.client import Json, path_of
+from forewarn.cli.formatting import full_time
 from forewarn.cli.session import Cursor, Limit, Session, command, group
 from forewarn.core.model import Role
 
-app = group("token", "Tokens for people and programs.")
+app = group("token", "Create, list and revoke the tokens of people and programs.")
 
 COLUMNS = ("id", "name", "role", "scopes", "created", "by")
-ROLES = "viewer (reads), operator (everything), owner (restarts and redeploys, approves and cancels in its scopes)"
+ROLES = "viewer (reads), operator (does everything), or owner (in its scopes: reads, restarts, redeploys, approves, cancels)"
 
 
 @command(app, "create")
 def create(
-    desk: Session,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Whose it is: the audit will name it.", show_default=False)
-    ],
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the audit log shows.", show_default=False)],
     role: Annotated[Role, typer.Option(help=ROLES, show_default=False)],
-    scope: Annotated[list[str] | None, typer.Option(help="A scope of an owner's; may be repeated.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="A scope of an owner; may be repeated.")] = None,
 ) -> None:
-    """Make a token and print it, this once: it is kept as a hash only."""
-    made = desk.api.post("/v1/tokens", {"name": name, "role": role.value, "scopes": scope or []}, creating=True)
-    if desk.out.as_json:
-        desk.out.json(made)
+    """Create a token and print it. It cannot be printed again: the service keeps only a hash."""
+    token = session.api.post("/v1/tokens", {"name": name, "role": role.value, "scopes": scope or []}, creating=True)
+    if session.out.as_json:
+        session.out.json(token)
         return
-    desk.out.aside(f"token {made['id']} for {made['name']} ({made['role']}); keep it, it is not shown again:")
-    print(made["token"])
+    session.out.aside(f"token {token['id']} for {token['name']} ({token['role']}); keep it: it is not shown again")
+    print(token["token"])
 
 
 @command(app, "list")
-def list_tokens(desk: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
-    """The tokens there are, without their secrets."""
-    page = desk.listed("/v1/tokens", {}, limit, cursor)
-    if desk.out.as_json:
-        desk.out.json(page)
-        return
-    rows = [
-        (
-            token["id"],
-            token["name"],
-            token["role"],
-            " ".join(token["scopes"]),
-            shown_time(token["created"]),
-            token["created_by"],
-        )
-        for token in page["items"]
-    ]
-    desk.out.table(COLUMNS, rows, empty="no tokens")
-    desk.more(page)
+def list_tokens(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+    """List the tokens without their secrets."""
+    page = session.api.page("/v1/tokens", {}, limit=limit, cursor=cursor)
+    session.show_page(page, COLUMNS, lambda tokens: [_row(token) for token in tokens], empty="no tokens")
 
 
 @command(app, "revoke")
 def revoke(
-    desk: Session, token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)]
+    session: Session, token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)]
 ) -> None:
-    """Take a token back: it opens nothing from now on."""
-    desk.api.delete(path_of("tokens", token))
-    if desk.out.as_json:
-        desk.out.json({"id": token})
+    """Revoke a token: the service no longer accepts it."""
+    session.api.delete(path_of("tokens", token))
+    if session.out.as_json:
+        session.out.json({"id": token})
     else:
-        desk.out.say(f"token {token} is revoked")
+        session.out.say(f"token {token} is revoked")
+
+
+def _row(token: Json) -> tuple[object, ...]:
+    return (
+        token["id"],
+        token["name"],
+        token["role"],
+        " ".join(token["scopes"]),
+        full_time(token["created"]),
+        token["created_by"],
+    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forewarn.app.server import Stopping, calm, running
+from forewarn.app.server import StopSignal, running, tune_process
 from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
 from forewarn.demo.director import Director
@@ -40,7 +40,7 @@ log = logging.getLogger("forewarn.demo")
 
 def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> None:
     """Until SIGTERM or SIGINT. `program` is how the command line is called in what is said."""
-    stopping = Stopping(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    stopping = StopSignal(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     rate = rate_of(speed)
     refuse_taken(port)
     with _folder() as (folder, lifeline):
@@ -53,7 +53,7 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
             with running(service) as (guests, operator):
                 (guest,) = guests.listener.urls
                 with answering(machines, guest, folder=folder, lifeline=lifeline, rate=rate):
-                    calm()
+                    tune_process()
                     _wait_until(director.begun, stopping)
                     say(f"ready guest={guest} operator={operator}")
                     say(welcome(guest=guest, operator=operator, rate=rate, program=program))
@@ -105,7 +105,7 @@ def refuse_taken(port: int) -> None:
                 ) from None
 
 
-def _wait_until(begun: threading.Event, stopping: Stopping) -> None:
+def _wait_until(begun: threading.Event, stopping: StopSignal) -> None:
     """The guests have asked and something is announced: from the first look on there is something to see."""
     deadline_s = time.monotonic() + BEGIN_WITHIN_S
     while not begun.wait(0.05) and not stopping.is_set():

@@ -25,7 +25,7 @@ ELSEWHERE_AFTER_S = 20.0
 log = logging.getLogger("forewarn.service.leases")
 
 
-class Leases:
+class NodeLeases:
     """The leases of the node `node`. With `shared=None` the store has no other nodes, and this node needs no lease.
 
     A node is called `STATE_DIR_NAME:PROCESS`. A node that may not tick never takes the ticker's lease.

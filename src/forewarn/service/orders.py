@@ -18,7 +18,7 @@ from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Executor, OrderReport, Progress, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
-from forewarn.service.leases import Leases
+from forewarn.service.leases import NodeLeases
 from forewarn.store import Focus, Store
 
 BATCH = 100
@@ -36,7 +36,7 @@ class Orders:
         store: Store,
         clock: Clock,
         executor: Executor,
-        leases: Leases,
+        leases: NodeLeases,
         *,
         node: str,
         stopping: threading.Event,

@@ -32,7 +32,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.endpoint.connection import NewConnection
+from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.endpoint.protocol import ANY_HOST
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN
 from forewarn.operator.api.calls import CALLS
@@ -174,7 +174,7 @@ class Emulator:
         self.service.control.listen(self.log.heard)
         self._apply_fleet()
         self._playbook.refuse_strangers(self.machine_names())
-        connection: NewConnection = partial(RecordedConnection, self.log, self._choose_fault)
+        connection: ConnectionFactory = partial(RecordedConnection, self.log, self._choose_fault)
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.add_chore(self.replay)

@@ -42,8 +42,8 @@ class RecordedConnection(Connection):
     _held = False  # its answer is held back
     _timer: Timer | None = None
 
-    def __init__(self, log: RequestLog, choose: Choose, guests: Endpoint, interface: str = "") -> None:
-        super().__init__(guests, interface)
+    def __init__(self, log: RequestLog, choose: Choose, endpoint: Endpoint, interface: str = "") -> None:
+        super().__init__(endpoint, interface)
         self._log = log
         self._choose = choose
 
@@ -51,7 +51,7 @@ class RecordedConnection(Connection):
     def busy(self) -> bool:
         return self._held or super().busy
 
-    def begin(self, request: Request, raw: bytes | None) -> None:
+    def start_exchange(self, request: Request, raw: bytes | None) -> None:
         del raw  # nothing is remembered: the lane of remembered requests would answer without telling
         caller = self.identify()
         machine = caller.name if caller is not None else ""
@@ -70,19 +70,19 @@ class RecordedConnection(Connection):
         if self._fault is not None and self._fault.kind == "status":
             status = self._fault.status
             extra = RETRY_AFTER if status in (429, 503) else ()
-            self.answer(protocol.error(status, STATUSES[status], *extra), request)
+            self.respond(protocol.error(status, STATUSES[status], *extra), request)
         else:
             self.pass_on(request)
 
     def pass_on(self, request: Request) -> None:
         """To the service, which answers it."""
-        super().begin(request, None)
+        super().start_exchange(request, None)
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         fault, kind = self._fault, self._fault.kind if self._fault is not None else ""
         if fault is not None and kind == "slow" and not self._held:
             self._held = True
-            self._timer = self.guests.loop.call_later(fault.delay_s, lambda: self._no_longer(status, data, keep=keep))
+            self._timer = self.endpoint.loop.call_later(fault.delay_s, lambda: self._no_longer(status, data, keep=keep))
             return
         self._written_down(status, data)
         if kind == "stall":
@@ -122,7 +122,7 @@ class RecordedConnection(Connection):
         self._timer = None
         self.write(status, data, keep=keep)
         self._held = False
-        self._go_on()
+        self._continue()
 
     def _written_down(self, status: int, data: bytes) -> None:
         """Before it is sent: whoever has the answer finds it in the log."""

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from forewarn.core.model import NAME
 from forewarn.guest import Client
 from forewarn.guest.client import NEWEST_VERSION, PATH
-from forewarn.guest.clock import Time, shown
+from forewarn.guest.clock import Time, format_time
 from forewarn.guest.errors import EndpointError, NoAnswer, Unreachable
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 from forewarn.testing.recording_file import (
     FORMAT,
     HEADERS,
@@ -30,7 +30,7 @@ from forewarn.testing.recording_file import (
 )
 from forewarn.testing.scrubber import Scrubber
 
-Heard = Callable[[float, Answer | EndpointError], None]
+Heard = Callable[[float, Response | EndpointError], None]
 
 
 class TappedTransport(Transport):
@@ -43,7 +43,7 @@ class TappedTransport(Transport):
 
     def request(
         self, method: str, endpoint: str, path: str, *, headers: Mapping[str, str], body: bytes = b"", timeout_s: float
-    ) -> Answer:
+    ) -> Response:
         if method != "GET":
             raise RuntimeError(f"a recorder only reads: {method} {path}")
         # A cut of a kept connection is quietly asked again: on a new one it is seen.
@@ -118,7 +118,7 @@ class Recorder:
             Head(
                 forewarn_recording=FORMAT,
                 api_version=self._version,
-                began=shown(self._time.wall()),
+                began=format_time(self._time.wall()),
                 endpoint="" if scrubber else self._client.endpoint,
                 machine=scrubber.machine(machine) if scrubber and machine else machine,
                 scrubbed=scrubber is not None,
@@ -127,7 +127,7 @@ class Recorder:
 
     # -- what came, as a line
 
-    def _heard(self, sent_s: float, outcome: Answer | EndpointError) -> None:
+    def _heard(self, sent_s: float, outcome: Response | EndpointError) -> None:
         """Only what changed is written, and after a failure what is there again."""
         # Silence began when it was asked.
         moment_s = sent_s if isinstance(outcome, NoAnswer) else self._time.monotonic()

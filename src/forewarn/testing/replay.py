@@ -14,7 +14,7 @@ from forewarn.core.document import rfc1123
 from forewarn.core.durations import duration_text
 from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
-from forewarn.endpoint.documents import DocumentState
+from forewarn.endpoint.document_state import DocumentState
 from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 from forewarn.service.clock import Clock
@@ -58,7 +58,7 @@ class Replay:
         self.nudge: Callable[[], None] = lambda: None
         self.say: Callable[[str], None] | None = None
         self._clock = clock
-        self._guests: Endpoint | None = None
+        self._endpoint: Endpoint | None = None
         self._began = clock.now()
         self._next = self._told = 0
         self._dated: tuple[datetime, datetime] | None = None  # a recorded Date, and the clock when it was shown
@@ -69,16 +69,16 @@ class Replay:
     # -- the ticker's side
 
     def next_due(self) -> datetime | None:
-        if self._guests is None or self._next >= len(self.recording.lines):
+        if self._endpoint is None or self._next >= len(self.recording.lines):
             return None
         return self._began + timedelta(seconds=self.recording.lines[self._next].at_s)
 
     def do(self, now: datetime) -> int:
-        due, guests = self.next_due(), self._guests
-        is_due = guests is not None and due is not None and due <= now
-        if guests is not None and is_due:
+        due, endpoint = self.next_due(), self._endpoint
+        is_due = endpoint is not None and due is not None and due <= now
+        if endpoint is not None and is_due:
             shown = threading.Event()
-            guests.loop.call_from_thread(lambda: self._show(guests, shown))
+            endpoint.loop.call_from_thread(lambda: self._show(endpoint, shown))
             shown.wait(SHOWN_WITHIN_S)
         self._tell()
         return int(is_due)
@@ -94,12 +94,12 @@ class Replay:
 
     # -- the listener's side
 
-    def asked(self, guests: Endpoint) -> None:
+    def asked(self, endpoint: Endpoint) -> None:
         """The first who asks begins it."""
-        if self._guests is None:
+        if self._endpoint is None:
             self._began = self._clock.now() - timedelta(seconds=self.recording.lines[0].at_s)
-            self._show(guests, threading.Event())
-            self._guests = guests
+            self._show(endpoint, threading.Event())
+            self._endpoint = endpoint
             self.nudge()
 
     @property
@@ -120,21 +120,21 @@ class Replay:
         now = self._clock.now()
         return now if self._dated is None else self._dated[0] + (now - self._dated[1])
 
-    def _show(self, guests: Endpoint, shown: threading.Event) -> None:
+    def _show(self, endpoint: Endpoint, shown: threading.Event) -> None:
         line = self.line = self.recording.lines[self._next]
         self._next += 1
         now = self._clock.now()
         if line.date is not None:
             self._dated = (line.date, now)
         self.seen_ids |= line.event_ids
-        views = list(guests.documents.views.values())
+        views = list(endpoint.documents.views.values())
         if line.status == 200:
             self.shown_tag = line.etag
             for view in views:
                 view.state = RecordedState(view.state.scope, line)
-            guests.wake(views)
+            endpoint.wake(views)
         else:
-            for connection in list(guests.connections):
+            for connection in list(endpoint.connections):
                 if isinstance(connection, ReplayedConnection):
                     connection.strike()
         shown.set()
@@ -145,33 +145,35 @@ class ReplayedConnection(RecordedConnection):
 
     _instead: Response | None = None
 
-    def __init__(self, replay: Replay, log: RequestLog, choose: Choose, guests: Endpoint, interface: str = "") -> None:
-        super().__init__(log, choose, guests, interface)
+    def __init__(
+        self, replay: Replay, log: RequestLog, choose: Choose, endpoint: Endpoint, interface: str = ""
+    ) -> None:
+        super().__init__(log, choose, endpoint, interface)
         self._replay = replay
 
-    def begin(self, request: Request, raw: bytes | None) -> None:
+    def start_exchange(self, request: Request, raw: bytes | None) -> None:
         if _is_for_document(request):
-            self._replay.asked(self.guests)
-        super().begin(request, raw)
+            self._replay.asked(self.endpoint)
+        super().start_exchange(request, raw)
 
     def pass_on(self, request: Request) -> None:
         """Approvals are taken for events that were shown, and change nothing; all checks are the service's."""
         replay = self._replay
-        decision = protocol.decide(request, lambda: NOBODY, self.guests.trust.allowed_hosts)
+        decision = protocol.decide(request, lambda: NOBODY, self.endpoint.trust.allowed_hosts)
         if not isinstance(decision, Poll | Approve):
             super().pass_on(request)
         elif (asked := _version(request)) != (recorded := replay.recording.head.api_version):
             message = f"Bad request. The recording is of api-version {recorded}, not {asked}"
-            self.answer(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
+            self.respond(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
         elif replay.refusal is not None:
-            self.answer(replay.refusal, request)
+            self.respond(replay.refusal, request)
         elif isinstance(decision, Poll):
             super().pass_on(request)
         elif unknown := [each for each in decision.event_ids if each not in replay.seen_ids]:
             message = f"Bad request. EventId {unknown[0]} is not an event of this machine's scope"
-            self.answer(protocol.error(400, message), request)
+            self.respond(protocol.error(400, message), request)
         else:
-            self.answer(Response(200), request)
+            self.respond(Response(200), request)
 
     def strike(self) -> None:
         """A failure was recorded at this moment: whoever waits for news meets it."""
@@ -182,7 +184,7 @@ class ReplayedConnection(RecordedConnection):
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         instead, self._instead = self._instead, None
         if instead is not None:
-            self.answer(instead, Request("GET", "", [], keep_alive=keep))
+            self.respond(instead, Request("GET", "", [], keep_alive=keep))
         else:
             super().write(status, self._as_recorded(data), keep=keep)
 

@@ -72,7 +72,7 @@ def until_shows(node: Node, expected: Mapping[str, float], absent: tuple[str, ..
             told[f"{name}{{{inside}}}" if inside else name] = each
         return told.items() >= expected.items() and not told.keys() & set(absent)
 
-    until(shows, told=lambda: {name: told.get(name) for name in (*expected, *absent)})
+    until(shows, detail=lambda: {name: told.get(name) for name in (*expected, *absent)})
 
 
 def lived(node: Node) -> Node:

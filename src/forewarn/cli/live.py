@@ -1,0 +1,51 @@
+"""Show something again after each change until it has ended. The live views of maintenances and events use this loop."""
+
+import time
+from collections.abc import Callable
+
+from forewarn.cli.change_stream import Changes
+from forewarn.cli.client import Json, NotReachable, Query
+from forewarn.cli.session import Session
+
+# How long to wait for a service that restarts.
+AWAY_S = 60.0
+AWAY_RETRY_S = 1.0
+
+
+def follow(
+    session: Session,
+    path: str,
+    show: Callable[[Json], None],
+    ended: Callable[[Json], bool],
+    *,
+    query: Query | None = None,
+    concerns: Callable[[Json], bool] = bool,
+    timeout_s: float | None = None,
+) -> Json:
+    """Fetch `path` and show it, again at changes that concern it, until it has ended or time is up; return it."""
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    with Changes(session.api) as changes:
+        while True:
+            current = get_when_back(session, path, query)
+            show(current)
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if ended(current) or (left_s is not None and left_s <= 0):
+                return current
+            changes.wait_for(concerns, left_s)
+
+
+def get_when_back(session: Session, path: str, query: Query | None = None) -> Json:
+    """Call GET; while the service cannot be reached, try again for AWAY_S."""
+    began_s = time.monotonic()
+    reported = False
+    while True:
+        try:
+            response: Json = session.api.get(path, query)
+            return response
+        except NotReachable as error:
+            if time.monotonic() - began_s > AWAY_S:
+                raise
+            if not reported:
+                session.out.aside(f"{error}; trying again for {AWAY_S:g}s")
+            reported = True
+            time.sleep(AWAY_RETRY_S)
