@@ -1,4 +1,4 @@
-"""Every command is in the documentation as it is in the program."""
+"""The documentation shows every command as the program prints it."""
 
 import os
 import subprocess
@@ -23,19 +23,19 @@ NOUNS = {
 }
 
 
-def test_the_reference_is_what_the_code_says() -> None:
-    """`python scripts/reference.py` writes it anew."""
+def test_the_reference_matches_the_code() -> None:
+    """`python scripts/reference.py` generates it."""
     assert CLI_TARGET.read_text("utf-8") == cli_reference()
 
 
-def test_every_command_is_there() -> None:
-    """The nouns and verbs of the design, each with a help text of its own."""
-    told = dict(commands())
+def test_every_command_exists() -> None:
+    """Each noun and verb of the design has a help text."""
+    help_texts = dict(commands())
     wanted = {"forewarn", "forewarn serve", "forewarn demo", "forewarn status"}
     wanted |= {f"forewarn {noun}" for noun in NOUNS}
     wanted |= {f"forewarn {noun} {verb}" for noun, verbs in NOUNS.items() for verb in verbs.split()}
-    assert wanted <= set(told)
-    for path, text in told.items():
+    assert wanted <= set(help_texts)
+    for path, text in help_texts.items():
         assert f"Usage: {path} " in text
         assert "--help" in text
 
@@ -50,8 +50,8 @@ NO_API = (
 )
 
 
-def test_json_is_everywhere() -> None:
-    """Whatever talks to the API prints its JSON when asked, and `db` tells its facts as JSON too."""
+def test_every_command_that_calls_the_api_has_json() -> None:
+    """`db` has --json too, but no --server."""
     for path, text in commands():
         if "COMMAND [ARGS]" in text or path in NO_API or path.startswith("forewarn scenario "):
             continue
@@ -59,16 +59,16 @@ def test_json_is_everywhere() -> None:
         assert ("--server" in text) is not path.startswith("forewarn db "), path
 
 
-@pytest.mark.parametrize("words", [[], ["event", "why"]])
-def test_help_says_the_same_as_the_reference(words: list[str]) -> None:
-    """The real process, as wide as the page."""
+@pytest.mark.parametrize("arguments", [[], ["event", "why"]])
+def test_help_prints_the_text_of_the_reference(arguments: list[str]) -> None:
+    """Checked with a real process, at the width of the page."""
     program = "import sys; sys.argv[0] = 'forewarn'; from forewarn.cli import main; main()"
     result = subprocess.run(
-        [sys.executable, "-c", program, *words, "--help"],
+        [sys.executable, "-c", program, *arguments, "--help"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "COLUMNS": str(HELP_COLUMNS)},
     )
-    told = dict(commands())[" ".join(["forewarn", *words])]
-    assert result.stdout.split() == told.split()
+    help_text = dict(commands())[" ".join(["forewarn", *arguments])]
+    assert result.stdout.split() == help_text.split()

@@ -95,7 +95,9 @@ class Session:
         except Failed as error:
             if (error.http_status, error.api_code) != (404, NotFound.code):
                 raise
-            raise Failed(f"{self.api.server.url} is older and does not complete names: write {whole}") from None
+            raise Failed(
+                f"{self.api.server.url} runs an older version that does not complete names: write {whole}"
+            ) from None
         matches = [str(match["id"]) for match in found["matches"]]
         if not matches:
             raise NotFound(f"{text!r} matches no {kind}: `forewarn {kind} list` shows what there is")
@@ -129,7 +131,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
                 function(session, **arguments)
             except (KeyError, TypeError, IndexError) as error:
                 raise Failed(
-                    f"forewarn {__version__} does not understand the response of {session.api.server.url}"
+                    f"{session.api.server.url} sent a response that forewarn {__version__} does not understand"
                     f" ({type(error).__name__}: {error}): is it a forewarn server of this version?"
                 ) from error
 

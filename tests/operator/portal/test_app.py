@@ -19,7 +19,7 @@ from tests.support.portal_client import (
     page_text,
     post_without_login,
 )
-from tests.support.running_service import RunningService, running_service
+from tests.support.running_service import FLEET, RunningService, running_service
 
 
 def test_a_login_redirects_only_to_this_site() -> None:
@@ -200,7 +200,7 @@ def test_a_store_that_is_away_gives_a_503_page() -> None:
 )
 def test_a_banner_says_what_is_simulated(settings: dict[str, str], expected: list[str]) -> None:
     """Simulated work and a manual clock; the guide is shown only in the demo."""
-    with running_service(**settings) as running:
+    with running_service(FLEET, None, **settings) as running:
         page = page_text(PortalClient(running).get("/"))
     assert [each for each in ("Simulated work:", "Manual clock:", "About this demo") if each in page] == expected
 

@@ -1,4 +1,4 @@
-"""The systemd unit: accepted by systemd's own check, and what it starts comes up."""
+"""The systemd unit: systemd accepts it, and its command starts the service."""
 
 import configparser
 import os
@@ -15,22 +15,22 @@ UNIT = ROOT / "packaging" / "forewarn.service"
 INSTALLED = "/opt/forewarn/bin/forewarn"
 
 
-def test_systemd_finds_nothing_to_say(tmp_path: Path) -> None:
-    """`systemd-analyze verify`, with the program where it is here: exit code 0 and not a word."""
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze verify` ends with 0 and prints nothing, given the path of the program on this machine."""
     tool = shutil.which("systemd-analyze")
     assert tool is not None, "systemd-analyze is missing: run scripts/test_tools"
     text = UNIT.read_text("utf-8")
     assert INSTALLED in text
-    here = tmp_path / UNIT.name
-    here.write_text(text.replace(INSTALLED, str(Path(sys.executable).parent / "forewarn")))
+    local_unit = tmp_path / UNIT.name
+    local_unit.write_text(text.replace(INSTALLED, str(Path(sys.executable).parent / "forewarn")))
     result = subprocess.run(
-        [tool, "verify", str(here)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [tool, "verify", str(local_unit)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
-def test_what_it_starts_comes_up(tmp_path: Path) -> None:
-    """The unit's own command line, with an empty configuration file."""
+def test_the_command_of_the_unit_starts_the_service(tmp_path: Path) -> None:
+    """The command runs with a configuration file that names free ports."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNIT, "utf-8")

@@ -1,15 +1,20 @@
-"""Answers of the API as the pure parts of the command line meet them."""
+"""Bodies of the API's responses, for tests that need no server."""
 
 from typing import Any
 
 NOW = "2030-01-31T12:00:00Z"
+FIRST_ID = "AAAAAAAA-0000-0000-0000-000000000001"
+SECOND_ID = "AAAAAAAA-0000-0000-0000-000000000002"
 
 
 def waiting(code: str, message: str, **more: Any) -> dict[str, Any]:
     return {"code": code, "message": message, **more}
 
 
-def event(event_id: str = "AAAAAAAA-0000-0000-0000-000000000001", **changed: Any) -> dict[str, Any]:
+ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire); retry, finish or abandon the event")
+
+
+def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
     return {
         "id": event_id,
         "maintenance_id": "BBBBBBBB-0000-0000-0000-000000000001",
@@ -53,6 +58,6 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "not_before": None,
         "earliest": None,
         "ended": None,
-        "waves": [{"number": number, "events": found} for number, found in sorted(waves.items())],
+        "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],
         **changed,
     }

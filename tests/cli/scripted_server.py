@@ -1,0 +1,56 @@
+"""A server that sends prepared bytes, one response per connection, and keeps the requests."""
+
+import contextlib
+import json
+import socket
+import threading
+
+from forewarn.cli.client import Client
+from forewarn.cli.server_lookup import Server
+
+SECRET = "fw_not-to-be-shown"
+
+
+def response(status: int, body: object, content_type: str = "application/json") -> bytes:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + text
+
+
+class ScriptedServer:
+    """Answers each connection with the next response; b"" closes the connection without one."""
+
+    def __init__(self, *responses: bytes) -> None:
+        self.requests: list[str] = []
+        self._responses = list(responses)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        for prepared in self._responses:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                self.requests.append(_read_request(connection))
+                with contextlib.suppress(OSError):
+                    connection.sendall(prepared)
+
+    def client(self, token: str = SECRET) -> Client:
+        return Client(Server(url=self.url, token=token, token_from="FOREWARN_TOKEN" if token else ""))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _read_request(connection: socket.socket) -> str:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(65_536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = next((int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-length")), 0)
+    while len(body) < length:
+        body += connection.recv(65_536)
+    return (head + b"\r\n\r\n" + body).decode()

@@ -1,0 +1,158 @@
+"""Commands that change events, orders, machines, scopes and the fleet."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command_line import (
+    DONE,
+    FAILED,
+    USAGE,
+    CommandLine,
+    first_event,
+)
+from tests.support.waiting import PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "maintenance schedule --type Reboot --scope nowhere --yes",
+        "machine show shop/nobody",
+        "scope show nowhere",
+        "event why AAAAAAAA-0000-0000-0000-000000000000",
+        "maintenance show 00000000",
+        "order start AAAAAAAA-0000-0000-0000-000000000000",
+        "token revoke nobody",
+    ],
+)
+def test_a_refusal_of_the_service_ends_with_1(cli: CommandLine, arguments: str) -> None:
+    """The error is one line that begins with the name of the program."""
+    result = cli.run(*arguments.split())
+    assert result.returncode == FAILED, result.stdout
+    assert result.stderr.startswith("forewarn: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_pause_resume_and_cancel(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """Each command prints the new status; `status` and `why` show a pause."""
+    assert cli.output("maintenance", "pause", planned["id"][:8]).endswith("is Paused\n")
+    assert "the maintenance is paused" in cli.output("event", "why", first_event(planned)["id"])
+    assert f"forewarn maintenance resume {planned['id'][:8]}" in cli.output("status")
+    assert cli.output("maintenance", "resume", planned["id"]).endswith("is Planned\n")
+    assert cli.output("maintenance", "cancel", planned["id"]).endswith("is Cancelled\n")
+    again = cli.run("event", "cancel", first_event(planned)["id"])
+    assert again.returncode == FAILED
+    assert "Cancelled" in again.stderr
+
+
+@pytest.mark.parametrize(("verb", "becomes"), [("finish", "Completed"), ("abandon", "Failed")])
+def test_an_operator_resolves_a_failed_order(cli: CommandLine, verb: str, becomes: str) -> None:
+    """`finish` completes the event and `abandon` gives it up; `maintenance wait` then ends with 0 or 1."""
+    options = ["--type", "Reboot", "--machine", "quiet/web-1", "--yes", "--no-notice-ok", "--wait", "started"]
+    maintenance = cli.json("maintenance", "schedule", *options)
+    event_id = first_event(maintenance)["id"]
+    assert cli.open_order()["id"] == event_id
+    cli.output("order", "fail", event_id, "--reason", "no power")
+    assert "no power" in cli.output("order", "list", "--state", "failed")
+    assert "no power" in cli.output("status")
+    cli.output("event", verb, event_id)
+    result = cli.run("maintenance", "wait", maintenance["id"])
+    assert result.returncode == (DONE if becomes == "Completed" else FAILED)
+    assert becomes in result.stdout + result.stderr
+
+
+def test_an_operators_approval_starts_an_event(cli: CommandLine) -> None:
+    """`event approve` counts for all machines, and `event watch` ends with the event."""
+    maintenance = cli.json("maintenance", "schedule", "--type", "Reboot", "--machine", "db/db-1", "--yes")
+    event_id = first_event(maintenance)["id"]
+    assert "not approved by db-1" in cli.output("event", "why", event_id)
+    watcher = cli.start("event", "watch", event_id)
+    cli.output("event", "approve", event_id)
+    cli.output("order", "start", cli.open_order()["id"])
+    cli.output("order", "finish", event_id, "--new-host", "db-1=rack9")
+    output, errors = watcher.communicate(timeout=PATIENCE_S)
+    assert watcher.returncode == DONE, errors
+    assert "was completed at" in output.splitlines()[-1]
+    assert cli.json("machine", "show", "db/db-1")["host"] == "rack9"
+    assert "Started" in cli.output("machine", "restart", "quiet/web-0")
+    cli.output("order", "finish", cli.open_order()["id"])
+
+
+def test_users_restart_and_redeploy_their_machines(cli: CommandLine) -> None:
+    """Each command creates an event of the source User."""
+    for verb, kind in (("restart", "Reboot"), ("redeploy", "Redeploy")):
+        event = cli.json("machine", verb, "shop/web-0")
+        assert (event["type"], event["source"]) == (kind, "User")
+        assert cli.json("event", "cancel", event["id"])["status"] == "Cancelled"
+
+
+def test_scopes_are_created_and_changed(cli: CommandLine) -> None:
+    """A command changes only the settings that it names; a new scope needs its kind."""
+    assert cli.run("scope", "set", "lab").returncode == USAGE
+    assert "scope lab created" in cli.output(
+        "scope", "set", "lab", "--kind", "placement-group", "--approval", "operator"
+    )
+    output = cli.output(
+        "scope",
+        "set",
+        "lab",
+        "--terminate-notice",
+        "10m",
+        "--minimum-notice",
+        "reboot=30m",
+        "--max-user-operations",
+        "3",
+    )
+    assert "scope lab changed" in output
+    lab = cli.json("scope", "show", "lab")
+    assert (lab["approval"], lab["terminate_notice_s"], lab["minimum_notice_s"]) == ("operator", 600, {"Reboot": 1800})
+    assert cli.json("scope", "set", "lab", "--minimum-notice", "Reboot=")["minimum_notice_s"] == {}
+    assert cli.run("scope", "set", "lab", "--minimum-notice", "soon").returncode == USAGE
+    wrong = cli.run("scope", "set", "lab", "--terminate-notice", "1h")
+    assert wrong.returncode == FAILED
+
+
+def test_an_exported_fleet_applies_without_difference(cli: CommandLine, tmp_path: Path) -> None:
+    """From a file and from standard input."""
+    text = cli.output("fleet", "export")
+    file = tmp_path / "out.toml"
+    file.write_text(text)
+    assert cli.output("fleet", "diff", str(file), "--prune") == "fleet: no difference\n"
+    assert cli.run("fleet", "apply", "-", typed=text).stdout == "fleet: no difference\n"
+    assert {scope["name"] for scope in cli.json("fleet", "export")["scopes"]} >= {"shop", "db"}
+
+
+def test_a_wrong_fleet_file_is_refused(cli: CommandLine, tmp_path: Path) -> None:
+    """The error names the file, the entry and the key."""
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('[[machines]]\nname = "x"\nscope = "shop"\nupdatedomain = 1\n')
+    result = cli.run("fleet", "apply", str(wrong))
+    assert result.returncode == FAILED
+    assert f"{wrong}: " in result.stderr
+    assert 'machines[0] "x": updatedomain: unknown key' in result.stderr
+    assert cli.run("fleet", "apply", str(tmp_path / "none.toml")).returncode == USAGE
+
+
+def test_a_dry_run_shows_what_pruning_would_remove(cli: CommandLine, tmp_path: Path) -> None:
+    """Without `--prune` nothing is removed."""
+    cli.output("scope", "set", "attic", "--kind", "availability-set")
+    file = tmp_path / "fleet.toml"
+    file.write_text(cli.output("fleet", "export").replace('name = "attic"', 'name = "cellar"'))
+    output = cli.output("fleet", "apply", str(file), "--prune", "--dry-run")
+    assert "- scope attic" in output
+    assert "would be applied" in output
+    assert "- scope attic" not in cli.output("fleet", "diff", str(file))
+    assert "- scope attic" in cli.output("fleet", "apply", str(file), "--prune")
+    assert cli.run("scope", "show", "attic").returncode == FAILED
+
+
+def test_wrong_options_of_orders_end_with_2(cli: CommandLine) -> None:
+    """A new host without a machine, an output file that does not exist, a failure without a reason."""
+    order = "AAAAAAAA-0000-0000-0000-000000000000"
+    wrong_host = cli.run("order", "finish", order, "--new-host", "rack9")
+    assert wrong_host.returncode == USAGE
+    assert "like shop/web-0=rack2-b" in wrong_host.stderr
+    assert cli.run("order", "finish", order, "--output", "/nowhere").returncode == USAGE
+    assert cli.run("order", "fail", order).returncode == USAGE

@@ -1,0 +1,93 @@
+"""`maintenance schedule`: the plan, the confirmation, the options."""
+
+import pytest
+
+from tests.cli.command_line import (
+    DONE,
+    FAILED,
+    ID,
+    USAGE,
+    CommandLine,
+    first_event,
+)
+
+
+def test_a_dry_run_shows_the_plan_and_schedules_nothing(cli: CommandLine) -> None:
+    """The plan has waves, machines and notice; as JSON it has no ids."""
+    before = len(cli.json("maintenance", "list")["items"])
+    arguments = ["maintenance", "schedule", "--type", "reboot", "--scope", "shop", "--dry-run"]
+    lines = cli.output(*arguments).splitlines()
+    assert lines[0] == "Reboot of 3 machines in 1 scope, 3 waves, one after the other"
+    assert lines[2].split() == ["1", "shop", "0", "web-0", "15m"]
+    assert cli.json(*arguments)["id"] is None
+    assert len(cli.json("maintenance", "list")["items"]) == before
+
+
+@pytest.mark.parametrize("typed", ["n\n", ""])
+def test_without_confirmation_nothing_is_scheduled(cli: CommandLine, typed: str) -> None:
+    """The answer `n`, and a closed standard input, end with exit code 1."""
+    before = len(cli.json("maintenance", "list")["items"])
+    result = cli.run("maintenance", "schedule", "--type", "Reboot", "--machine", "shop/web-2", typed=typed)
+    assert result.returncode == FAILED
+    assert "Schedule this? [y/N]" in result.stderr
+    assert "nothing was scheduled" in result.stderr
+    assert len(cli.json("maintenance", "list")["items"]) == before
+
+
+def test_after_confirmation_the_plan_is_scheduled(cli: CommandLine) -> None:
+    """The answer `y`; the command prints the id."""
+    result = cli.run("maintenance", "schedule", "--type", "Reboot", "--machine", "shop/web-2", typed="y\n")
+    assert result.returncode == DONE
+    printed_id = ID.search(result.stdout)
+    assert printed_id is not None
+    assert cli.json("maintenance", "show", printed_id[0])["waves"][0]["events"][0]["resources"] == ["web-2"]
+    assert cli.json("maintenance", "cancel", printed_id[0])["status"] == "Cancelled"
+
+
+@pytest.mark.parametrize("extra", [["--scope", "quiet"], ["--scope", "shop", "--emergency"]])
+def test_a_plan_without_notice_needs_its_own_option(cli: CommandLine, extra: list[str]) -> None:
+    """--yes is not enough; the error names the scopes without notice."""
+    before = len(cli.json("maintenance", "list")["items"])
+    result = cli.run("maintenance", "schedule", "--type", "Reboot", *extra, "--yes")
+    assert result.returncode == USAGE
+    assert f"gives no notice to {extra[1]}" in result.stderr
+    assert "--no-notice-ok" in result.stderr
+    assert len(cli.json("maintenance", "list")["items"]) == before
+
+
+def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
+    """`+2h` is two hours after the time that `clock show` prints."""
+    cli.output("clock", "advance", "5h")
+    options = ["--type", "Freeze", "--machine", "db/db-0", "--earliest", "+3h", "--not-before", "+2h", "--yes"]
+    maintenance = cli.json("maintenance", "schedule", *options)
+    now = cli.json("clock", "show")["now"]
+    assert maintenance["not_before"][:13] != now[:13]
+    why = cli.output("event", "why", first_event(maintenance)["id"])
+    assert "(in 2h)" in why
+    assert "(in 3h)" in why
+    assert "never before" in cli.run("maintenance", "schedule", *options, "--dry-run").stdout
+    cli.output("maintenance", "cancel", maintenance["id"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--type Reboot", "exactly one way: --machine M"),
+        ("--type Reboot --scope shop --host rack0", "exactly one way: --machine M"),
+        ("--type Reboot --host rack0 --update-domain 1", "--update-domain: an update domain belongs to a scope"),
+        ("--type Reboot --scope shop --not-before soon", "--not-before: 'soon' is not a time"),
+        (
+            "--type Reboot --scope shop --earliest 2030-01-01T00:00:00",
+            "--earliest: '2030-01-01T00:00:00' has no time zone",
+        ),
+        ("--type Reboot --scope shop --duration 5", "--duration: '5' is not a duration"),
+        ("--type Reboot --scope shop --wait never", "'never' is not one of 'started', 'done'"),
+        ("--type Explode --scope shop", "'Explode' is not one of"),
+        ("--scope shop", "Missing option '--type'"),
+    ],
+)
+def test_wrong_options_end_with_2(cli: CommandLine, options: str, message: str) -> None:
+    """The error names the option and says what to write."""
+    result = cli.run("maintenance", "schedule", *options.split(), "--yes")
+    assert result.returncode == USAGE
+    assert message in " ".join(result.stderr.split())
