@@ -123,7 +123,7 @@ class DyingJournal(Journal):
 
 
 def live(folder: str, die_at: int, *, reboots: bool) -> int:
-    """One life, to its end, or two with a reboot between them; the boundaries passed."""
+    """Run an agent to its end, or two with a reboot between them; return the number of boundaries passed."""
     os.chdir(folder)
     agent, journal = born(die_at, 0, reboots=reboots)
     while agent.document is None or agent.document.events or not agent.state.quiet:

@@ -29,7 +29,7 @@ def two_steps(folder: Path, *, top: str = "") -> str:
 
 
 def test_a_whole_cycle(tmp_path: Path) -> None:
-    """Notice, steps in order, approval, start, end, steps undone in reverse, health, in service; each once."""
+    """Notice, steps in order, approval, start, end, steps undone in reverse, health and return to service each happen once."""
     toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
     harness = AgentHarness(tmp_path, toml)
     harness.run()
@@ -53,7 +53,7 @@ def test_a_whole_cycle(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_event_is_undone(tmp_path: Path) -> None:
-    """Gone without having started or been approved is cancelled; what was prepared is undone."""
+    """An event that is gone without start or approval is cancelled, and prepared steps are undone."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
     harness.endpoint.announce()
     harness.run(lambda: len(harness.actions) == 2, for_s=30)
@@ -85,7 +85,7 @@ def test_an_event_first_seen_started(tmp_path: Path) -> None:
 
 
 def an_event_before(harness: AgentHarness) -> None:
-    """A journal that knows what became of the last event knows that nothing is prepared."""
+    """Run through one event, so that the journal records that nothing is prepared."""
     harness.endpoint.announce(E2)
     harness.run(for_s=5)
     harness.endpoint.end(E2)
@@ -113,7 +113,7 @@ def test_a_lost_journal(tmp_path: Path) -> None:
 
 
 def test_a_reboot_that_was_only_a_freeze(tmp_path: Path) -> None:
-    """The machine never went down: the event's end is enough to come back."""
+    """If the machine never went down, the end of the event brings it back."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     harness.endpoint.announce()
     harness.run(for_s=5)
@@ -126,7 +126,7 @@ def test_a_reboot_that_was_only_a_freeze(tmp_path: Path) -> None:
 
 
 def test_the_agent_started_in_the_middle_of_the_notice(tmp_path: Path) -> None:
-    """What is left of the notice is the budget: required steps share it, an optional one that does not fit is skipped."""
+    """Required steps share what is left of the notice; an optional step that does not fit is skipped."""
     toml = step(tmp_path, "long", more='timeout = "5m"') + step(
         tmp_path, "must", more='required = true\ntimeout = "2m"'
     )
@@ -141,7 +141,7 @@ def test_the_agent_started_in_the_middle_of_the_notice(tmp_path: Path) -> None:
 
 
 def test_the_agent_started_while_the_event_is_started(tmp_path: Path) -> None:
-    """Nothing is known of it: as without notice."""
+    """An unknown event that is Started counts as one without notice."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     an_event_before(harness)
     harness.endpoint.announce(EventType="Freeze")
@@ -157,7 +157,7 @@ def test_the_agent_started_while_the_event_is_started(tmp_path: Path) -> None:
 
 
 def test_a_preempt_has_thirty_seconds(tmp_path: Path) -> None:
-    """The reserve shrinks to a quarter: required steps share what is left, and it is approved in time."""
+    """The reserve shrinks to a quarter, required steps share the rest, and the event is approved in time."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more='required = true\ntimeout = "2m"'))
     harness.endpoint.announce(in_s=30, EventType="Preempt")
     harness.run(for_s=3)
@@ -168,7 +168,7 @@ def test_a_preempt_has_thirty_seconds(tmp_path: Path) -> None:
 
 
 def test_nothing_is_begun_without_time(tmp_path: Path) -> None:
-    """A required step that gets less than a second is not begun, and the event not approved."""
+    """A required step that would get less than a second does not begin, and the event is not approved."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
     harness.endpoint.announce(in_s=2)
     harness.run(for_s=1)
@@ -178,7 +178,7 @@ def test_nothing_is_begun_without_time(tmp_path: Path) -> None:
 
 
 def test_a_failing_required_step_is_never_approved(tmp_path: Path) -> None:
-    """The others are still prepared: the event comes anyway; and everything begun is undone afterwards."""
+    """The other steps are still prepared, and everything that began is undone afterwards."""
     toml = step(tmp_path, "bad", more="required = true", prepare="exit 3") + step(tmp_path, "good")
     harness = AgentHarness(tmp_path, toml)
     harness.endpoint.announce()
@@ -192,8 +192,8 @@ def test_a_failing_required_step_is_never_approved(tmp_path: Path) -> None:
     assert harness.endpoint.approved == []
 
 
-def test_a_step_that_ends_well_but_does_not_verify_has_failed(tmp_path: Path) -> None:
-    """verify has the last word."""
+def test_a_step_that_does_not_verify_has_failed(tmp_path: Path) -> None:
+    """The result of verify decides, not the exit code of prepare."""
     toml = '[[steps]]\nname = "one"\nrequired = true\ncommand = { prepare = ["true"], verify = ["false"] }\n'
     harness = AgentHarness(tmp_path, toml)
     harness.endpoint.announce()
@@ -217,7 +217,7 @@ def flagged(folder: Path, verify: str = "") -> str:
 
 
 def ready_at_approval(harness: AgentHarness) -> list[bool]:
-    """Whether the flag was there, by approval."""
+    """Return for each approval whether the flag was there."""
     honest, seen = harness.endpoint.transport.reply, list[bool]()
 
     def reply(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
@@ -230,8 +230,8 @@ def ready_at_approval(harness: AgentHarness) -> list[bool]:
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_what_was_undone_meanwhile_is_not_approved(tmp_path: Path, repeatable: bool) -> None:
-    """A later step undid the first: seen before approving, and prepared again; or failed where it must not be repeated."""
+def test_a_step_undone_before_the_approval_prevents_it(tmp_path: Path, repeatable: bool) -> None:
+    """The agent prepares the step again before it approves, or fails it if it must not be repeated."""
     undo_once = f"if [ ! -e {tmp_path}/undone ]; then rm {tmp_path}/flag; touch {tmp_path}/undone; fi"
     first = flagged(tmp_path).replace("required = true", f"required = true\nrepeatable = {str(repeatable).lower()}")
     harness = AgentHarness(tmp_path, first + step(tmp_path, "slow", prepare=undo_once))
@@ -247,8 +247,8 @@ def test_what_was_undone_meanwhile_is_not_approved(tmp_path: Path, repeatable: b
         )
 
 
-def test_what_was_undone_while_the_agent_was_away_is_not_approved(tmp_path: Path) -> None:
-    """The approval that was refused is tried again by the next agent, which trusts no memory."""
+def test_a_step_undone_while_the_agent_was_down_prevents_the_approval(tmp_path: Path) -> None:
+    """The next agent verifies again before it repeats a refused approval."""
     harness = AgentHarness(tmp_path, flagged(tmp_path))
     honest = harness.endpoint.transport.reply
     harness.endpoint.transport.reply = lambda method, *more: (
@@ -265,8 +265,8 @@ def test_what_was_undone_while_the_agent_was_away_is_not_approved(tmp_path: Path
     assert harness.actions == ["prepare flag"] * 2
 
 
-def test_what_never_stays_prepared_is_given_up(tmp_path: Path) -> None:
-    """Prepared again a few times, for all events that want it, and no approval; undone as ever."""
+def test_a_step_that_never_stays_prepared_is_given_up(tmp_path: Path) -> None:
+    """It is prepared a few times for all events that need it, never approved, and undone as usual."""
     harness = AgentHarness(tmp_path, flagged(tmp_path, f"rm {tmp_path}/flag"))
     harness.endpoint.announce()
     harness.endpoint.announce(E2)
@@ -299,7 +299,7 @@ def test_an_event_is_not_approved_while_a_step_cannot_be_verified(tmp_path: Path
 
 
 def test_an_event_that_starts_while_it_is_verified_is_not_approved(tmp_path: Path) -> None:
-    """What is no longer Scheduled is not approved, whatever was decided before."""
+    """An event that is no longer Scheduled is not approved, even if that was decided before."""
 
     def verify(spec: command.Spec, run: Run) -> bool:
         if run.phase == "approve":
@@ -397,7 +397,7 @@ def test_rules(tmp_path: Path, fields: dict[str, object], did: list[str], approv
 
 
 def test_several_events_at_once(tmp_path: Path) -> None:
-    """A step is prepared once for all events that want it, and undone when none that wants it is left."""
+    """A step is prepared once for all events that need it, and undone when none of them is left."""
     toml = step(tmp_path, "both", more="required = true")
     toml += step(tmp_path, "redeploy", more='when = { type = ["Redeploy"] }')
     harness = AgentHarness(tmp_path, toml)
@@ -420,7 +420,7 @@ def test_several_events_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_s", [40, 30])
 def test_an_event_out_of_time_does_not_cost_another_its_steps(tmp_path: Path, in_s: float) -> None:
-    """Inside its reserve or overdue, and not started: the other is prepared and approved."""
+    """An event inside its reserve or overdue does not keep another from being prepared and approved."""
     more = 'required = true\ntimeout = "2s"\nwhen = { type = ["Redeploy"] }'
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more=more) + step(tmp_path, "slow", more='timeout = "1h"'))
     harness.endpoint.announce(in_s=in_s)
@@ -441,7 +441,7 @@ def in_s(harness: AgentHarness, seconds: float) -> str:
 
 
 def test_a_not_before_that_moves(tmp_path: Path) -> None:
-    """Budget and reserve follow it, and what was skipped for lack of time is begun after all."""
+    """Budget and reserve follow NotBefore, and a step skipped for lack of time begins after all."""
     harness = AgentHarness(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='timeout = "5m"'))
     harness.endpoint.announce(in_s=40)
     harness.run(for_s=2)
@@ -462,7 +462,7 @@ def test_a_not_before_that_moves(tmp_path: Path) -> None:
 
 
 def test_a_type_that_changes(tmp_path: Path) -> None:
-    """What is no longer wanted is undone while the event is still to come."""
+    """A step that the event no longer needs is undone before the event starts."""
     harness = AgentHarness(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='when = { type = ["Reboot"] }'))
     harness.endpoint.announce()
     harness.run(for_s=2)
@@ -473,7 +473,7 @@ def test_a_type_that_changes(tmp_path: Path) -> None:
 
 
 def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
-    """It is not approved, and what was prepared for it is undone."""
+    """The event is not approved, and its steps are undone."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
     prepare = harness.agent._prepare
 
@@ -493,7 +493,7 @@ def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recover", ["true", "false"])
 def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
-    """While health is red or undoing fails: it is a new one, prepared and approved again."""
+    """An event that returns while health or undoing fails is new: it is prepared and approved again."""
     toml = step(tmp_path, "one", more="required = true", recover=recover)
     harness = AgentHarness(tmp_path, toml + '[health]\ncommand = ["false"]\n')
     harness.endpoint.announce()
@@ -508,7 +508,7 @@ def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
 
 
 def test_an_incarnation_that_resets(tmp_path: Path) -> None:
-    """A new epoch counts from 1 again: what is listed is what is, whatever its number."""
+    """A new epoch counts from 1 again; the events listed are valid whatever the number."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     harness.endpoint.incarnation = 40
     harness.endpoint.announce()
@@ -543,7 +543,7 @@ def test_a_failed_health_check_is_logged_and_repeated(tmp_path: Path, caplog: py
 
 
 def test_a_step_that_cannot_be_undone_is_tried_again(tmp_path: Path) -> None:
-    """In reverse: those before it wait, and the machine is out of service until all are undone."""
+    """The steps before it wait, and the machine is out of service until all are undone."""
     toml = step(tmp_path, "one") + step(tmp_path, "two", recover=f"test -e {tmp_path}/able")
     harness = AgentHarness(tmp_path, toml)
     harness.endpoint.announce()
@@ -574,7 +574,7 @@ def test_a_half_undone_step_is_prepared_again(tmp_path: Path, killed: bool) -> N
 
 
 def test_back_after_the_reboot(tmp_path: Path) -> None:
-    """Another boot, and the event Started: its reboot is behind us; nothing more happens when it goes."""
+    """An event that is Started in a later boot is over, and nothing more happens when it is gone."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path))
     harness.endpoint.announce()
     harness.run(for_s=5)
@@ -618,7 +618,7 @@ def test_the_return_to_service_is_reported_once_for_each_event(tmp_path: Path) -
 
 
 def test_a_reboot_of_another_cause(tmp_path: Path) -> None:
-    """Still Scheduled after it: what was prepared is in doubt and prepared again; later its own reboot brings it back."""
+    """After a reboot that was not the event's own, its steps are prepared again."""
     harness = AgentHarness(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
     harness.endpoint.announce()
     harness.run(for_s=5)
@@ -634,7 +634,7 @@ def test_a_reboot_of_another_cause(tmp_path: Path) -> None:
 
 
 def test_a_freeze_is_not_over_because_of_a_reboot(tmp_path: Path) -> None:
-    """Only Reboot and Redeploy are."""
+    """Only a Reboot or a Redeploy is over after a reboot."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     harness.endpoint.announce(EventType="Freeze")
     harness.run(for_s=5)
@@ -649,7 +649,7 @@ def test_a_freeze_is_not_over_because_of_a_reboot(tmp_path: Path) -> None:
 
 
 def test_an_approval_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """With a pause that grows; the steps stay prepared meanwhile."""
+    """Pauses between the attempts grow, and the steps stay prepared."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     honest, failures = harness.endpoint.transport.reply, iter(range(2))
 
@@ -737,7 +737,7 @@ command = {{ prepare = ["false"], verify = ["false"], recover = ["/bin/sh", "-c"
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_journal_that_lost_the_event(tmp_path: Path, ended: bool) -> None:
-    """What it prepared is undone and the machine comes back; while the event is still listed it is seen again instead."""
+    """The step is undone and the machine returns; an event that is still listed is seen again instead."""
     harness = AgentHarness(tmp_path, 'approve = "never"\n' + step(tmp_path, "one"))
     harness.endpoint.announce()
     harness.run(for_s=2)
@@ -782,7 +782,7 @@ def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
 
 
 def test_what_a_handler_keeps_is_there_until_its_step_is_undone(tmp_path: Path) -> None:
-    """In the journal before it goes on, known to the next agent, forgotten with the step."""
+    """Values are in the journal at once, known to the next agent, and forgotten when the step is undone."""
     seen: list[dict[str, object]] = []
 
     def prepare(spec: command.Spec, run: Run) -> None:

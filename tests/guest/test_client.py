@@ -42,7 +42,7 @@ def client_of(endpoint: FakeEndpoint) -> Client:
 
 
 def test_watch_yields_the_document_and_each_change() -> None:
-    """By long poll: one request a minute while nothing happens, and a change is seen at its very moment."""
+    """With long polls the client sends one request a minute and sees a change at once."""
     clock = ManualTime()
     endpoint = FakeEndpoint(clock)
     endpoint.at(100, endpoint.announce)
@@ -68,7 +68,7 @@ def test_watch_polls_once_a_second_without_long_polls() -> None:
 
 
 def test_an_endpoint_that_answers_long_polls_at_once_is_no_busy_loop() -> None:
-    """Whatever it promises, unchanged answers come once a second at most."""
+    """Unchanged responses are requested at most once a second."""
     clock = ManualTime()
     same = answer(b"", status=304, etag='"1"', preference_applied="wait=60")
     replies = iter([answer(document(), etag='"1"')])
@@ -99,8 +99,8 @@ def test_failures_are_retried_with_backoff_and_logged_when_they_change(caplog: p
     assert "after 10 failure(s) in 39 s" in told[-1] or "after 10 failure(s) in 44 s" in told[-1]
 
 
-def test_patience_ends_when_it_was_limited() -> None:
-    """document() raises what went wrong last; what can never work is raised at once."""
+def test_document_gives_up_after_its_patience() -> None:
+    """document() raises the last error, and at once an error that cannot pass."""
     scripted = ScriptedTransport(lambda *_: NotReady(410, "gone"))
     with pytest.raises(NotReady, match="410: gone"):
         Client("10.0.0.1", transport=scripted, time=ManualTime()).document(patience_s=30)
@@ -111,7 +111,7 @@ def test_patience_ends_when_it_was_limited() -> None:
 
 
 def test_the_first_answer_may_take_two_minutes() -> None:
-    """Until one came, and again after a silence; later ones are expected sooner, a long poll its wait later."""
+    """This holds until the first response and again after a silence; later time-outs are shorter."""
     clock = ManualTime()
     replies: Iterator[Reply] = iter([NoAnswer("late"), answer(document(), etag='"1"'), NoAnswer("late")])
     scripted = ScriptedTransport(lambda *_: next(replies, answer(document(), etag='"1"')))
@@ -152,7 +152,7 @@ def test_the_endpoint_is_discovered_again_after_three_failed_connections() -> No
 
 @pytest.mark.parametrize("reply", [answer(b"no", 404), answer(b"no", 400), answer(b"no"), NoAnswer("late")])
 def test_a_leased_endpoint_without_documents_does_not_outlast_the_default(tmp_path: Path, reply: Reply) -> None:
-    """The default was down for a moment at boot and another service has the leased address: we are not blind for ever."""
+    """A leased endpoint that gives no document is replaced by the default when that is up."""
     (tmp_path / "lease").write_text("option unknown-245 a8:3f:81:10;")
     accepting = {"168.63.129.16"}
     client = Client(
@@ -169,7 +169,7 @@ def test_a_leased_endpoint_without_documents_does_not_outlast_the_default(tmp_pa
 
 
 def test_a_leased_endpoint_that_gave_a_document_is_kept() -> None:
-    """What fails later is a failure of the right endpoint."""
+    """A later failure does not make it the wrong endpoint."""
     looked: list[str] = []
 
     def find() -> str:
@@ -186,7 +186,7 @@ def test_a_leased_endpoint_that_gave_a_document_is_kept() -> None:
 
 
 def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
-    """Events or ids; what the endpoint refuses is raised."""
+    """approve() takes events or ids, and raises what the endpoint refuses."""
     scripted = ScriptedTransport(lambda *_: answer(b""))
     client = Client("10.0.0.1", transport=scripted, time=ManualTime())
     client.approve(E1, E1.lower(), E2)
@@ -212,7 +212,7 @@ def test_this_machines_name() -> None:
 
 
 def test_against_the_real_service() -> None:
-    """document, watch, approve and me, from a machine's own address, with the service's clock and long poll."""
+    """document, watch, approve and me work from a machine's own address with the service's clock and long poll."""
     with serving() as service:
         client = Client(f"127.0.0.1:{service.port}", source_address=WEB_0)
         assert client.me().name == "web-0"
@@ -237,7 +237,7 @@ def test_against_the_real_service() -> None:
 
 
 def test_a_kept_connection_that_was_closed_is_opened_again() -> None:
-    """Once, and silently: the other side may close whenever it likes."""
+    """The client opens a new one once, without a log line."""
     ports: list[int] = []
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
@@ -254,8 +254,8 @@ def test_a_kept_connection_that_was_closed_is_opened_again() -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_cut_body_is_no_document(announced: bool) -> None:
-    """With a length that is not kept, or JSON that breaks off: a failure, never half a document."""
+def test_a_broken_body_is_a_failure(announced: bool) -> None:
+    """A body that is too short or broken JSON raises an error, never a partial document."""
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
         whole = document(event())
@@ -282,7 +282,7 @@ TRICKLES = {
 
 @pytest.mark.parametrize("where", TRICKLES)
 def test_silence_and_trickle_end_in_time(where: str) -> None:
-    """The whole answer has one deadline, wherever it dribbles."""
+    """The whole response has one deadline, however slowly its bytes come."""
     ended = threading.Event()
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:

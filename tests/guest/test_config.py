@@ -91,13 +91,13 @@ command = ["curl"]
     ],
 )
 def test_what_is_refused(toml: str, told: str) -> None:
-    """The place, and what to write."""
+    """The message names the key and what to write."""
     with pytest.raises(ConfigError, match=re.escape(told)):
         parse(tomllib.loads(toml), {})
 
 
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    """It names programs to run: neither the file nor its folder may be anybody else's to change."""
+    """The file names programs to run, so no other user may change it or its folder."""
     path = tmp_path / "agent.toml"
     path.write_text("")
     path.chmod(0o600)
@@ -117,7 +117,7 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_every_folder_and_link_on_the_way_counts(tmp_path: Path) -> None:
-    """Whoever may change one of them may put another file in its place, be it in a sticky folder."""
+    """Who can change one of them could replace the file, even in a sticky folder."""
     safe, loose = tmp_path / "safe", tmp_path / "loose"
     (safe / "in").mkdir(parents=True)
     loose.mkdir()
@@ -163,8 +163,8 @@ def test_a_state_dir_or_secret_of_another_user_is_refused(tmp_path: Path) -> Non
         Journal(state)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    """Missing, no TOML, no UTF-8: one sentence each."""
+def test_unreadable_files(tmp_path: Path) -> None:
+    """A missing file, broken TOML and broken UTF-8 give one sentence each."""
     path = tmp_path / "agent.toml"
     with pytest.raises(ConfigError, match=r"cannot be read: No such file.*forewarn-agent init"):
         load(path, {})
@@ -176,7 +176,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_the_template_is_complete_and_true() -> None:
-    """As it stands it is a configuration; with its examples switched on too; and it names every key and handler."""
+    """The template is valid with and without its examples, and names every key and handler."""
     parse(tomllib.loads(TEMPLATE), {})
     on = re.sub(r"^# (?=[\w\[])", "", TEMPLATE, flags=re.MULTILINE)
     lines = [line for line in on.splitlines() if re.match(r"[\w.]+ = |\[", line)]
@@ -186,7 +186,7 @@ def test_the_template_is_complete_and_true() -> None:
         assert re.search(rf"\b{key}\b", TEMPLATE), key
 
 
-def test_where_state_is_kept() -> None:
-    """systemd's folder when it gives one, else the system's or the user's."""
+def test_the_default_state_dir() -> None:
+    """It is systemd's folder if set, else the system's or the user's."""
     assert default_state_dir({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
     assert default_state_dir({}).name == "forewarn-agent"

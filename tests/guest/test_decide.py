@@ -35,7 +35,7 @@ def step_of(name: str, timeout_s: float, *, required: bool = False) -> Step:
 
 
 def first_choice(plan: Plan, view: View) -> tuple[State, Prepare | Approve | Wait]:
-    """Past the notes."""
+    """Return the state and the first action that is not a Note."""
     state = State()
     while True:
         action = decide(plan, ME, state, view)
@@ -60,7 +60,7 @@ def first_choice(plan: Plan, view: View) -> tuple[State, Prepare | Approve | Wai
 def test_how_the_budget_is_shared(
     left_s: float, steps: list[tuple[str, float, bool]], expected: tuple[str, float] | None
 ) -> None:
-    """The time to NotBefore less the reserve; required steps first, nothing begun that cannot end."""
+    """Required steps share the time to NotBefore less the reserve, and no step begins that cannot end."""
     plan = Plan(steps=tuple(step_of(name, timeout_s, required=required) for name, timeout_s, required in steps))
     _, action = first_choice(plan, view_of(event_in(left_s)))
     if expected is None:
@@ -99,7 +99,7 @@ def test_an_event_without_time_or_steps_limits_no_other() -> None:
 
 
 def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
-    """It would not end before the more urgent event; begun when that has started, or is overdue."""
+    """It begins when the more urgent event has started or is overdue."""
     plan = Plan(approve="never", steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
     near, far = event_in(40), event_in(900, E2, type="Redeploy")
     _, action = first_choice(plan, view_of(near, far))
@@ -113,7 +113,7 @@ def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
 
 
 def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
-    """Its approval does not wait for another event's steps."""
+    """An approval does not wait for another event's steps."""
     plan = Plan(steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
     _, action = first_choice(plan, view_of(event_in(900, E2, type="Redeploy"), event_in(700)))
     assert isinstance(action, Approve)
@@ -121,7 +121,7 @@ def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
 
 
 def test_without_a_document_nothing_is_decided_about_events() -> None:
-    """Not even that they are gone."""
+    """Without a document no event counts as gone."""
     plan = Plan(steps=(step_of("a", 60),))
     state, _ = first_choice(plan, view_of(event_in(900)))
     assert decide(plan, ME, state, View(now_s=0.0)) == Wait(None)
@@ -129,7 +129,7 @@ def test_without_a_document_nothing_is_decided_about_events() -> None:
 
 @given(data=st.data())
 def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
-    """However steps are prepared and undone, well, badly or interrupted: Approve means that every required one holds."""
+    """However steps succeed, fail or are interrupted, Approve means that every required step is prepared."""
     steps = tuple(step_of(f"s{n}", 10, required=data.draw(st.booleans())) for n in range(data.draw(st.integers(0, 4))))
     plan, state = Plan(steps=steps), State()
     listed, to_come, holds = [event_in(900), event_in(700, E2)], [event_in(900, E3), event_in(800, E4)], set[str]()

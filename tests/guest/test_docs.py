@@ -34,7 +34,7 @@ def test_the_whole_agent_toml_is_read() -> None:
 
 
 def test_every_command_variable_metric_and_handler_is_described() -> None:
-    """Found on the page by its name."""
+    """The page contains each by its name."""
     from forewarn.guest.main import _parser
 
     run = Run(step="", phase="", event={}, share_s=1, time=Time())
@@ -47,7 +47,7 @@ def test_every_command_variable_metric_and_handler_is_described() -> None:
 
 
 def test_the_sdks_example_runs() -> None:
-    """As printed, but for the client, whose endpoint is ours, and its end."""
+    """The example runs as printed, with a client for a fake endpoint."""
     (example,) = re.findall(r"```python\n(.*?)```", SDK, re.DOTALL)
     clock = ManualTime()
     endpoint = FakeEndpoint(clock)
@@ -67,7 +67,7 @@ def test_the_sdks_example_runs() -> None:
     assert len(endpoint.approved) == 1
 
 
-def test_both_pages_are_found_from_the_first() -> None:
+def test_both_pages_are_linked() -> None:
     """The README or the index of the documentation links to them."""
     first = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
     for page in ("agent", "sdk"):

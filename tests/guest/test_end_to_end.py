@@ -114,7 +114,7 @@ class Machine:
 
     @property
     def back(self) -> bool:
-        """In service again. It need not be the last record: the event may leave the document before or after that."""
+        """Return whether the machine is in service again; the event may leave the document before or after that."""
         return "in-service" in self.kinds
 
     @property
@@ -161,7 +161,7 @@ def fleet_of(
 
 
 def until(true: Callable[[], bool], machines: list[Machine]) -> None:
-    """Wait for it, and boot every machine that went down meanwhile."""
+    """Wait for a condition, and boot every machine that went down meanwhile."""
 
     def look() -> bool:
         for machine in machines:
@@ -185,7 +185,7 @@ def status_of(folder: Path) -> Status:
 
 @pytest.mark.parametrize("version", ["2017-08-01", "2020-07-01"])
 def test_notice_steps_approval_reboot_and_back(tmp_path: Path, version: str) -> None:
-    """Fifteen minutes of notice end with the approval; the agent dies with its machine and finishes after the boot."""
+    """The approval ends the notice early; the agent dies with its machine and finishes after the boot."""
     with fleet_of(tmp_path, ("web-0",), approval="any", version=version) as (_, (machine,)):
         begun = datetime.now(UTC)
         machine.up()
@@ -209,7 +209,7 @@ def test_notice_steps_approval_reboot_and_back(tmp_path: Path, version: str) -> 
 
 
 def test_the_event_outlives_the_reboot(tmp_path: Path) -> None:
-    """Back in service after the boot, while the platform is still at work; nothing more when the event goes."""
+    """The machine is back in service after the boot, and nothing more happens when the event is gone."""
     with fleet_of(tmp_path, ("web-0",), approval="any", version="2020-07-01", outlasts=True) as (_, (machine,)):
         machine.up()
         until(lambda: machine.back, [machine])
@@ -224,7 +224,7 @@ def test_the_event_outlives_the_reboot(tmp_path: Path) -> None:
 
 
 def test_three_agents_where_each_must_approve(tmp_path: Path) -> None:
-    """approval = "all": the event starts when the slowest is ready, and each machine comes back."""
+    """With approval = "all" the event starts when the slowest machine is ready, and each machine returns."""
     with fleet_of(tmp_path, MACHINES, approval="all", version="2020-07-01") as (_, machines):
         for machine in machines:
             machine.up()
@@ -238,7 +238,7 @@ def test_three_agents_where_each_must_approve(tmp_path: Path) -> None:
 
 
 def test_killed_in_the_middle_of_a_step(tmp_path: Path) -> None:
-    """The step's program goes on alone; the next agent waits for it instead of starting a second."""
+    """The step's program goes on, and the next agent waits for it instead of starting a second one."""
     with fleet_of(tmp_path, ("web-0",), approval="any", version="2020-07-01") as (_, (machine,)):
         config = machine.folder / "agent.toml"
         waits = "touch begun; while [ ! -e go ]; do sleep 0.02; done;"

@@ -71,7 +71,7 @@ def running(tmp_path: Path, prelude: str = "pass") -> "subprocess.Popen[str]":
 
 
 def test_a_process_is_stopped_and_confirmed_gone_then_started_and_confirmed_up(tmp_path: Path) -> None:
-    """With its own signal; a second stop or start finds nothing to do."""
+    """It gets its own signal; a second stop or start finds nothing to do."""
     gone = f"signal.signal(signal.SIGUSR1, lambda *_: (open({str(tmp_path / 'graceful')!r}, 'w'), sys.exit(0)))"
     table = {
         "pid_file": str(tmp_path / "pid"),
@@ -100,7 +100,7 @@ def test_a_process_is_stopped_and_confirmed_gone_then_started_and_confirmed_up(t
 
 
 def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
-    """It writes its own pid file: up when that names a process that lives."""
+    """It counts as up when its own pid file names a live process."""
     daemon = f"sleep 60 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
     table = {"pid_file": str(tmp_path / "pid"), "start": ["/bin/sh", "-c", daemon], "up_for": "0"}
     spec = process.parse(table, "here")
@@ -160,7 +160,7 @@ def test_a_started_process_receives_every_signal_and_leaves_no_zombie(tmp_path: 
 
 @pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x ended at once")])
 def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], told: str) -> None:
-    """Said, and tried again by the agent."""
+    """The step fails with a reason."""
     table = {"pid_file": str(tmp_path / "pid"), "start": start, "foreground": True}
     with pytest.raises(StepFailed, match=told):
         process.recover(process.parse(table, "here"), run_of())
@@ -230,8 +230,8 @@ def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
     log.notify(log.parse({"syslog": "daemon"}, "here"), run_of())
 
 
-def test_half_a_character_in_an_event_stops_nothing(tmp_path: Path) -> None:
-    """JSON can hold a lone surrogate, which no UTF-8 can: journal, status, log and variables bear it."""
+def test_a_lone_surrogate_in_an_event_is_replaced(tmp_path: Path) -> None:
+    """Journal, status, log and variables must be valid UTF-8."""
     from forewarn.guest import status
 
     hook = Webhook()
@@ -312,7 +312,7 @@ def test_errors_of_notify_do_not_contain_the_address(tmp_path: Path) -> None:
 
 
 def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
-    """A byte now and then does not keep the agent from its work."""
+    """A webhook that answers a byte at a time does not hold up the agent."""
 
     over = threading.Event()
 
@@ -360,7 +360,7 @@ def test_each_event_and_change_is_reported_once_across_restarts(
 
 
 def test_a_webhook_that_fails_delays_nothing_and_is_given_up(tmp_path: Path) -> None:
-    """Three tries with pauses; approval does not wait for it; another try only for the next change."""
+    """The agent tries three times with pauses, and the approval does not wait."""
     hook = Webhook()
     hook.status = 503
     with http_server(hook) as url:

@@ -17,7 +17,7 @@ from tests.support.fake_endpoint import E1
 
 
 def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
-    """In order, dated, and readable by its owner alone."""
+    """Records come back in order, dated, from a file that only its owner may read."""
     journal = Journal(tmp_path / "state")
     for number in range(3):
         journal.append({"kind": "note", "number": number, "text": "ä\ud800"})
@@ -32,7 +32,7 @@ def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each append is fsynced after its bytes were written."""
+    """Each append is synced after its bytes are written."""
     sizes: list[int] = []
     really = os.fsync
 
@@ -50,7 +50,7 @@ def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeyp
 
 
 def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk: what was there stays, and the next line is whole."""
+    """On a full disk the earlier records stay, and the next line is complete."""
     journal = Journal(tmp_path)
     journal.append({"kind": "first"})
     really, room = os.write, [10]
@@ -70,7 +70,7 @@ def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
 
 
 def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not the step's failure; with room again the next agent does the step."""
+    """The step has not failed; the next agent does it when there is room again."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
     harness.endpoint.announce()
     append = harness.journal.append
@@ -92,8 +92,8 @@ def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])
-def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """A line without its end had not been fsynced: nothing that follows it can have happened."""
+def test_an_incomplete_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that follows such a line can have happened, because it was not synced."""
     journal = Journal(tmp_path)
     journal.append({"kind": "seen"})
     with journal.path.open("ab") as file:
@@ -107,8 +107,8 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest
     assert "incomplete" in caplog.text
 
 
-def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A machine must come back also with a damaged disk."""
+def test_an_unreadable_line_is_ignored_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A machine must return to service even with a damaged disk."""
     (tmp_path / "journal.jsonl").write_bytes(b'{"kind":"a"}\n\x00\x00\n[1]\n{"kind":"b"}\n')
     with caplog.at_level(logging.ERROR):
         assert [record["kind"] for record in read(tmp_path / "journal.jsonl")[0]] == ["a", "b"]
@@ -128,7 +128,7 @@ def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
 
 
 def test_one_agent_at_a_time(tmp_path: Path) -> None:
-    """A second one would do everything twice."""
+    """A second agent would do everything twice."""
     assert not in_use(tmp_path)
     first = Journal(tmp_path)
     assert in_use(tmp_path)
@@ -150,8 +150,8 @@ def test_a_large_journal_is_rotated(tmp_path: Path) -> None:
     assert [record["kind"] for record in read(tmp_path / "journal.1.jsonl")[0]] == ["old"]
 
 
-def test_a_record_of_a_later_version_is_left_alone() -> None:
-    """It neither fails nor changes anything but the version."""
+def test_a_record_of_a_later_version_is_ignored() -> None:
+    """It changes nothing but the version of the state."""
     state = fold_records([{"kind": "something new", "x": 1}, {"no": "kind"}])
     assert state.quiet
     assert state.version == 2

@@ -24,14 +24,14 @@ PARTS = 10
 NEVER = 0
 
 
-class Zygote:
-    """Forks agents that die."""
+class AgentForker:
+    """A process that forks agents which are killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def live(self, folder: Path, die_at: int, *, reboots: bool) -> tuple[int, int]:
-        """The exit status of one life, and how many boundaries it passed when it was not killed."""
+        """Return the exit status of one agent, and how many boundaries it passed if it was not killed."""
         process = self._process = self._process or self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -59,13 +59,13 @@ class Zygote:
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
+def zygote() -> Iterator[AgentForker]:
+    made = AgentForker()
     yield made
     made.close()
 
 
-def cycle(zygote: Zygote, folder: Path, *deaths: int, reboots: bool) -> None:
+def cycle(zygote: AgentForker, folder: Path, *deaths: int, reboots: bool) -> None:
     """Kill agents at the given boundaries, let the last one finish, and check that everything is as it should be."""
     folder.mkdir()
     killed = 0
@@ -118,7 +118,7 @@ def wrong(folder: Path, killed: int, *, reboots: bool) -> Iterator[str]:
         yield f"told: {told}"
 
 
-def boundaries(zygote: Zygote, folder: Path, *, reboots: bool) -> int:
+def boundaries(zygote: AgentForker, folder: Path, *, reboots: bool) -> int:
     folder.mkdir()
     status, passed = zygote.live(folder, NEVER, reboots=reboots)
     assert status == 0
@@ -128,8 +128,8 @@ def boundaries(zygote: Zygote, folder: Path, *, reboots: bool) -> int:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("reboots", [False, True])
-def test_killed_at_every_boundary(zygote: Zygote, tmp_path: Path, reboots: bool, part: int) -> None:
-    """Before each record, in the middle of its line, and behind it."""
+def test_killed_at_every_boundary(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
+    """An agent is killed before each record, in the middle of its line, and after it."""
     number = boundaries(zygote, tmp_path / "whole", reboots=reboots)
     print(f"{number} boundaries")
     assert number > 60
@@ -140,8 +140,8 @@ def test_killed_at_every_boundary(zygote: Zygote, tmp_path: Path, reboots: bool,
 @pytest.mark.timeout(120 * BUDGET)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("reboots", [False, True])
-def test_killed_at_pairs_of_boundaries(zygote: Zygote, tmp_path: Path, reboots: bool, part: int) -> None:
-    """Killed, and killed again while picking up the pieces."""
+def test_killed_at_pairs_of_boundaries(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
+    """The second agent is killed while it repairs what the first left."""
     seed = os.environ.get("TEST_SEED") or f"{part}/{random.SystemRandom().randrange(10**9)}"
     print(f"seed {seed}: set TEST_SEED to it to use it again")
     choose, number = random.Random(seed), boundaries(zygote, tmp_path / "whole", reboots=reboots)

@@ -60,7 +60,7 @@ AT = ("--config", "agent.toml")
 
 
 def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
-    """Commented, for its owner alone, and never over one that is there."""
+    """The file is commented, readable by its owner alone, and never overwritten."""
     assert "wrote agent.toml" in run(tmp_path, "init").stdout
     path = tmp_path / "agent.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -72,8 +72,8 @@ def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
     assert run(tmp_path, "init", "/nowhere/agent.toml").returncode == 1
 
 
-def test_the_same_by_three_doors(tmp_path: Path) -> None:
-    """`python -m forewarn.guest`, `forewarn agent` and the script are one; the second needs no server extra."""
+def test_three_commands_start_the_same_program(tmp_path: Path) -> None:
+    """`python -m forewarn.guest`, `forewarn agent` and the script; the second needs no server extra."""
     assert run(tmp_path, "--version").stdout.startswith("forewarn-agent ")
     assert run(tmp_path, "agent", "--version", module="forewarn").stdout.startswith("forewarn-agent ")
     assert "agent" in run(tmp_path, "--help", module="forewarn").stdout
@@ -90,7 +90,7 @@ def test_the_same_by_three_doors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["check", "run", "status", "history"])
 def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: str) -> None:
-    """No traceback."""
+    """There is no traceback."""
     configure(tmp_path, "aprove = 1")
     ended = run(tmp_path, verb, *AT)
     assert ended.returncode == 2
@@ -129,7 +129,7 @@ def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
 
 
 def test_simulate_prepares_and_undoes(tmp_path: Path) -> None:
-    """A required step that fails ends it with 1; what was done is undone either way."""
+    """A required step that fails ends it with 1; steps are undone either way."""
     configure(tmp_path, STEPS)
     good = run(tmp_path, "simulate", "Preempt", *AT)
     assert good.returncode == 0, good.stderr
@@ -152,10 +152,10 @@ def test_a_killed_simulation_is_undone_by_the_next(tmp_path: Path) -> None:
     waiting = '\n[[steps]]\nname = "wait"\ncommand = { prepare = ["sleep", "30"], recover = ["true"] }\n'
     configure(tmp_path, STEPS + waiting)
     killed = subprocess.Popen(command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
-    rehearsed = tmp_path / "state" / "rehearsal" / "journal.jsonl"
+    simulated = tmp_path / "state" / "rehearsal" / "journal.jsonl"
 
     def waits() -> list[dict[str, object]]:
-        return [record for record in read(rehearsed)[0] if record["kind"] == "child" and record["step"] == "wait"]
+        return [record for record in read(simulated)[0] if record["kind"] == "child" and record["step"] == "wait"]
 
     until(waits)
     killed.send_signal(signal.SIGKILL)
@@ -204,7 +204,7 @@ def test_run_status_and_history(tmp_path: Path) -> None:
         ):
             assert told in shown.stdout, shown.stdout
         assert json.loads(run(tmp_path, "status", "--json", *AT).stdout)["machine"] == "here"
-        assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "no time for a rehearsal"
+        assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "an event is under way"
         agent.send_signal(signal.SIGTERM)
         _, said = agent.communicate(timeout=PATIENCE_S)
         assert agent.returncode == 0

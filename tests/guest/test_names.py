@@ -25,7 +25,7 @@ from tests.support.fake_endpoint import event
     ],
 )
 def test_a_machine_by_any_of_its_names(one: str, other: str, same: bool) -> None:
-    """Any letter case, the preview's underscore, and both notations of a scale-set instance."""
+    """Letter case, the preview's underscore and the two notations of a scale-set instance do not matter."""
     assert same_machine(one, other) is same
     assert same_machine(other, one) is same
 

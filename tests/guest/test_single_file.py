@@ -19,7 +19,7 @@ OLDEST = (3, 9)
 
 
 def pythons() -> dict[str, str]:
-    """One interpreter of each version from 3.9 on: on the PATH, or where pyenv keeps them."""
+    """Return one interpreter of each version from 3.9 on, from the PATH or pyenv."""
     found = {".".join(map(str, sys.version_info[:2])): sys.executable}
     homes = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"]
     candidates = [shutil.which(f"python3.{minor}") or "" for minor in range(OLDEST[1], 30)]
@@ -69,10 +69,10 @@ def test_the_single_file_works(pyz: Path, version: str, tmp_path: Path) -> None:
     config = tmp_path / "agent.toml"
     config.write_text(CONFIG)
     config.chmod(0o600)
-    rehearsed = run("simulate", "Reboot", "--in", "5m", "--config", "agent.toml")
-    assert rehearsed.returncode == 0, rehearsed.stderr
-    assert "step 'touch': prepared in" in rehearsed.stdout
-    assert "it would be approved" in rehearsed.stdout
+    simulated = run("simulate", "Reboot", "--in", "5m", "--config", "agent.toml")
+    assert simulated.returncode == 0, simulated.stderr
+    assert "step 'touch': prepared in" in simulated.stdout
+    assert "it would be approved" in simulated.stdout
     assert not (tmp_path / "flag").exists()
     assert "back in service" in (tmp_path / "told").read_text()
     watching = subprocess.Popen(
@@ -91,13 +91,13 @@ def test_the_single_file_works(pyz: Path, version: str, tmp_path: Path) -> None:
 
 
 def test_several_versions_were_tried() -> None:
-    """Among them the one the project itself runs on; which ones is printed."""
+    """The version that the project runs on is among them; the test prints all."""
     print("single file tried on", ", ".join(sorted(PYTHONS)))
     assert "{}.{}".format(*sys.version_info[:2]) in PYTHONS
 
 
 def test_the_single_file_is_the_guest_side_and_nothing_else(pyz: Path, tmp_path: Path) -> None:
-    """No server code, nothing compiled; built again it has the same bytes, and it is executable."""
+    """It holds no server code and nothing compiled, is executable, and a second build has the same bytes."""
     names = zipfile.ZipFile(pyz).namelist()
     assert {name.partition("/")[0] for name in names} == {"__main__.py", "forewarn", "tomli"}
     assert all(
@@ -108,16 +108,16 @@ def test_the_single_file_is_the_guest_side_and_nothing_else(pyz: Path, tmp_path:
     assert os.access(pyz, os.X_OK)
 
 
-def test_the_unit_never_gives_the_agent_up() -> None:
-    """It is started again after whatever end, without limit, every five seconds."""
+def test_the_unit_always_restarts_the_agent() -> None:
+    """systemd starts it again after any end, every five seconds, without limit."""
     unit = configparser.ConfigParser(interpolation=None)
     unit.read(ROOT / "packaging" / "forewarn-agent.service")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert (unit["Service"]["Restart"], unit["Service"]["RestartSec"]) == ("always", "5")
 
 
-def test_the_unit_is_one() -> None:
-    """systemd itself has no complaint about it."""
+def test_systemd_accepts_the_unit() -> None:
+    """`systemd-analyze verify` reports no problem."""
     unit = ROOT / "packaging" / "forewarn-agent.service"
     verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert verified.returncode == 0, verified.stderr

@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE_S
 
 @contextmanager
 def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A port where each connection is served so."""
+    """Yield a port on which each connection is handled by `serve`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
@@ -56,7 +56,7 @@ def test_a_hanging_look_up_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name with an address that refuses and one that does not leads to the second."""
+    """If the first address of a name refuses, the second is used."""
     with listening(lambda talking: talking.sendall(talking.recv(100))) as port, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         both = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", each)) for each in (nobody.getsockname()[1], port)]
@@ -68,7 +68,7 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_address_does_not_take_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection is never answered: the next address has its part of the deadline."""
+    """The next address gets its part of the deadline."""
     with listening(lambda talking: talking.sendall(talking.recv(100))) as port, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
@@ -85,8 +85,8 @@ def test_a_silent_address_does_not_take_the_whole_time(monkeypatch: pytest.Monke
                 connect("registrar", 80, Deadline(0.3))
 
 
-def test_a_deadline_that_is_over(tmp_path: Path) -> None:
-    """Nothing is begun after it."""
+def test_an_expired_deadline_raises(tmp_path: Path) -> None:
+    """Nothing begins after the deadline."""
     with pytest.raises(socket.timeout):
         Deadline(0).left_s()
     with pytest.raises(FileNotFoundError):
@@ -103,7 +103,7 @@ def test_an_endless_answer_is_cut_off() -> None:
 
 
 def test_https_with_a_certificate_that_is_trusted_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is checked; a handshake that hangs is left in time."""
+    """The host name is checked, and a hanging handshake ends at the deadline."""
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     words += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]

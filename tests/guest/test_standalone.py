@@ -15,7 +15,7 @@ BUNDLED = {"tomli"}
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(GUEST)))
 def test_imports_are_the_standard_librarys_or_our_own(path: Path) -> None:
-    """Nothing of the rest of forewarn but its version, nothing that must be installed."""
+    """The guest side imports nothing of the rest of forewarn except its version."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -31,13 +31,13 @@ def test_imports_are_the_standard_librarys_or_our_own(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(GUEST)))
 def test_the_grammar_is_that_of_python_3_9(path: Path) -> None:
-    """No match, no parenthesised with, no star in an index; what types say is not evaluated."""
+    """Every file parses as Python 3.9, and annotations are not evaluated."""
     text = path.read_text("utf-8")
     ast.parse(text, feature_version=(3, 9))
     assert path.name == "__init__.py" or "from __future__ import annotations" in text
 
 
-def test_the_sdk_brings_little_along() -> None:
+def test_the_sdk_imports_little() -> None:
     """Importing the SDK imports neither the agent nor a web framework."""
     program = "import sys; from forewarn.guest import Client; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()

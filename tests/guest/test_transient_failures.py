@@ -54,7 +54,7 @@ def test_an_agent_survives_a_bad_start(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
-    """After the steps and before the approval, for two hours and unreachable: approved when it is back."""
+    """An endpoint that is away for two hours after the steps gets the approval when it is back."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     honest = harness.endpoint.transport.reply
 

@@ -17,7 +17,7 @@ E1, E2 = "00000001-0000-4000-8000-000000000000", "00000002-0000-4000-8000-000000
 
 
 class ManualTime(Time):
-    """Moves when somebody sleeps, and when it is told to."""
+    """Time that moves only by sleeping and by setting `now_s`."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -35,7 +35,7 @@ class ManualTime(Time):
             self.now_s += seconds
 
     def service(self) -> datetime:
-        """The service's clock, which nobody told of ours."""
+        """Return the time of the service's clock, which differs from ours."""
         return START + timedelta(days=400, seconds=self.now_s)
 
 
@@ -44,7 +44,7 @@ Asked = tuple[str, str, Mapping[str, str], bytes, float]
 
 
 class StepTime(Time):
-    """Time passes only while a step pauses, so that a busy machine takes none of the step's time; `rate` hurries it."""
+    """Time that passes only while a step pauses, so that a busy machine takes none of it; `rate` speeds it up."""
 
     def __init__(self, rate: float = 1.0) -> None:
         self._rate, self._paused_s = rate, 0.0
@@ -62,7 +62,7 @@ class StepTime(Time):
 
 
 class ScriptedTransport(Transport):
-    """Answers with what `reply` says; remembers what it was asked."""
+    """Returns what `reply` returns, and records the requests."""
 
     def __init__(self, reply: Callable[[str, str, Mapping[str, str], bytes], Reply]) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def answer(body: bytes, status: int = 200, date: datetime | None = None, **heade
 
 
 class FakeEndpoint:
-    """An endpoint with one machine, on a moved clock: what a test puts into `events` is what is served."""
+    """An endpoint with one machine on a manual clock; it serves what a test puts into `events`."""
 
     def __init__(self, time: ManualTime, *, long_poll: bool = True, name: str = "web-0") -> None:
         self.time, self.long_poll, self.name = time, long_poll, name
@@ -189,7 +189,7 @@ class FakeEndpoint:
 
 @contextmanager
 def http_server(reply: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[str]:
-    """A real HTTP server whose every answer `reply` writes."""
+    """Run a real HTTP server whose responses `reply` writes; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -12,7 +12,7 @@ _NEW_NETWORK = 0x40000000
 
 @contextmanager
 def own_network() -> Iterator[None]:
-    """What cannot be had is a failure."""
+    """Enter the namespace; a test that cannot get one fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
@@ -27,12 +27,12 @@ def own_network() -> Iterator[None]:
 
 
 def path() -> str:
-    """Where programs are, those for administrators too."""
+    """Return a PATH that includes the programs for administrators."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def clean_environment() -> dict[str, str]:
-    """An environment without what others left there for Python or for us."""
+    """Return the environment without variables for Python or forewarn."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith(("FOREWARN_", "PYTHON", "PG"))}
     return {**ours, "PATH": path()}
 

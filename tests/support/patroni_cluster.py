@@ -79,7 +79,7 @@ class Member:
         self.process: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        """Its first process is the first of a namespace: with it everything else there ends, as when the power goes."""
+        """Start the member in a process namespace: when its first process ends, everything in it ends, as in a power failure."""
         words = ["unshare", "--pid", "--fork", "--mount-proc", *AS_POSTGRES, "patroni", str(self._file)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -91,7 +91,7 @@ class Member:
 
     @property
     def pid_file(self) -> Path:
-        """Who kills what this names takes the machine's power away."""
+        """The file with the pid of the first process; killing that takes away the machine's power."""
         return self.folder / "pid"
 
     def down(self) -> None:
@@ -102,7 +102,7 @@ class Member:
             self.process = None
 
     def says(self, path: str = "/patroni") -> dict[str, object]:
-        """What its REST API says; {} when it does not answer."""
+        """Return what the member's REST API answers, or {}."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as answer:
                 said: dict[str, object] = json.load(answer)
@@ -120,14 +120,14 @@ class Member:
 
 
 class Cluster:
-    """Members, the leader first when it was made."""
+    """The members of a cluster; the first one led when it was created."""
 
     def __init__(self, folder: Path, members: list[Member]) -> None:
         self.folder, self.members = folder, members
 
     @property
     def leader(self) -> Member:
-        """The member that leads, once there is one that answers."""
+        """Return the member that leads, once one answers."""
         leading: list[Member] = []
 
         def found() -> bool:
@@ -139,7 +139,7 @@ class Cluster:
 
     @property
     def ready(self) -> bool:
-        """Every member runs, and how far it is behind is known."""
+        """Return whether every member runs and its lag is known."""
         said = self.members[0].says("/cluster").get("members", [])
         assert isinstance(said, list)
         good = [each for each in said if each["state"] == "running" and each.get("lag", 0) == 0]
@@ -147,7 +147,7 @@ class Cluster:
 
     @property
     def confirmed(self) -> bool:
-        """A standby confirms every commit."""
+        """Return whether a standby confirms every commit."""
         said = self.members[0].says("/cluster").get("members", [])
         assert isinstance(said, list)
         return any(each["role"] == "sync_standby" for each in said)
@@ -157,14 +157,14 @@ class Cluster:
         return ",".join(each.address for each in self.members)
 
     def log(self) -> str:
-        """What the members' Patroni and servers said last."""
+        """Return the last lines of the members' logs."""
         logs = [each.folder / "log" for each in self.members]
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in logs if log.exists())
 
 
 @contextmanager
 def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1, synchronous: bool = False) -> Iterator[Cluster]:
-    """Running, its first member leading and streaming to the others, one of which confirms every commit if `synchronous`."""
+    """Run a cluster whose first member leads and streams to the others; one confirms every commit if `synchronous`."""
     folder = folder_for_every_user("patroni-")
     etcd = _etcd(folder)
     members = [Member(folder, n, ttl_s=ttl_s, loop_s=loop_s, synchronous=synchronous) for n in range(count)]
@@ -189,7 +189,7 @@ def cluster_of(count: int = 2, *, ttl_s: int = TTL_S, loop_s: int = 1, synchrono
 
 
 def streaming(leader: Member) -> list[str]:
-    """To whom it streams."""
+    """Return the names of the members to which it streams."""
     senders = leader.says().get("replication", [])
     assert isinstance(senders, list)
     return [each["application_name"] for each in senders if each["state"] == "streaming"]

@@ -23,15 +23,15 @@ ROOT = Path(__file__).parents[3]
 
 
 def new_run(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
-    """A step's turn, without an agent around it. What hangs needs real `time`, which passes meanwhile."""
-    told = event(NotBefore="soon")
+    """Return a Run without an agent. Something that hangs needs real `time`."""
+    announced = event(NotBefore="soon")
     clock = time or StepTime()
-    return Run(step="one", phase="prepare", event=told, share_s=share_s, time=clock, kept=kept, health=health)
+    return Run(step="one", phase="prepare", event=announced, share_s=share_s, time=clock, kept=kept, health=health)
 
 
 @contextmanager
 def recorded_timeouts_s() -> Iterator[list[float]]:
-    """How many seconds each connection and each request was given, in order: however long they then took."""
+    """Yield the time-outs of all connections and requests, in order."""
     given: list[float] = []
     connecting, requesting = Deadline.__init__, Transport.request
 
@@ -50,12 +50,12 @@ def recorded_timeouts_s() -> Iterator[list[float]]:
 
 
 def fast_run(health: tuple[str, ...] = (), **kept: object) -> Run:
-    """A turn for what does not come about: its ten seconds of pauses are over in one."""
+    """Return a Run for a condition that never holds: its ten seconds of pauses take one."""
     return new_run(10.0, health, time=StepTime(rate=10), **kept)
 
 
 class Agent:
-    """`settings` and steps, as its file has them; `folder` is there already."""
+    """An agent process; `settings` is the text of its agent.toml after the endpoint, and `folder` exists."""
 
     def __init__(self, folder: Path, endpoint: str, settings: str) -> None:
         self.folder = folder
@@ -95,14 +95,14 @@ class Agent:
         return [record for record in self.records if record["kind"] == "end" and record["phase"] == phase]
 
     def outcomes(self, phase: str) -> list[bool]:
-        """How each preparing or undoing ended."""
+        """Return whether each run of this phase succeeded."""
         return [bool(record["ok"]) for record in self.ended(phase)]
 
     def wait_until(self, true: Callable[[], bool]) -> None:
         until(true, detail=lambda: self.log)
 
     def wait_until_back(self) -> None:
-        """In service since it was last out of it, whatever else was written down after that."""
+        """Wait until the machine is back in service since it was last out of it."""
         self.wait_until(self._is_back)
 
     def _is_back(self) -> bool:

@@ -26,7 +26,7 @@ def connection_string(cluster: Cluster) -> str:
 
 
 class Rows:
-    """A row for each number."""
+    """Writes numbers into a table of the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._connection = psycopg.connect(connection_string(cluster), autocommit=True)
@@ -44,7 +44,7 @@ def rows(cluster: Cluster) -> set[int]:
 
 
 def with_table(cluster: Cluster) -> None:
-    """Where the rows go."""
+    """Create the table for the rows."""
     with psycopg.connect(connection_string(cluster), autocommit=True) as connection:
         connection.execute("CREATE TABLE rows (n bigint PRIMARY KEY)")
 
@@ -62,7 +62,7 @@ def step_of(member: Member, login: Path) -> str:
 
 
 def redeployed(cluster: Cluster, folder: Path) -> None:
-    """The agent hands over, approves once the new leader is confirmed, dies with its machine, and brings the member back."""
+    """Redeploy the leader: its agent hands over, approves, dies with its machine, and brings the member back."""
     leader = cluster.leader
     agent_folder = folder / "agent-0"
     power_off = POWER_OFF.format(agent=agent_folder, member=leader.pid_file)
@@ -82,7 +82,7 @@ def redeployed(cluster: Cluster, folder: Path) -> None:
 
 
 def boot(agent: Agent, member: Member) -> None:
-    """The machine comes up again."""
+    """Boot the machine again."""
     agent.kill()
     member.down()
     (agent.folder / "boot").write_text("boot-2")

@@ -55,7 +55,7 @@ http {{
 
 
 class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Answers every request with its name; one for /hold only once it is let go."""
+    """Answers every request with its name; a request for /hold waits until it is released."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -93,7 +93,7 @@ class _Answer(socketserver.StreamRequestHandler):
 
 
 def get(front: Path, path: str = "/") -> str:
-    """Who answered; or the status, when that is not 200."""
+    """Return the name of the service that answered, or the status when it is not 200."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(PATIENCE_S)
         asking.connect(str(front))
@@ -104,10 +104,10 @@ def get(front: Path, path: str = "/") -> str:
 
 
 class OpenRequest:
-    """A request that is under way until its service lets it go."""
+    """A request that stays open until its service releases it."""
 
     def __init__(self, front: Path, service: Service) -> None:
-        """Asks until it is that service that has it, and has one request only."""
+        """Send requests until this service has exactly one open."""
         self._answers = list[str]()
         self._threads: list[threading.Thread] = []
         while True:
@@ -127,7 +127,7 @@ class OpenRequest:
 
 
 class Pool:
-    """A folder with two services in it."""
+    """Two services in a folder, and the proxies in front of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -138,7 +138,7 @@ class Pool:
     # -- HAProxy
 
     def haproxy(self, name: str = "one", level: str = "admin") -> str:
-        """Start one; its runtime socket."""
+        """Start an HAProxy and return its runtime socket."""
         (self.folder / f"{name}.cfg").write_text(HAPROXY.format(folder=self.folder, name=name, level=level))
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(["haproxy", "-db", "-f", f"{self.folder}/{name}.cfg"], stdout=log, stderr=log)
@@ -183,7 +183,7 @@ class Pool:
         return ["nginx", "-c", f"{self.folder}/nginx.conf", "-e", f"{self.folder}/nginx.log"]
 
     def nginx(self) -> None:
-        """Start it; it makes a daemon of itself."""
+        """Start nginx, which becomes a daemon."""
         (self.folder / "nginx.conf").write_text(NGINX.format(folder=self.folder))
         lines = [f"  server unix:{self.folder}/{name} max_fails=0;\n" for name in BACKENDS]
         if not self.include.exists():
@@ -192,7 +192,7 @@ class Pool:
         until(lambda: len(self.nginx_pids()) >= 3)
 
     def nginx_pids(self) -> list[int]:
-        """The master and its workers."""
+        """Return the pids of the master and its workers."""
         from forewarn.guest.handlers.process import pid_of
         from forewarn.guest.processes import alive, children
 
@@ -212,7 +212,7 @@ class Pool:
 
 @contextmanager
 def pool() -> Iterator[Pool]:
-    """Its folder has a short name: a socket's may not be long."""
+    """Run a pool in a folder with a short name, because socket paths are limited."""
     folder = Path(tempfile.mkdtemp(prefix="fw-"))
     made = Pool(folder)
     try:
@@ -223,7 +223,7 @@ def pool() -> Iterator[Pool]:
 
 
 class Relay:
-    """Stands between the agent and a proxy's runtime socket, and misbehaves when told to.
+    """Relays between the agent and a proxy's runtime socket, and misbehaves on demand.
 
     pass: everything goes through; hang: nothing is answered; trickle: a byte now and then; lie: `set` is answered as if it
     had been done; garble, nothing: so are the answers. `hang_at` hangs at the first command after one that has this text in it;

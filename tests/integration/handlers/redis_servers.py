@@ -16,7 +16,7 @@ SENTINELS = 3
 
 
 class Server:
-    """One server, and the machine's own file for it."""
+    """One server and its configuration file."""
 
     def __init__(self, folder: Path, address: str, lines: str, *, sentinel: bool = False) -> None:
         self.address = address
@@ -63,7 +63,7 @@ class Server:
         return parse_info(self.say("INFO")).get("master_link_status") == "up"
 
     def down(self) -> None:
-        """At once, as when the power goes."""
+        """Kill the server at once, as in a power failure."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -72,7 +72,7 @@ class Server:
 
 @contextmanager
 def pair(folder: Path, *, password: str = "") -> Iterator[tuple[Server, Server]]:
-    """A master and its replica, linked."""
+    """Run a master and its replica, and yield them once they are linked."""
     secret = f"requirepass {password}\nmasterauth {password}\n" if password else ""
     common = f'save ""\nrepl-diskless-sync-delay 0\n{secret}'
     servers: list[Server] = []
@@ -90,7 +90,7 @@ def pair(folder: Path, *, password: str = "") -> Iterator[tuple[Server, Server]]
 
 @contextmanager
 def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
-    """A pair that three Sentinels watch and know each other."""
+    """Run a pair and three Sentinels, and yield them once the Sentinels know each other and the replica."""
     lines = (
         f"sentinel monitor shop 127.0.0.20 {PORT} 2\n"
         "sentinel down-after-milliseconds shop 5000\nsentinel failover-timeout shop 30000\n"
@@ -109,7 +109,7 @@ def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
 
 
 def _knows(sentinel: Server) -> bool:
-    """Of the replica, and of the other Sentinels."""
+    """Return whether the Sentinel knows the replica and the other Sentinels."""
     replicas, others = sentinel.say("SENTINEL", "REPLICAS", "shop"), sentinel.say("SENTINEL", "SENTINELS", "shop")
     return (
         isinstance(replicas, list) and len(replicas) == 1 and isinstance(others, list) and len(others) == SENTINELS - 1

@@ -28,13 +28,13 @@ addresses = ["{ADDRESS}"]
 
 
 def page_steps(handler: str) -> list[str]:
-    """The examples on a handler's page of the documentation."""
+    """Return the examples on the handler's page of the documentation."""
     page = (ROOT / "docs" / "guide" / "handlers" / f"{handler}.md").read_text("utf-8")
     return [str(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
 
 
 class ServiceWithEvent:
-    """The service's side: what became of the event."""
+    """The service, and what became of the event."""
 
     def __init__(self, folder: Path, service: Served) -> None:
         self._folder, self.service = folder, service
@@ -59,7 +59,7 @@ class ServiceWithEvent:
 def service_with_event(
     folder: Path, event_type: EventType = EventType.REDEPLOY, command: str = ""
 ) -> Iterator[ServiceWithEvent]:
-    """`command` is what the event does to the machine; without it an event that has started stays so."""
+    """Run the service. `command` carries out the event; without it a started event stays started."""
     made = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
     made.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
     made.control.enable("shop", OPERATOR)

@@ -11,7 +11,7 @@ PAUSE_S = 0.01
 
 
 class Connection(Protocol):
-    """How a number is written: it raises when that fails."""
+    """A connection that writes a number, or raises."""
 
     def write(self, number: int) -> None: ...
 
@@ -52,7 +52,7 @@ class Writer:
         return self._acknowledged[-1][1] if self._acknowledged else 0.0
 
     def longest_gap_s(self, since_s: float = 0.0) -> float:
-        """The longest time between two writes, of which the second came after this moment."""
+        """Return the longest time between two writes of which the second came after this moment."""
         moments = [at_s for _, at_s in self._acknowledged]
         return max((b - a for a, b in pairwise(moments) if b >= since_s), default=0.0)
 
@@ -66,7 +66,7 @@ class Writer:
 
 @contextmanager
 def writing(connect: Callable[[], Connection]) -> Iterator[Writer]:
-    """At work, having written at least once."""
+    """Run a writer, and yield it once it has written."""
     writer = Writer(connect)
     writer.start()
     try:
