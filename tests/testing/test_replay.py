@@ -262,7 +262,7 @@ def test_the_command_replays(tmp_path: Path) -> None:
         (("emulate", "--replay", "x", "--fleet", "x"), "leave out --fleet"),
         (("emulate", "--replay", "x", "--scenario", "x"), "leave out --scenario"),
         (("emulate", "--replay", "no-such.jsonl"), "no-such.jsonl: cannot be read"),
-        (("record", "--endpoint", "https://x/y"), "is no endpoint"),
+        (("record", "--endpoint", "https://x/y"), "is not an endpoint"),
         (("record", "--api-version", "latest"), "--api-version: 'latest'"),
         (("record", "--for", "ever"), "'ever' is not a duration"),
         (("record", "--output", "no/such/folder"), "no/such/folder: cannot be written"),
