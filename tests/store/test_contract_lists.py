@@ -269,7 +269,7 @@ def matching(store: Store, query: EventQuery) -> list[str]:
 
 
 @pytest.mark.parametrize("gathered", [0, 5, 1_000])
-@pytest.mark.parametrize("query", EVENT_QUERIES, ids=str)
+@pytest.mark.parametrize("query", EVENT_QUERIES, ids=range(len(EVENT_QUERIES)))
 def test_every_condition_on_events_counts(
     fleet: Store, query: EventQuery, gathered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
