@@ -327,7 +327,7 @@ def test_stopping_removes_its_own_address_only(tmp_path: Path) -> None:
         (["--operator", "ops.example.com:8170"], {}, "--operator: 'ops.example.com:8170' begins with a name"),
         ([], {"FOREWARN_TOKEN": "short"}, "FOREWARN_TOKEN: the token is shorter than 16 characters"),
         ([], {"FOREWARN_TOKEN_FREE": "true"}, "token_free: `serve` always requires tokens"),
-        ([], {"FOREWARN_DEMO": "true"}, "demo: this is for `forewarn demo` alone"),
+        ([], {"FOREWARN_DEMO": "true"}, "demo: this setting is only for `forewarn demo`"),
     ],
 )
 def test_unsafe_settings_are_refused(
