@@ -7,10 +7,10 @@ gone after an announced Redeploy is an error of the agent. Needs root, and what 
 import time
 from pathlib import Path
 
-from tests.integration.handlers.handover import Rows, redeployed, rows, with_table
-from tests.integration.handlers.loopback import alone
-from tests.integration.handlers.patronis import cluster_of
-from tests.integration.handlers.writer import writing
+from tests.integration.handlers.database_handover import Rows, redeployed, rows, with_table
+from tests.integration.handlers.steady_writer import writing
+from tests.support.own_network import own_network
+from tests.support.patroni_cluster import cluster_of
 from tests.support.waiting import until
 
 from bench.report import Verdict, none_of, print_table
@@ -38,7 +38,7 @@ def _round(folder: Path, size: Size) -> tuple[float, float, int]:
     """Seconds without writes, announced and not; and how many rows an announced Redeploy lost."""
     folder.mkdir()
     ttl_s, loop_s = (TTL_S, LOOP_S) if size.judged else (TOY_TTL_S, TOY_LOOP_S)
-    with alone(), cluster_of(ttl_s=ttl_s, loop_s=loop_s) as cluster:
+    with own_network(), cluster_of(ttl_s=ttl_s, loop_s=loop_s) as cluster:
         with_table(cluster)
         with writing(lambda: Rows(cluster)) as writer:
             redeployed(cluster, folder)

@@ -24,11 +24,11 @@ from bench.load import Task, ask, connected, etag_of
 from bench.service import OPERATOR
 from bench.subjects import NO_LIMIT
 from forewarn.app.guest_server import GuestServer
-from forewarn.app.server import calm
+from forewarn.app.server import tune_process
 from forewarn.app.service import Service
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.documents import ScopeView
+from forewarn.endpoint.document_state import ScopeView
 from forewarn.endpoint.sockets import GuestSocket
 from forewarn.service.settings import Settings
 
@@ -61,10 +61,10 @@ class House:
         self._listen_in()
         self.guest_side.listener.start()
         threading.Thread(target=self.service.ticker.run, daemon=True).start()
-        calm()
+        tune_process()
 
     def _listen_in(self) -> None:
-        rung, wake = self.guests.documents.changed, self.guests._wake_batch
+        rung, wake = self.guests.documents.on_views_changed, self.guests._wake_batch
 
         def changed(views: list[ScopeView]) -> None:
             self._rung_s = time.monotonic()
@@ -84,7 +84,7 @@ class House:
             received(connection, data)
 
         Connection.data_received = data_received  # type: ignore[assignment,method-assign]
-        self.guests.documents.changed = changed
+        self.guests.documents.on_views_changed = changed
         self.guests._wake_batch = wake_batch  # type: ignore[method-assign]
 
     def waiting(self) -> dict[str, object]:

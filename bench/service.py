@@ -29,7 +29,7 @@ def service_at(store: str, folder: Path, clock: Clock) -> Iterator[tuple[Service
     try:
         documents = Documents(service.store, clock)
         documents.load()
-        service.control.listen(documents.heard)
+        service.control.listen(documents.on_change)
         yield service, documents
     finally:
         service.close()

@@ -1,4 +1,4 @@
-"""A clock that jumped, as an operator meets it: the real service, the real commands."""
+"""A clock that jumped: what a real service and the real commands show an operator."""
 
 import json
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 from forewarn.core.change import Change
 from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
-from tests.app.test_serve import forewarn, serving
+from tests.support.serve_process import forewarn, serving
 from tests.support.waiting import PATIENCE_S, until
 
 EVENT = "A1B2C3D4-0000-4000-8000-000000000000"
 
 
 def held_store(path: Path) -> None:
-    """An event whose NotBefore has passed, on a clock that jumped over it."""
+    """Save an event whose NotBefore has passed, on a clock that jumped over it."""
     now = datetime.now(UTC)
     then = now - timedelta(minutes=5)
     event = Event(
@@ -58,13 +58,13 @@ def held_store(path: Path) -> None:
         )
 
 
-def test_an_operator_confirms_a_clock(tmp_path: Path) -> None:
-    """Every command that looks says that it is held and what to do; confirmed, the event starts; twice is refused."""
+def test_an_operator_confirms_a_held_clock(tmp_path: Path) -> None:
+    """Commands show that the clock is held and how to confirm it; after that the event starts; a second time is refused."""
     held_store(tmp_path / "f.db")
 
-    def say(*words: str) -> "subprocess.CompletedProcess[str]":
+    def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            forewarn(*words),
+            forewarn(*arguments),
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -73,15 +73,15 @@ def test_an_operator_confirms_a_clock(tmp_path: Path) -> None:
         )
 
     with serving("--store", f"sqlite:{tmp_path}/f.db", "--state-dir", str(tmp_path)) as service:
-        told = service.until_ready()
-        assert "jumped forward by 3600 s" in json.dumps(told)
-        assert "held: it jumped forward by 3600 s" in say("clock", "show").stdout
-        assert "CLOCK HELD: it jumped forward by 3600 s" in say("status").stdout
-        assert "forewarn clock confirm" in say("event", "why", EVENT).stdout
-        assert json.loads(say("event", "show", EVENT, "--json").stdout)["status"] == "Scheduled"
-        confirmed = say("clock", "confirm")
+        readiness = service.until_ready()
+        assert "jumped forward by 3600 s" in json.dumps(readiness)
+        assert "held: it jumped forward by 3600 s" in run_command("clock", "show").stdout
+        assert "CLOCK HELD: it jumped forward by 3600 s" in run_command("status").stdout
+        assert "forewarn clock confirm" in run_command("event", "why", EVENT).stdout
+        assert json.loads(run_command("event", "show", EVENT, "--json").stdout)["status"] == "Scheduled"
+        confirmed = run_command("clock", "confirm")
         assert (confirmed.returncode, "held" in confirmed.stdout) == (0, False)
-        until(lambda: json.loads(say("event", "show", EVENT, "--json").stdout)["status"] == "Started")
-        again = say("clock", "confirm")
+        until(lambda: json.loads(run_command("event", "show", EVENT, "--json").stdout)["status"] == "Started")
+        again = run_command("clock", "confirm")
         assert again.returncode == 1
         assert "the clock is not held" in again.stderr

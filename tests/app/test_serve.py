@@ -1,17 +1,11 @@
-"""`forewarn serve` as a real process: ready, healthy, refusing what is wrong, and gone in time."""
+"""`forewarn serve` as a real process: ready, healthy, refusing wrong settings, and stopping in time."""
 
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +15,8 @@ from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Ta
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.serve_process import Served, forewarn, run, serving
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 FLEET = """
@@ -36,103 +31,6 @@ host = "rack1-a"
 """
 
 
-def forewarn(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "forewarn", *arguments]
-
-
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
-    return subprocess.run(
-        forewarn(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**clean, **environment},
-        check=False,
-    )
-
-
-def cpu_delays_s(pid: int) -> dict[Path, float]:
-    """Return for how long each thread of a process was ready to run and got no processor."""
-    found = {}
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                found[thread] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-    return found
-
-
-class Served:
-    """A running service: its lines up to `ready`, and its operator address."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-        self.lines: list[str] = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if line.startswith("ready "):
-                break
-        else:
-            assert process.stderr is not None
-            pytest.fail(f"it ended before it was ready: {process.stderr.read()}")
-        told = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])
-        self.guest, self.operator = told["guest"], told["operator"]
-
-    def get(self, path: str) -> tuple[int, dict[str, object]]:
-        try:
-            with urllib.request.urlopen(self.operator + path, timeout=PATIENCE_S) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def until_ready(self) -> dict[str, object]:
-        """Return what `/readyz` says once it says yes: the first cycle may come after the line `ready`."""
-        answers: list[tuple[int, dict[str, object]]] = []
-
-        def ready() -> bool:
-            answers.append(self.get("/readyz"))
-            return answers[-1][0] == 200
-
-        until(ready, told=lambda: answers[-1:])
-        return answers[-1][1]
-
-    def stop(self) -> tuple[int, float]:
-        """Send SIGTERM; return the exit code and how long it took, without the time for which the machine was too busy."""
-        delayed_s: dict[Path, float] = {}
-        before_s, begun_s = cpu_delays_s(os.getpid()), time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-
-        def ended() -> bool:
-            delayed_s.update(cpu_delays_s(self.process.pid))
-            return self.process.poll() is not None
-
-        first_s = cpu_delays_s(self.process.pid)
-        until(ended)
-        took_s = time.monotonic() - begun_s
-        self.process.communicate()
-        ours_s = sum(cpu_delays_s(os.getpid()).values()) - sum(before_s.values())
-        return self.process.returncode, took_s - ours_s - sum(delayed_s.values()) + sum(first_s.values())
-
-
-@contextmanager
-def serving(*arguments: str) -> Iterator[Served]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
-    process = subprocess.Popen(
-        forewarn("serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=clean,
-    )
-    try:
-        yield Served(process)
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture
 def fleet(tmp_path: Path) -> str:
     path = tmp_path / "fleet.toml"
@@ -140,8 +38,8 @@ def fleet(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_it_says_ready_and_is(tmp_path: Path, fleet: str) -> None:
-    """One line names the listeners that exist; health and readiness answer; SIGTERM ends it with 0 within 5 s."""
+def test_a_service_reports_ready_and_stops_in_time(tmp_path: Path, fleet: str) -> None:
+    """One line names the listeners; health and readiness answer; SIGTERM ends the service with 0 within 5 s."""
     with serving("--store", f"sqlite:{tmp_path}/f.db", "--fleet", fleet) as service:
         assert service.lines[:-1] == [
             "+ scope shop (availability-set)",
@@ -155,8 +53,8 @@ def test_it_says_ready_and_is(tmp_path: Path, fleet: str) -> None:
     assert seconds < 5
 
 
-def test_signals_at_once_do_not_hold_each_other_up(tmp_path: Path) -> None:
-    """Ctrl-C twice, or a signal from a terminal and from `make` as well: it still ends."""
+def test_many_signals_at_once_stop_a_service_in_time(tmp_path: Path) -> None:
+    """A service that gets many signals at once still ends within 5 s."""
     with serving("--store", f"sqlite:{tmp_path}/f.db") as service:
         for _ in range(200):
             service.process.send_signal(signal.SIGINT)
@@ -166,16 +64,16 @@ def test_signals_at_once_do_not_hold_each_other_up(tmp_path: Path) -> None:
     assert seconds < 5
 
 
-def test_the_same_fleet_again_is_no_difference(tmp_path: Path, fleet: str) -> None:
-    """Applying is idempotent, also across restarts."""
+def test_applying_the_same_fleet_again_changes_nothing(tmp_path: Path, fleet: str) -> None:
+    """Applying a fleet is idempotent, also across restarts."""
     for expected in ("fleet: 2 difference(s) applied", "fleet: no difference"):
         with serving("--store", f"sqlite:{tmp_path}/f.db", "--fleet", fleet) as service:
             assert service.lines[-2] == expected
             assert service.stop()[0] == 0
 
 
-def test_a_wrong_fleet_is_refused_whole(tmp_path: Path) -> None:
-    """The place in the file and what to do; exit code 2; nothing of it is kept."""
+def test_a_wrong_fleet_file_is_refused(tmp_path: Path) -> None:
+    """The error names the entry and the valid keys; exit code 2; nothing of the file is saved."""
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(FLEET + '\n[[machines]]\nname = "web-1"\nscope = "shop"\nupdatedomain = 1\n')
     result = run("serve", "--store", f"sqlite:{tmp_path}/f.db", "--fleet", str(wrong))
@@ -184,8 +82,8 @@ def test_a_wrong_fleet_is_refused_whole(tmp_path: Path) -> None:
     assert not SqliteStore(tmp_path / "f.db").inventory().scopes
 
 
-def test_a_database_is_served_once(tmp_path: Path) -> None:
-    """A second process is refused and told who has it; the first goes on."""
+def test_a_database_is_served_by_one_process(tmp_path: Path) -> None:
+    """A second process is refused, with the id of the first; the first still answers."""
     with serving("--store", f"sqlite:{tmp_path}/f.db") as service:
         second = run("serve", "--store", f"sqlite:{tmp_path}/f.db", "--operator", "127.0.0.1:0")
         assert second.returncode == 1
@@ -193,8 +91,8 @@ def test_a_database_is_served_once(tmp_path: Path) -> None:
         assert service.get("/healthz")[0] == 200
 
 
-def test_an_address_in_use_is_said(tmp_path: Path) -> None:
-    """Which address, why, and what to do."""
+def test_an_address_in_use_is_an_error() -> None:
+    """The error names the address and the reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -205,7 +103,7 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "told"),
+    ("arguments", "environment", "message"),
     [
         (["--clock", "sometimes"], {}, "clock 'sometimes' is unknown"),
         (["--store", "mongodb:"], {}, "write sqlite:PATH, postgresql:"),
@@ -229,17 +127,19 @@ def test_an_address_in_use_is_said(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_settings_end_with_2_and_a_sentence(arguments: list[str], environment: dict[str, str], told: str) -> None:
-    """No traceback: where the wrong setting stands, and what to write instead."""
-    standing = ["--store", "memory:", "--guest", "127.0.0.1:0"]
-    result = run("serve", *(standing if "--store" not in arguments else []), *arguments, **environment)
+def test_wrong_settings_end_with_2_and_a_message(
+    arguments: list[str], environment: dict[str, str], message: str
+) -> None:
+    """The message names the setting and what to write instead; there is no traceback."""
+    defaults = ["--store", "memory:", "--guest", "127.0.0.1:0"]
+    result = run("serve", *(defaults if "--store" not in arguments else []), *arguments, **environment)
     assert result.returncode == 2
-    assert told in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_work_in_flight_is_safely_left_and_found_again(tmp_path: Path, fleet: str) -> None:
-    """SIGTERM while a command runs: exit 0 in time; the command goes on, and the next start picks up its result."""
+def test_a_command_survives_a_restart_of_the_service(tmp_path: Path, fleet: str) -> None:
+    """SIGTERM while a command runs: the service exits with 0 in time, and its next start takes the command's result."""
     state, database = tmp_path / "state", tmp_path / "f.db"
     command = tmp_path / "maintain"
     command.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n")
@@ -251,7 +151,7 @@ def test_work_in_flight_is_safely_left_and_found_again(tmp_path: Path, fleet: st
     quiet = load({"store": f"sqlite:{database}"}, {})
     prepared = Service(quiet)
     prepared.apply_fleet_file(Path(fleet))
-    # Nobody of the scope ever asked: no notice is due, the event starts at once.
+    # No guest of the scope ever polled: no notice is due, the event starts at once.
     request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop"))
     maintenance_id = prepared.control.submit(request, Actor("operator"))
     prepared.close()
@@ -273,8 +173,8 @@ def _status(store: SqliteStore, maintenance_id: str) -> Status:
     return store.events(EventQuery(maintenance_id=maintenance_id)).events[0].status
 
 
-def test_the_example_fleet_is_served_as_the_quickstart_says(tmp_path: Path) -> None:
-    """What the example's configuration serves comes up, from the files in the repository."""
+def test_the_example_fleet_is_served_as_in_the_quickstart(tmp_path: Path) -> None:
+    """The example's configuration and fleet, copied from the repository, start a service."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     process = subprocess.Popen(
         forewarn(
@@ -304,8 +204,8 @@ def test_the_example_fleet_is_served_as_the_quickstart_says(tmp_path: Path) -> N
     assert (tmp_path / "run" / "forewarn.db").exists()
 
 
-def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> None:
-    """A bare install ends with 2 and one line."""
+def test_without_the_server_extra_the_error_names_it(tmp_path: Path) -> None:
+    """A bare install ends with 2 and the command to install the rest."""
     program = "import sys; sys.modules['typer'] = None; from forewarn.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 2
@@ -313,25 +213,25 @@ def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> Non
 
 
 def test_version_and_help() -> None:
-    """Both work; help names every command, each flag's default, and nothing is lost to markup."""
+    """Help names every command and the default of each option, and loses nothing to markup."""
     assert run("--version").stdout.startswith("forewarn ")
-    told = run("--help").stdout
-    assert all(command in told for command in ("serve", "db"))
+    help_text = run("--help").stdout
+    assert all(command in help_text for command in ("serve", "db"))
     flags = " ".join(run("serve", "--help", COLUMNS="200").stdout.split())
     for default in ("127.0.0.1:8169", "127.0.0.1:8170", "system", "external", "info"):
         assert f"[default: {default}]" in flags
     assert "HOST:PORT[@INTERFACE]" in flags
 
 
-def test_a_state_directory_that_cannot_be_made_is_said() -> None:
-    """No traceback: which folder, why, and what to do."""
+def test_a_state_directory_that_cannot_be_made_is_an_error() -> None:
+    """The error names the folder; exit code 2."""
     result = run("serve", "--state-dir", "/proc/nowhere")
     assert result.returncode == 2
     assert "state_dir: /proc/nowhere cannot be made" in result.stderr
 
 
-def test_what_is_not_in_the_fleet_file_goes_only_when_asked(tmp_path: Path, fleet: str) -> None:
-    """A machine that moved to another scope collides with its old self: the error says how, and --prune does it."""
+def test_a_machine_that_is_not_in_the_fleet_file_is_removed_only_with_prune(tmp_path: Path, fleet: str) -> None:
+    """A machine that moved to another scope conflicts with its old entry; the error names --prune, which removes that."""
     store = ["--store", f"sqlite:{tmp_path}/f.db"]
     text = FLEET.replace('host = "rack1-a"', 'addresses = ["10.0.0.4"]')
     Path(fleet).write_text(text)
@@ -340,7 +240,7 @@ def test_what_is_not_in_the_fleet_file_goes_only_when_asked(tmp_path: Path, flee
     Path(fleet).write_text(text.replace('"shop"', '"store"'))
     refused = run("serve", *store, "--fleet", fleet, "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0")
     assert refused.returncode == 2
-    assert f"{fleet}: it does not fit the fleet there is: machine store/web-0: addresses: 10.0.0.4" in refused.stderr
+    assert f"{fleet}: it does not fit the present fleet: machine store/web-0: addresses: 10.0.0.4" in refused.stderr
     assert "--prune" in refused.stderr
     with serving(*store, "--fleet", fleet, "--prune") as service:
         assert "- machine shop/web-0" in service.lines

@@ -37,7 +37,7 @@ class Follower:
 
     def wait_for(self, text: str, times: int = 1) -> None:
         """Wait for lines with this text. Without the wait, a change that is undone before the next read is not printed."""
-        until(lambda: self.count(text) >= times, told=lambda: f"{text}: {self.lines}")
+        until(lambda: self.count(text) >= times, detail=lambda: f"{text}: {self.lines}")
 
     def count(self, text: str) -> int:
         return sum(text in line for line in self.lines)

@@ -181,7 +181,7 @@ def test_a_wrong_scope_is_refused(line: str, complaint: str) -> None:
     [
         ('color = "red"', f"color: unknown key; the keys here are {', '.join(MACHINE_KEYS)}"),
         ("scope = 3", "scope: 3 is not a string"),
-        ('scope = "shed"', "scope: there is no scope 'shed' in this file; add it under [[scopes]]"),
+        ('scope = "shed"', "scope: fleet.toml has no scope 'shed'; add it"),
         ('update_domain = "0"', "update_domain: '0' is not a whole number"),
         ("update_domain = true", "update_domain: True is not a whole number"),
         ("update_domain = 1000", "update_domain is 1000: use a whole number from 0 to 999"),
@@ -225,7 +225,7 @@ def test_a_wrong_machine_is_refused(line: str, complaint: str) -> None:
             "scopes[1] \"a b\": scope 'a b' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
             " starting with a letter or digit",
         ),
-        (SHOP, "scopes[1] \"shop\": name: scope 'shop' is already in this file; give this one another name"),
+        (SHOP, "scopes[1] \"shop\": name: there are two scopes 'shop'; give one of them another name"),
     ],
 )
 def test_a_table_with_a_bad_name_is_refused(text: str, complaint: str) -> None:
@@ -244,7 +244,7 @@ def test_names_are_unique_in_a_scope() -> None:
     web = '[[machines]]\nname = "web-0"\nscope = "shop"'
     ship = '[[scopes]]\nname = "ship"\nkind = "standalone"'
     assert refusal(file(web, web)) == (
-        'machines[1] "web-0": name: machine shop/web-0 is already in this file; names are unique in a scope'
+        'machines[1] "web-0": name: there are two machines shop/web-0; names are unique in a scope'
     )
     assert len(parse_fleet(file(web, ship, web.replace("shop", "ship")), "fleet.toml").machines) == 2
 
@@ -353,9 +353,9 @@ def test_a_fleet_in_pieces_is_checked_as_a_file_is() -> None:
     assert stated_fleet([SCOPE], [MACHINE]) == Fleet({"shop": SCOPE}, {MACHINE.key: MACHINE})
     other = Machine(scope="shop", name="web-1", addresses=("10.0.0.4",), interface="tap0")
     for scopes, machines, says in (
-        ([SCOPE, SCOPE], [], "scope shop: it occurs twice"),
-        ([SCOPE], [MACHINE, MACHINE], "machine shop/web-0: it occurs twice"),
-        ([], [MACHINE], "there is no scope 'shop'"),
+        ([SCOPE, SCOPE], [], "scope shop: name: there are two scopes"),
+        ([SCOPE], [MACHINE, MACHINE], "machine shop/web-0: name: there are two machines"),
+        ([], [MACHINE], "the fleet has no scope 'shop'"),
         ([SCOPE], [MACHINE, other], "machine shop/web-1: addresses: 10.0.0.4 on tap0 belongs to shop/web-0"),
     ):
         with pytest.raises(InvalidFleet, match=says):

@@ -228,7 +228,7 @@ def test_unknown_things_are_not_found() -> None:
         with pytest.raises(NotFound, match=f"no maintenance {nothing}"):
             verb(nothing)
     for switch in (world.enable, world.disable):
-        with pytest.raises(NotFound, match="no scope 'ship'"):
+        with pytest.raises(NotFound, match="no scope ship"):
             switch("ship")
     with pytest.raises(NotFound, match=f"no event {nothing}"):
         world.waiting_for(nothing)

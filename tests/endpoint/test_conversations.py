@@ -1,26 +1,26 @@
-"""Every conversation, byte by byte: the text is the specification. `pytest tests/endpoint --rewrite` writes what is seen."""
+"""Every conversation, byte by byte: the text is the specification. `pytest tests/endpoint --rewrite` updates the texts."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.endpoint.conversations import hold
+from tests.endpoint.conversation_player import play
 
 CONVERSATIONS = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda path: path.stem)
-def test_conversation_goes_as_told(conversation: Path, request: pytest.FixtureRequest) -> None:
-    """Every byte of every answer is the one in the text."""
+def test_every_byte_is_as_in_the_text(conversation: Path, request: pytest.FixtureRequest) -> None:
+    """The service sends exactly the bytes that the conversation shows."""
     text = conversation.read_text("utf-8")
     rewrite = bool(request.config.getoption("--rewrite"))
-    seen = hold(text, rewrite=rewrite)
+    played = play(text, rewrite=rewrite)
     if rewrite:
-        conversation.write_text(seen, "utf-8")
+        conversation.write_text(played, "utf-8")
     else:
-        assert seen == text
+        assert played == text
 
 
 def test_there_are_conversations() -> None:
-    """A renamed folder must not turn the specification into nothing."""
+    """The folder is found and not empty."""
     assert len(CONVERSATIONS) >= 25

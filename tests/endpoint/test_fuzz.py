@@ -1,4 +1,4 @@
-"""Whatever bytes arrive: no exception, no hang, well-formed answers, and nothing granted to what is malformed."""
+"""Any bytes may arrive: no exception, no hang, well-formed answers, and no effect of a malformed request."""
 
 import logging
 import os
@@ -11,24 +11,25 @@ import pytest
 
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.loop import Loop
-from tests.endpoint.fuzzing import Judged, Verdict, corpus, judge, make_input, read_answers
-from tests.endpoint.serving import OPERATOR, WEB_0, serving
-from tests.endpoint.wire import Wire, World, settle
+from tests.endpoint.fuzz_inputs import corpus, make_input
+from tests.endpoint.in_memory import MemoryService, MemoryTransport, turn_until_idle
+from tests.endpoint.strict_http import Judged, Verdict, judge, read_answers
+from tests.support.guest_service import OPERATOR, WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 INPUTS = 20_000
 SOCKET_INPUTS = 400
-# The same inputs every day, others in every soak; a failure names the seed that repeats it.
+# The same inputs in every run, others in every soak; a failure names the seed that repeats it.
 SEED = int(os.environ.get("TEST_SEED", "0")) or (1 if BUDGET == 1 else random.SystemRandom().randrange(2, 2**32))
 
 
 def check(received: bytes, verdicts: list[Judged], *, finished: bool, waiting: bool) -> Counter[str]:
-    """The oracle; AssertionError where an answer is not what its request is owed."""
+    """Compare answers with verdicts; raise AssertionError for an answer that its verdict does not allow."""
     answers = read_answers(received, [judged.method for judged in verdicts])
     seen: Counter[str] = Counter()
     for number, answer in enumerate(answers):
-        assert number < len(verdicts), f"answer {number} to nothing: {answer}"
+        assert number < len(verdicts), f"answer {number} has no request: {answer}"
         judged = verdicts[number]
         assert answer.status in judged.verdict.value, (
             f"{answer.status} to request {number}, {judged.verdict.name} ({judged.why})"
@@ -37,14 +38,14 @@ def check(received: bytes, verdicts: list[Judged], *, finished: bool, waiting: b
         last = answer.headers.get("connection") == "close"
         assert last or not judged.close, f"request {number} asked to close"
         if last:
-            assert finished, "it said close and did not"
+            assert finished, "it announced close and did not close"
             return seen
         if judged.verdict.last:
             return seen
-    owed = verdicts[len(answers)] if len(answers) < len(verdicts) else None
-    if owed is not None and not finished:
-        open_ended = owed.verdict in (Verdict.INCOMPLETE, Verdict.EITHER) or (waiting and owed.waits)
-        assert open_ended, f"request {len(answers)} hangs, {owed.verdict.name} ({owed.why})"
+    unanswered = verdicts[len(answers)] if len(answers) < len(verdicts) else None
+    if unanswered is not None and not finished:
+        open_ended = unanswered.verdict in (Verdict.INCOMPLETE, Verdict.EITHER) or (waiting and unanswered.waits)
+        assert open_ended, f"request {len(answers)} hangs, {unanswered.verdict.name} ({unanswered.why})"
     return seen
 
 
@@ -56,39 +57,39 @@ def loop() -> Iterator[Loop]:
 
 
 class Target:
-    """A world with one event to approve; made anew once it was."""
+    """A service with one event to approve; replaced by a new service once the event is approved."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.worlds = 0
+        self.services = 0
         self.renew()
 
     def renew(self) -> None:
-        self.world = World(self.loop)
-        self.world.control.enable("shop", Actor("guest"))
-        self.event_id = self.world.reboot("shop", "web-0")
-        self.worlds += 1
+        self.service = MemoryService(self.loop)
+        self.service.control.enable("shop", Actor("guest"))
+        self.event_id = self.service.reboot("shop", "web-0")
+        self.services += 1
 
     def approved(self) -> bool:
-        event, _ = self.world.control.event(self.event_id)
+        event, _ = self.service.control.event(self.event_id)
         return bool(event.approvals) or event.status is not Status.SCHEDULED
 
     def run(self, pieces: list[bytes]) -> Counter[str]:
-        wire = Wire(self.world.guests)
+        transport = MemoryTransport(self.service.endpoint)
         for piece in pieces:
-            wire.send(piece)
-            settle(self.loop, wire)
+            transport.send(piece)
+            turn_until_idle(self.loop, transport)
         verdicts = judge(b"".join(pieces), event_ids=frozenset({self.event_id}))
-        waiting = wire.connection.busy
-        finished = wire.is_finished()
+        waiting = transport.connection.busy
+        finished = transport.is_finished()
         try:
-            seen = check(wire.received, verdicts, finished=finished, waiting=waiting)
+            seen = check(transport.received, verdicts, finished=finished, waiting=waiting)
             if self.approved():
                 seen["approved"] += 1
                 assert any(self.event_id in v.approves or v.verdict is Verdict.EITHER for v in verdicts), "approved"
                 self.renew()
         finally:
-            wire.hang_up()
+            transport.hang_up()
         return seen
 
 
@@ -98,28 +99,28 @@ def report(number: int, pieces: list[bytes]) -> str:
 
 @pytest.mark.timeout(1_200)
 def test_twenty_thousand_inputs(caplog: pytest.LogCaptureFixture, loop: Loop) -> None:
-    """Spoiled requests and noise: every answer is owed, and every answer that is owed comes."""
-    chance = random.Random(SEED)
+    """Spoiled requests and noise: every answer is allowed, and every request that needs an answer gets one."""
+    generator = random.Random(SEED)
     target = Target(loop)
     bases = corpus(target.event_id)
     seen: Counter[str] = Counter()
 
     with caplog.at_level(logging.ERROR):
         for number in range(INPUTS * BUDGET):
-            pieces = make_input(chance, bases)
+            pieces = make_input(generator, bases)
             try:
                 seen.update(target.run(pieces))
             except Exception as error:
                 raise AssertionError(f"{error}\n{report(number, pieces)}") from error
     assert not caplog.records, f"TEST_SEED={SEED}: {caplog.text}"
-    assert not target.world.guests.connections
-    # The run must have been worth it: each kind of answer was seen often.
+    assert not target.service.endpoint.connections
+    # The inputs were varied enough: each kind of answer was seen often.
     for kind in ("POLL 200", "POLL 304", "APPROVE 200", "REFUSE 400", "MALFORMED 400", "approved"):
         assert seen[kind] > INPUTS // 400, (kind, seen)
 
 
 def exchange(port: int, pieces: list[bytes]) -> bytes:
-    """Send, close our half, and read to the end."""
+    """Send the pieces, close our half, and read to the end."""
     with socket.socket() as client:
         client.bind((WEB_0, 0))
         client.settimeout(PATIENCE_S)
@@ -130,7 +131,7 @@ def exchange(port: int, pieces: list[bytes]) -> bytes:
                 client.sendall(piece)
             client.shutdown(socket.SHUT_WR)
         except (ConnectionError, OSError):
-            pass  # it closed on us: what it said is still to be read
+            pass  # the service closed first: what it sent is still to be read
         try:
             while data := client.recv(65_536):
                 received += data
@@ -139,21 +140,21 @@ def exchange(port: int, pieces: list[bytes]) -> bytes:
         return received
 
 
-def test_the_same_over_a_real_socket() -> None:
-    """Fewer inputs through the real listener: each connection ends in time, and the listener lives."""
-    chance = random.Random(SEED)
+def test_inputs_over_a_real_socket() -> None:
+    """Over real sockets each connection ends in time, and the listener still accepts."""
+    generator = random.Random(SEED)
     with serving() as running:
         running.service.control.enable("shop", OPERATOR)
         event_id = running.reboot("shop", "web-0")
         bases = corpus(event_id)
         for number in range(SOCKET_INPUTS * BUDGET):
-            pieces = make_input(chance, bases)
+            pieces = make_input(generator, bases)
             verdicts = judge(b"".join(pieces), event_ids=frozenset({event_id}))
             try:
                 check(exchange(running.port, pieces), verdicts, finished=True, waiting=False)
             except (AssertionError, TimeoutError) as error:
                 raise AssertionError(f"{error}\n{report(number, pieces)}") from error
-        assert running.side.listener.accepting()
+        assert running.server.listener.accepting()
 
 
 POLL = b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n"
@@ -164,7 +165,7 @@ def _with(poll: bytes, *headers: bytes, body: bytes = b"") -> bytes:
 
 
 CHUNKED, UPGRADE = b"Transfer-Encoding: chunked", b"Connection: Upgrade\r\nUpgrade: h2c"
-UNTOLD = POLL.replace(b"Metadata: true\r\n", b"")
+NO_METADATA = POLL.replace(b"Metadata: true\r\n", b"")
 JUDGED = {
     "as it should be": (Verdict.POLL, POLL),
     "empty lines before it": (Verdict.POLL, b"\r\n\r\n" + POLL),
@@ -182,7 +183,7 @@ JUDGED = {
     "length and chunks": (Verdict.MALFORMED, _with(POLL, b"Content-Length: 5", CHUNKED, body=b"0\r\n\r\n")),
     "another coding": (Verdict.MALFORMED, _with(POLL, b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n")),
     "chunks in HTTP/1.0": (Verdict.MALFORMED, _with(POLL.replace(b"1.1", b"1.0"), CHUNKED, body=b"0\r\n\r\n")),
-    "Metadata as a trailer": (Verdict.REFUSE, _with(UNTOLD, CHUNKED, body=b"0\r\nMetadata: true\r\n\r\n")),
+    "Metadata as a trailer": (Verdict.REFUSE, _with(NO_METADATA, CHUNKED, body=b"0\r\nMetadata: true\r\n\r\n")),
     "a blank that is none": (Verdict.REFUSE, POLL.replace(b"true", b"true\xa0")),
     "no Host": (Verdict.REFUSE, POLL.replace(b"Host: 127.0.0.1\r\n", b"")),
     "half a bracket": (Verdict.REFUSE, POLL.replace(b"127.0.0.1", b"127.0.0.1]")),
@@ -192,11 +193,11 @@ JUDGED = {
 }
 
 
-@pytest.mark.parametrize("what", JUDGED)
+@pytest.mark.parametrize("case", JUDGED)
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_what_must_be_refused_and_what_must_not(what: str, size: int, loop: Loop) -> None:
-    """Each by itself, however it is cut, with a good poll behind it that is answered unless the stream broke."""
-    verdict, data = JUDGED[what]
+def test_malformed_requests_are_refused_and_odd_ones_are_not(case: str, size: int, loop: Loop) -> None:
+    """Each case gets its verdict, in pieces of any size; a valid poll after it is answered unless the case is malformed."""
+    verdict, data = JUDGED[case]
     stream = data + POLL
     assert judge(stream, event_ids=frozenset())[0].verdict is verdict
     seen = Target(loop).run([stream[at : at + size] for at in range(0, len(stream), size)])

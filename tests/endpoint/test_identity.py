@@ -1,4 +1,4 @@
-"""Who is calling: by address, by interface, by a signed instance id, or one named machine; and what the audit keeps of it."""
+"""Identification of callers by address, interface, signed instance id or one name, and what the audit says of it."""
 
 import hashlib
 import hmac
@@ -11,7 +11,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.endpoint import identity
 from forewarn.endpoint.connection import _plain_address
 from forewarn.store import AuditQuery
-from tests.endpoint.serving import (
+from tests.support.guest_service import (
     FLEET,
     OPERATOR,
     STRANGER,
@@ -53,8 +53,8 @@ def approvals(served: Serving) -> list[tuple[str, str]]:
     return [(e.who, e.origin) for e in entries if e.action == "event approved"]
 
 
-def test_by_address() -> None:
-    """Each machine by its own address; a stranger is nobody; the audit says from where and how."""
+def test_a_machine_is_identified_by_its_address() -> None:
+    """Each address is one machine, an unknown address gets 404, and the audit names the address."""
     with serving() as served:
         assert [body(served.client(address).ask(get(NAME))) for address in (WEB_0, WEB_1, VM)] == [
             b"web-0",
@@ -68,8 +68,8 @@ def test_by_address() -> None:
         assert approvals(served) == [("shop/web-1", "127.0.0.11 by address")]
 
 
-def test_addresses_as_the_kernel_writes_them() -> None:
-    """IPv4 seen through an IPv6 socket is IPv4, and a zone is no part of an address."""
+def test_addresses_are_normalised() -> None:
+    """IPv4 through an IPv6 socket is IPv4, and a zone is no part of an address."""
     hosts = ["::ffff:10.0.0.4", "fe80::1%eth0", "fd00::4", "10.0.0.5"]
     assert [_plain_address(host) for host in hosts] == ["10.0.0.4", "fe80::1", "fd00::4", "10.0.0.5"]
 
@@ -94,8 +94,8 @@ addresses = ["127.0.0.61"]
 """
 
 
-def test_by_interface() -> None:
-    """The interface alone, or with an address; an address known without it counts for nothing there."""
+def test_a_machine_is_identified_by_its_interface() -> None:
+    """The interface counts alone or with an address; an address of another interface does not count."""
     try:
         with serving(INTERFACE_FLEET, guest="127.0.0.1:0@lo") as served:
             assert body(served.client("127.0.0.60").ask(get(NAME))) == b"tap-with-address"
@@ -105,11 +105,11 @@ def test_by_interface() -> None:
             assert status(client.ask(post(served.reboot("tenant", "tap")))) == 200
             assert approvals(served) == [("tenant/tap", "127.0.0.62@lo by interface")]
     except InvalidSettings as error:
-        pytest.fail(f"a socket cannot be bound to an interface here: {error}")
+        pytest.fail(f"this system cannot bind a socket to an interface: {error}")
 
 
-def test_by_a_signed_instance_id(secret_file: Path) -> None:
-    """A proxy says for whom it asks, request by request on one connection; its own X-Forwarded-For is no relay."""
+def test_a_machine_is_identified_by_a_signed_instance_id(secret_file: Path) -> None:
+    """A proxy names the machine of each request on one connection, and may add one X-Forwarded-For."""
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         proxy = served.client(PROXY)
         assert body(proxy.ask(signed("i-web-0", "X-Forwarded-For: 10.0.0.4"))) == b"web-0"
@@ -120,6 +120,22 @@ def test_by_a_signed_instance_id(secret_file: Path) -> None:
         assert status(proxy.ask(post(event_id, headers=headers))) == 200
         assert approvals(served) == [("shop/web-0", f"{PROXY} by proxy")]
         assert body(served.client(WEB_1).ask(get(NAME))) == b"web-1"
+
+
+PROXY_FLEET = f"""
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+[[machines]]
+scope = "shop"
+name = "web-0"
+addresses = ["{PROXY}"]
+instance_id = "i-web-0"
+[[machines]]
+scope = "shop"
+name = "web-1"
+instance_id = "i-web-1"
+"""
 
 
 @pytest.mark.parametrize(
@@ -140,42 +156,24 @@ def test_by_a_signed_instance_id(secret_file: Path) -> None:
         signed("i-web-0", "X-Forwarded-For: 10.0.0.4, 10.0.0.5"),
     ],
 )
-def test_a_proxy_that_does_not_prove_it_asks_for_nobody(request_: bytes, secret_file: Path) -> None:
-    """Missing, forged or doubled: 404, the proxy's own address notwithstanding, and forgeries are counted."""
-    fleet = served_fleet_with_the_proxy()
-    with serving(fleet, trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
+def test_a_proxys_request_without_a_valid_signature_is_refused(request_: bytes, secret_file: Path) -> None:
+    """A missing, forged or repeated id gets 404, even if the proxy's address is a machine's; forgeries are counted."""
+    with serving(PROXY_FLEET, trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         assert status(served.client(PROXY).ask(request_)) == 404
-        assert served.guests.counters.unknown == 1
-        assert served.guests.counters.forged == (b"X-Instance-ID" in request_)
+        assert served.endpoint.counters.unknown == 1
+        assert served.endpoint.counters.forged == (b"X-Instance-ID" in request_)
 
 
-def served_fleet_with_the_proxy() -> str:
-    return f"""
-[[scopes]]
-name = "shop"
-kind = "availability-set"
-[[machines]]
-scope = "shop"
-name = "web-0"
-addresses = ["{PROXY}"]
-instance_id = "i-web-0"
-[[machines]]
-scope = "shop"
-name = "web-1"
-instance_id = "i-web-1"
-"""
-
-
-def test_a_good_signature_from_anybody_else_is_refused(secret_file: Path) -> None:
-    """Only a configured proxy may say who is calling: from a machine it is a relay, from a stranger nothing."""
+def test_a_valid_signature_counts_only_from_a_proxy(secret_file: Path) -> None:
+    """From a machine a signed request gets 400, from an unknown address 404."""
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         assert body(served.client(WEB_1).ask(signed("i-web-0"))) == b'{"error":"Bad request. The request was relayed"}'
         assert status(served.client(STRANGER).ask(signed("i-web-0"))) == 404
-        assert served.guests.counters.forged == 2
+        assert served.endpoint.counters.forged == 2
 
 
-def test_a_proxys_connections_are_not_one_machines(secret_file: Path) -> None:
-    """A proxy asks for many: the share of a connection does not apply to it, the rate of each machine does."""
+def test_a_proxy_may_have_many_connections(secret_file: Path) -> None:
+    """The limit of connections per machine does not apply to a proxy; the rate of each machine does."""
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file), rate_limit=2, stopped=True) as served:
         clients = [served.client(PROXY) for _ in range(20)]
         seen = [status(client.ask(signed("i-web-0"))) for client in clients[:4]]
@@ -183,12 +181,12 @@ def test_a_proxys_connections_are_not_one_machines(secret_file: Path) -> None:
         assert status(clients[19].ask(signed("i-web-1"))) == 200
 
 
-def test_waiting_through_a_proxy_is_the_machines(secret_file: Path) -> None:
-    """The four long polls are the machine's own, and a place is free again when one ends."""
+def test_long_polls_through_a_proxy_count_for_the_machine(secret_file: Path) -> None:
+    """A machine has four long polls through any proxy connection, and a closed one makes room."""
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         wait = ("Prefer: wait=30", 'If-None-Match: "1"')
         assert status(served.client(PROXY).ask(signed("i-web-0", url=URL))) == 200
-        caller = served.side.documents.named("shop", "web-0")
+        caller = served.server.documents.callers.named("shop", "web-0")
         assert caller is not None
         for _ in range(2):
             clients = [served.client(PROXY).send(signed("i-web-0", *wait, url=URL)) for _ in range(4)]
@@ -200,7 +198,7 @@ def test_waiting_through_a_proxy_is_the_machines(secret_file: Path) -> None:
 
 
 def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison that stops at the first difference would tell how much of a forgery is right."""
+    """The time of a comparison does not reveal how much of a forgery is right."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(one: bytes, other: bytes) -> bool:
@@ -215,8 +213,8 @@ def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
     assert not identity.Trust().signed("i-web-0", hmac.new(b"", b"i-web-0", hashlib.sha256).hexdigest())
 
 
-def test_one_named_machine_for_every_caller() -> None:
-    """For emulators: whoever asks is that machine, with no limit of connections; the audit says so."""
+def test_every_caller_can_be_one_named_machine() -> None:
+    """With `every_caller` each caller is that machine, without a limit of connections, and the audit says so."""
     with serving(every_caller="shop/web-0") as served:
         clients = [served.client(STRANGER) for _ in range(20)]
         assert {body(client.ask(get(NAME))) for client in clients} == {b"web-0"}
@@ -225,8 +223,8 @@ def test_one_named_machine_for_every_caller() -> None:
         assert approvals(served) == [("shop/web-0", f"{STRANGER} by named")]
 
 
-def test_a_stranger_that_becomes_a_machine_is_known_on_its_open_connection() -> None:
-    """A connection is not nobody's for ever: whoever enters the inventory is found at the next request."""
+def test_an_unknown_caller_that_becomes_a_machine_is_known_on_its_open_connection() -> None:
+    """The next request on an open connection finds a machine that was added meanwhile."""
     with serving("") as served:
         client = served.client(WEB_0)
         assert status(client.ask(get())) == 404

@@ -1,4 +1,4 @@
-"""The listener's sockets: where they listen, what they promise, and what is said when they cannot."""
+"""The listener's sockets: their addresses, their options, and the errors when they cannot be opened."""
 
 import socket
 
@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.endpoint.listener import Address, is_wildcard, open_socket
-from tests.endpoint.serving import get, serving, status
+from tests.support.guest_service import get, serving, status
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,13 @@ from tests.endpoint.serving import get, serving, status
     ],
 )
 def test_an_address_is_written_as_it_is_read(text: str, address: Address) -> None:
-    """HOST:PORT, perhaps with an interface, and brackets around what has colons of its own."""
+    """An address is HOST:PORT or HOST:PORT@INTERFACE, with brackets around an IPv6 host."""
     assert Address.parse(text) == address
     assert str(address) == text
 
 
-def test_the_hop_limit_goes_out_with_every_packet() -> None:
-    """1 keeps bridged containers out, on IPv4 and IPv6; 0 leaves it to the system."""
+def test_the_hop_limit_is_set_on_the_socket() -> None:
+    """A hop limit of 1 is set on IPv4 and IPv6; 0 leaves the system's."""
     with open_socket(Address("127.0.0.1", 0), hop_limit=1) as four:
         assert four.getsockopt(socket.IPPROTO_IP, socket.IP_TTL) == 1
     with open_socket(Address("127.0.0.1", 0)) as usual:
@@ -35,8 +35,8 @@ def test_the_hop_limit_goes_out_with_every_packet() -> None:
             assert six.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS) == 1
 
 
-def test_where_it_cannot_listen_it_says_so() -> None:
-    """The address, the reason, and what to do."""
+def test_an_address_that_cannot_be_used_is_an_error() -> None:
+    """The error names the address and the reason."""
     with open_socket(Address("127.0.0.1", 0)) as taken:
         taken.listen()
         port = taken.getsockname()[1]
@@ -46,17 +46,17 @@ def test_where_it_cannot_listen_it_says_so() -> None:
         open_socket(Address("127.0.0.1", 0, "nowhere0"))
 
 
-def test_what_is_a_wildcard() -> None:
-    """Every interface, in either family."""
+def test_wildcards_are_recognised() -> None:
+    """The unspecified address of IPv4 and of IPv6 is a wildcard."""
     assert is_wildcard("0.0.0.0")
     assert is_wildcard("::")
     assert not is_wildcard("127.0.0.1")
 
 
-def test_several_addresses_at_once() -> None:
-    """Each is listened on, and each is named."""
+def test_a_service_listens_on_several_addresses() -> None:
+    """Each address is answered on, and each has a URL."""
     with serving(guest="127.0.0.1:0 127.0.0.2:0") as served:
-        first, second = served.side.listener.urls
+        first, second = served.server.listener.urls
         assert second.startswith("http://127.0.0.2:")
         assert first != second
         with socket.create_connection(

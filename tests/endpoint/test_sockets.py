@@ -1,4 +1,4 @@
-"""The sockets themselves: what a guest does not take at once, halves that close, breaks, and too few descriptors."""
+"""Sockets: unsent bytes, half-closed connections, resets, errors of handlers, and a lack of file descriptors."""
 
 import errno
 import logging
@@ -10,21 +10,20 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from forewarn.endpoint import sockets as wires
 from forewarn.endpoint.loop import IN, OUT
-from forewarn.endpoint.sockets import GuestSocket, Listener, Transport
-from tests.endpoint.wire import HandClock
+from forewarn.endpoint.sockets import ACCEPT_AGAIN_S, BROKEN, RECEIVE_BYTES, GuestSocket, Listener, Transport
+from tests.endpoint.in_memory import ManualMonotonic
 from tests.support.waiting import PATIENCE_S
 
 MUCH = b"x" * 20_000_000
 
 
-class Recorder:
-    """A guest that writes down what it is told, and answers as it is told to."""
+class RecordingHandler:
+    """A handler that records its calls and answers as a test sets it."""
 
     def __init__(self) -> None:
         self.transport: Transport
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.data = b""
         self.stays = True
         self.goes_on = False
@@ -34,7 +33,7 @@ class Recorder:
 
     def connection_made(self, transport: Transport) -> bool:
         self.transport = transport
-        self.told.append("made")
+        self.calls.append("made")
         return self.stays
 
     def data_received(self, data: bytes) -> None:
@@ -42,47 +41,47 @@ class Recorder:
         self.on_data(data)
 
     def eof_received(self) -> bool:
-        self.told.append("eof")
+        self.calls.append("eof")
         return self.goes_on
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.calls.append("pause")
         self.on_pause()
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
         self.on_resume()
 
     def connection_lost(self) -> None:
-        self.told.append("lost")
+        self.calls.append("lost")
 
 
 class Pair:
-    """A listener on a loop that turns when asked, and clients of it."""
+    """A listener on a loop that a test turns, its handler, and clients."""
 
     def __init__(self) -> None:
-        self.clock = HandClock()
+        self.clock = ManualMonotonic()
         self.loop = self.clock.loop
         self.open = ExitStack()
-        self.guest = Recorder()
+        self.handler = RecordingHandler()
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setblocking(False)
         self.address = listening.getsockname()
-        self.listener = Listener(self.loop, listening, lambda: self.guest)
+        self.listener = Listener(self.loop, listening, lambda: self.handler)
 
     def connect(self) -> socket.socket:
-        client = self.call()
-        self.turn_until(lambda: "made" in self.guest.told)
-        self.open.callback(self.guest.transport.abort)
+        client = self.open_client()
+        self.turn_until(lambda: "made" in self.handler.calls)
+        self.open.callback(self.handler.transport.abort)
         return client
 
-    def call(self) -> socket.socket:
+    def open_client(self) -> socket.socket:
         return self.open.enter_context(socket.create_connection(self.address, timeout=PATIENCE_S))
 
-    def turn_until(self, true: Callable[[], bool]) -> None:
+    def turn_until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
-        while not true():
-            assert time.monotonic() < deadline_s, self.guest.told
+        while not condition():
+            assert time.monotonic() < deadline_s, self.handler.calls
             self.loop.turn(0.01)
 
     def turn_a_while(self) -> None:
@@ -100,7 +99,7 @@ def pair() -> Iterator[Pair]:
 
 
 def read_all(pair: Pair, client: socket.socket) -> int:
-    """How much the client gets to read until the end, the loop turning meanwhile."""
+    """Read to the end while the loop turns; return how many bytes the client received."""
     client.setblocking(False)
     got = 0
     deadline_s = time.monotonic() + PATIENCE_S
@@ -116,248 +115,247 @@ def read_all(pair: Pair, client: socket.socket) -> int:
     raise AssertionError(f"no end after {got} bytes")
 
 
-def test_what_is_not_taken_at_once_is_kept_and_sent(pair: Pair) -> None:
-    """More than the kernel takes: the guest is told to stop and to go on, and every byte arrives before the close."""
+def test_bytes_that_the_kernel_does_not_take_are_kept_and_sent(pair: Pair) -> None:
+    """The handler is paused when the kernel takes no more, and every byte arrives before the close."""
     client = pair.connect()
-    pair.guest.transport.write(MUCH)
-    pair.guest.transport.write(b"and more")
-    assert pair.guest.told == ["made", "pause"]
-    pair.guest.transport.close()
-    assert "lost" not in pair.guest.told
+    pair.handler.transport.write(MUCH)
+    pair.handler.transport.write(b"and more")
+    assert pair.handler.calls == ["made", "pause"]
+    pair.handler.transport.close()
+    assert "lost" not in pair.handler.calls
     assert read_all(pair, client) == len(MUCH) + len(b"and more")
-    assert pair.guest.told[-1] == "lost"
-    assert "resume" not in pair.guest.told
+    assert pair.handler.calls[-1] == "lost"
+    assert "resume" not in pair.handler.calls
 
 
-def test_all_sent_is_told(pair: Pair) -> None:
-    """Once the client has read it all, writing resumes, once."""
+def test_writing_resumes_when_all_is_sent(pair: Pair) -> None:
+    """The handler is resumed once, after the client has read everything."""
     client = pair.connect()
-    pair.guest.transport.write(MUCH)
+    pair.handler.transport.write(MUCH)
     client.setblocking(False)
     got = 0
 
-    def taken() -> bool:
+    def all_read() -> bool:
         nonlocal got
         with suppress(BlockingIOError):
             got += len(client.recv(1 << 20))
         return got == len(MUCH)
 
-    pair.turn_until(taken)
-    pair.turn_until(lambda: "resume" in pair.guest.told)
-    assert pair.guest.told.count("resume") == 1
+    pair.turn_until(all_read)
+    pair.turn_until(lambda: "resume" in pair.handler.calls)
+    assert pair.handler.calls.count("resume") == 1
 
 
-def test_the_end_of_our_half_comes_after_what_is_kept(pair: Pair) -> None:
-    """`write_eof` loses nothing, and what the client says after it is still heard."""
+def test_write_eof_comes_after_the_kept_bytes(pair: Pair) -> None:
+    """`write_eof` loses no bytes, and what the client sends after it is still received."""
     client = pair.connect()
-    pair.guest.transport.write(MUCH)
-    pair.guest.transport.write_eof()
+    pair.handler.transport.write(MUCH)
+    pair.handler.transport.write_eof()
     assert read_all(pair, client) == len(MUCH)
     client.setblocking(True)
     client.sendall(b"late")
-    pair.turn_until(lambda: pair.guest.data == b"late")
+    pair.turn_until(lambda: pair.handler.data == b"late")
     client.close()
-    pair.turn_until(lambda: pair.guest.told[-1] == "lost")
+    pair.turn_until(lambda: pair.handler.calls[-1] == "lost")
 
 
-def test_what_comes_while_the_end_waits_takes_nothing_of_it(pair: Pair) -> None:
-    """Our half ends behind much that is kept, the client talks and reads a little: it gets every byte, and is heard."""
+def test_bytes_received_before_write_eof_takes_effect_lose_nothing(pair: Pair) -> None:
+    """While `write_eof` waits behind kept bytes the client sends more: it is received, and the client gets every byte."""
     client = pair.connect()
-    pair.guest.on_pause = lambda: pair.guest.transport.pause_reading()
-    pair.guest.transport.write(MUCH)
-    pair.guest.transport.write_eof()
-    pair.guest.transport.resume_reading()
+    pair.handler.on_pause = lambda: pair.handler.transport.pause_reading()
+    pair.handler.transport.write(MUCH)
+    pair.handler.transport.write_eof()
+    pair.handler.transport.resume_reading()
     client.sendall(b"more")
     got = len(client.recv(1 << 20, socket.MSG_WAITALL))
-    pair.turn_until(lambda: pair.guest.data == b"more")
+    pair.turn_until(lambda: pair.handler.data == b"more")
     assert got + read_all(pair, client) == len(MUCH)
     client.setblocking(True)
     client.sendall(b", late")
-    pair.turn_until(lambda: pair.guest.data == b"more, late")
-    assert pair.guest.told == ["made", "pause"]
+    pair.turn_until(lambda: pair.handler.data == b"more, late")
+    assert pair.handler.calls == ["made", "pause"]
 
 
-def test_one_that_is_not_read_is_not_cut_for_what_it_sends(pair: Pair) -> None:
-    """News that were fetched before the pause: only a break ends it."""
+def test_a_paused_connection_is_not_closed_for_what_it_sends(pair: Pair) -> None:
+    """An event that was fetched before the pause does not end the connection; only a reset does."""
     client = pair.connect()
-    wire = pair.guest.transport
-    assert isinstance(wire, GuestSocket)
-    wire.write(MUCH)
-    wire.pause_reading()
+    transport = pair.handler.transport
+    assert isinstance(transport, GuestSocket)
+    transport.write(MUCH)
+    transport.pause_reading()
     client.sendall(b"more")
-    wire.ready(IN | OUT)
-    assert pair.guest.told == ["made", "pause"]
-    assert pair.guest.data == b""
-    wire.ready(OUT | wires.BROKEN)
-    assert pair.guest.told[-1] == "lost"
+    transport.ready(IN | OUT)
+    assert pair.handler.calls == ["made", "pause"]
+    assert pair.handler.data == b""
+    transport.ready(OUT | BROKEN)
+    assert pair.handler.calls[-1] == "lost"
 
 
-def test_a_guest_that_closes_its_half_may_still_be_answered(pair: Pair) -> None:
-    """Its end is told once, does not keep the loop busy, and the answer arrives."""
+def test_a_half_closed_guest_may_still_get_an_answer(pair: Pair) -> None:
+    """The end of its half is reported once, does not keep the loop busy, and the answer arrives."""
     client = pair.connect()
-    pair.guest.goes_on = True
+    pair.handler.goes_on = True
     client.shutdown(socket.SHUT_WR)
-    pair.turn_until(lambda: "eof" in pair.guest.told)
+    pair.turn_until(lambda: "eof" in pair.handler.calls)
     pair.turn_a_while()
-    assert pair.guest.told.count("eof") == 1
-    pair.guest.transport.write(b"answer")
-    pair.guest.transport.close()
+    assert pair.handler.calls.count("eof") == 1
+    pair.handler.transport.write(b"answer")
+    pair.handler.transport.close()
     assert client.recv(100) == b"answer"
 
 
-@pytest.mark.parametrize("size", [1, wires.RECEIVE_BYTES, 3 * wires.RECEIVE_BYTES + 1])
-def test_all_that_was_sent_and_the_end_after_it_are_heard(pair: Pair, size: int) -> None:
-    """Both are there before the loop turns, and it is told of news only once: nothing of it may be left unread."""
+@pytest.mark.parametrize("size", [1, RECEIVE_BYTES, 3 * RECEIVE_BYTES + 1])
+def test_bytes_and_the_end_after_them_are_received(pair: Pair, size: int) -> None:
+    """Bytes and end that arrive before the loop turns are both received, although epoll reports them once."""
     client = pair.connect()
     pair.turn_a_while()
     client.sendall(b"x" * size)
     client.shutdown(socket.SHUT_WR)
-    pair.turn_until(lambda: pair.guest.told[-1] == "lost")
-    assert pair.guest.data == b"x" * size
-    assert pair.guest.told == ["made", "eof", "lost"]
+    pair.turn_until(lambda: pair.handler.calls[-1] == "lost")
+    assert pair.handler.data == b"x" * size
+    assert pair.handler.calls == ["made", "eof", "lost"]
 
 
-def test_a_break_is_noticed_even_when_nothing_is_read(pair: Pair) -> None:
-    """Reading is paused and the client resets the connection: it is lost, not watched for ever."""
+def test_a_reset_is_noticed_while_reading_is_paused(pair: Pair) -> None:
+    """A paused connection that the client resets is lost, once."""
     client = pair.connect()
     pair.turn_a_while()
-    pair.guest.transport.pause_reading()
+    pair.handler.transport.pause_reading()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.close()
-    pair.turn_until(lambda: pair.guest.told[-1] == "lost")
-    pair.guest.transport.write(b"into the void")
-    pair.guest.transport.close()
-    assert pair.guest.told.count("lost") == 1
+    pair.turn_until(lambda: pair.handler.calls[-1] == "lost")
+    pair.handler.transport.write(b"into the void")
+    pair.handler.transport.close()
+    assert pair.handler.calls.count("lost") == 1
 
 
-def test_what_is_sent_while_nothing_is_read_waits(pair: Pair) -> None:
-    """Paused and resumed: nothing is lost, nothing comes early."""
+def test_bytes_sent_during_a_pause_are_received_after_it(pair: Pair) -> None:
+    """Nothing is received during the pause, and nothing is lost."""
     client = pair.connect()
-    pair.guest.transport.pause_reading()
+    pair.handler.transport.pause_reading()
     client.sendall(b"early")
     pair.turn_a_while()
-    assert pair.guest.data == b""
-    pair.guest.transport.resume_reading()
-    pair.turn_until(lambda: pair.guest.data == b"early")
+    assert pair.handler.data == b""
+    pair.handler.transport.resume_reading()
+    pair.turn_until(lambda: pair.handler.data == b"early")
 
 
-def test_who_may_not_stay_is_closed(pair: Pair) -> None:
-    """Refused before a byte is read."""
-    pair.guest.stays = False
+def test_a_refused_connection_is_closed(pair: Pair) -> None:
+    """A connection that the handler refuses is closed before a byte is read."""
+    pair.handler.stays = False
     client = pair.connect()
     assert client.recv(100) == b""
-    assert pair.guest.told == ["made", "lost"]
+    assert pair.handler.calls == ["made", "lost"]
 
 
 def answer_the_next(pair: Pair) -> None:
-    """Another client comes, and is served."""
-    pair.guest = Recorder()
-    pair.guest.on_data = lambda _: pair.guest.transport.write(b"fine")
+    """Check that the next client is answered."""
+    pair.handler = RecordingHandler()
+    pair.handler.on_data = lambda _: pair.handler.transport.write(b"fine")
     with pair.connect() as client:
         client.sendall(b"x")
-        pair.turn_until(lambda: pair.guest.data == b"x")
+        pair.turn_until(lambda: pair.handler.data == b"x")
         assert client.recv(10) == b"fine"
 
 
-def test_an_error_while_sending_the_rest_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever cannot go on after a pause is logged and cut; the next is answered."""
+def test_an_error_after_a_pause_closes_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that fails in `resume_writing` is logged and its connection closed; the next client is answered."""
 
     def fail() -> None:
         raise ValueError("on purpose")
 
     client = pair.connect()
-    pair.guest.on_resume = fail
-    pair.guest.transport.write(MUCH)
+    pair.handler.on_resume = fail
+    pair.handler.transport.write(MUCH)
     with caplog.at_level(logging.ERROR):
         assert read_all(pair, client) == len(MUCH)
-    assert pair.guest.told == ["made", "pause", "resume", "lost"]
+    assert pair.handler.calls == ["made", "pause", "resume", "lost"]
     assert "on purpose" in caplog.text
     answer_the_next(pair)
 
 
-def test_an_error_cuts_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """Logged, this connection ends, the next is answered."""
+def test_an_error_closes_one_connection(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that fails is logged and its connection closed; the next client is answered."""
 
     def fail(_: bytes) -> None:
         raise ValueError("on purpose")
 
-    pair.guest.on_data = fail
+    pair.handler.on_data = fail
     client = pair.connect()
     with caplog.at_level(logging.ERROR):
         client.sendall(b"x")
-        pair.turn_until(lambda: pair.guest.told[-1] == "lost")
+        pair.turn_until(lambda: pair.handler.calls[-1] == "lost")
     assert "on purpose" in caplog.text
     answer_the_next(pair)
 
 
-def test_what_a_child_keeps_open_is_not_heard_of(pair: Pair) -> None:
-    """A forked process has the socket when we close it: the loop is not kept busy, and its number is another's."""
+def test_a_socket_that_a_child_keeps_open_is_not_watched(pair: Pair) -> None:
+    """A closed socket that a forked process keeps open does not wake the loop, and its number can be used again."""
     client = pair.connect()
-    assert isinstance(pair.guest.transport, GuestSocket)
-    fd = pair.guest.transport._socket.fileno()
-    pair.call()
-    childs = os.dup(fd)
-    pair.guest.transport.abort()
-    pair.guest = Recorder()
-    pair.turn_until(lambda: pair.guest.told == ["made"])
-    pair.open.callback(pair.guest.transport.abort)
-    assert isinstance(pair.guest.transport, GuestSocket)
-    assert pair.guest.transport._socket.fileno() == fd
+    assert isinstance(pair.handler.transport, GuestSocket)
+    fd = pair.handler.transport._socket.fileno()
+    pair.open_client()
+    copy_of_child = os.dup(fd)
+    pair.handler.transport.abort()
+    pair.handler = RecordingHandler()
+    pair.turn_until(lambda: pair.handler.calls == ["made"])
+    pair.open.callback(pair.handler.transport.abort)
+    assert isinstance(pair.handler.transport, GuestSocket)
+    assert pair.handler.transport._socket.fileno() == fd
     client.sendall(b"to whom?")
     assert [pair.loop.turn(0.01) for _ in range(3)] == [0, 0, 0]
-    assert pair.guest.told == ["made"]
-    os.close(childs)
+    assert pair.handler.calls == ["made"]
+    os.close(copy_of_child)
 
 
-class Failing:
-    """A listening socket that accepts nobody."""
+class FailingSocket:
+    """A listening socket that fails to accept."""
 
     def __init__(self, real: socket.socket, number: int) -> None:
         self.fileno = real.fileno
         self.number = number
-        self.tried = 0
+        self.attempts = 0
 
     def _accept(self) -> tuple[int, object]:
-        self.tried += 1
+        self.attempts += 1
         raise OSError(self.number, os.strerror(self.number))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_out_of_descriptors(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
-) -> None:
-    """Who cannot be let in waits at the door: said once, no spinning, and served when there is room again."""
-    monkeypatch.setattr(wires, "ACCEPT_AGAIN_S", 1.0)
+def test_accepting_pauses_while_resources_are_scarce(pair: Pair, caplog: pytest.LogCaptureFixture, number: int) -> None:
+    """The error is logged once, the loop does not spin, and the client is answered when there are resources again."""
     real = pair.listener._socket
-    client = pair.call()
+    client = pair.open_client()
     with caplog.at_level(logging.WARNING):
-        failing = Failing(real, number)
+        failing = FailingSocket(real, number)
         pair.listener._socket = failing  # type: ignore[assignment]
-        pair.turn_until(lambda: failing.tried == 1)
+        pair.turn_until(lambda: failing.attempts == 1)
         pair.turn_a_while()
-        assert failing.tried == len(caplog.records) == 1
+        assert failing.attempts == len(caplog.records) == 1
         assert f"{os.strerror(number)}; trying again in 1 s" in caplog.text
     pair.listener._socket = real
-    pair.guest.on_data = lambda _: pair.guest.transport.write(b"at last")
+    pair.handler.on_data = lambda _: pair.handler.transport.write(b"at last")
     client.sendall(b"x")
-    pair.clock.now_s += 1.0
-    pair.turn_until(lambda: pair.guest.data == b"x")
+    pair.clock.now_s += ACCEPT_AGAIN_S
+    pair.turn_until(lambda: pair.handler.data == b"x")
     assert client.recv(10) == b"at last"
-    pair.guest.transport.abort()
+    pair.handler.transport.abort()
 
 
 @pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN])
-def test_one_that_left_at_the_door_keeps_nobody_waiting(
+def test_a_client_that_left_before_accept_does_not_delay_others(
     pair: Pair, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    """An error of one guest ends this turn's accepting; the next turn lets in who waits."""
+    """An error of one client is logged, and the next turn accepts the others."""
     real = pair.listener._socket
-    failing = Failing(real, number)
-    pair.call()
+    failing = FailingSocket(real, number)
+    pair.open_client()
     pair.listener._socket = failing  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
-        pair.turn_until(lambda: failing.tried == 1)
-    assert [record.getMessage() for record in caplog.records] == [f"a guest could not be let in: {os.strerror(number)}"]
+        pair.turn_until(lambda: failing.attempts == 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"cannot accept a guest's connection: {os.strerror(number)}"
+    ]
     pair.listener._socket = real
-    pair.turn_until(lambda: pair.guest.told == ["made"])
-    pair.guest.transport.abort()
+    pair.turn_until(lambda: pair.handler.calls == ["made"])
+    pair.handler.transport.abort()

@@ -1,4 +1,4 @@
-"""The agent on a moved clock, with real programs as steps: every case the documentation defines."""
+"""The agent on a manual clock, with real programs as steps: every case that the documentation defines."""
 
 import json
 import shutil
@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.decide import Prepare, why_not_approved
+from forewarn.guest.actions import Prepare
+from forewarn.guest.decide import why_not_approved
 from forewarn.guest.errors import NotReady
+from forewarn.guest.handlers import command
 from forewarn.guest.steps import Run
-from tests.guest.agents import Lived, step
-from tests.guest.talking import E1, E2, Endpoint, MovedTime, Reply
+from tests.guest.in_process_agent import AgentHarness, step
+from tests.support.fake_endpoint import E1, E2, FakeEndpoint, ManualTime, Reply
 
 
-def why(lived: Lived, event_id: str = E1) -> str:
-    assert lived.agent.me is not None
-    return why_not_approved(lived.agent.plan, lived.agent.me, lived.agent.state, lived.known(event_id))
+def why(harness: AgentHarness, event_id: str = E1) -> str:
+    assert harness.agent.me is not None
+    return why_not_approved(harness.agent.plan, harness.agent.me, harness.agent.state, harness.known(event_id))
 
 
 def two_steps(folder: Path, *, top: str = "") -> str:
@@ -27,176 +29,176 @@ def two_steps(folder: Path, *, top: str = "") -> str:
 
 
 def test_a_whole_cycle(tmp_path: Path) -> None:
-    """Notice, steps in order, approval, start, end, steps undone in reverse, health, in service; each once."""
+    """Notice, steps in order, approval, start, end, steps undone in reverse, health and return to service each happen once."""
     toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
-    lived = Lived(tmp_path, toml)
-    lived.live()
-    assert lived.kinds == ["start"], "an idle agent remembers nothing new"
-    lived.endpoint.announce()
-    lived.live(for_s=30)
-    assert lived.did == ["prepare one", "prepare two"]
-    assert lived.endpoint.approved == [E1]
-    assert not lived.in_service()
-    lived.endpoint.start()
-    lived.live(for_s=30)
-    assert lived.did == ["prepare one", "prepare two"]
-    lived.endpoint.end()
-    lived.live(for_s=30)
-    assert lived.did[2:] == ["recover two", "recover one", "health"]
-    assert lived.in_service()
-    lived.live(for_s=600)
-    assert lived.endpoint.approved == [E1]
-    assert lived.kinds[-1] == "in-service"
-    assert lived.agent.state.quiet
+    harness = AgentHarness(tmp_path, toml)
+    harness.run()
+    assert harness.kinds == ["start"], "an idle agent remembers nothing new"
+    harness.endpoint.announce()
+    harness.run(for_s=30)
+    assert harness.actions == ["prepare one", "prepare two"]
+    assert harness.endpoint.approved == [E1]
+    assert not harness.in_service()
+    harness.endpoint.start()
+    harness.run(for_s=30)
+    assert harness.actions == ["prepare one", "prepare two"]
+    harness.endpoint.end()
+    harness.run(for_s=30)
+    assert harness.actions[2:] == ["recover two", "recover one", "health"]
+    assert harness.in_service()
+    harness.run(for_s=600)
+    assert harness.endpoint.approved == [E1]
+    assert harness.kinds[-1] == "in-service"
+    assert harness.agent.state.quiet
 
 
 def test_a_cancelled_event_is_undone(tmp_path: Path) -> None:
-    """Gone without having started or been approved is cancelled; what was prepared is undone."""
-    lived = Lived(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
-    lived.endpoint.announce()
-    lived.live(lambda: len(lived.did) == 2, for_s=30)
-    assert why(lived) == 'approve = "never"'
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did[2:] == ["recover two", "recover one"]
-    assert lived.endpoint.approved == []
-    assert '"how":"cancelled"' in lived.journal.path.read_text()
+    """An event that is gone without start or approval is cancelled, and prepared steps are undone."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
+    harness.endpoint.announce()
+    harness.run(lambda: len(harness.actions) == 2, for_s=30)
+    assert why(harness) == 'approve = "never"'
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions[2:] == ["recover two", "recover one"]
+    assert harness.endpoint.approved == []
+    assert '"how":"cancelled"' in harness.journal.path.read_text()
 
 
-def test_an_event_straight_to_started(tmp_path: Path) -> None:
-    """No notice, no time: nothing is begun, it is counted as missed, and health is asked when it is over."""
+def test_an_event_first_seen_started(tmp_path: Path) -> None:
+    """Without notice no step begins; the event counts as missed, and health is checked when it is over."""
     toml = two_steps(tmp_path) + f'[health]\ncommand = ["/bin/sh", "-c", "echo health >> {tmp_path}/did"]\n'
-    lived = Lived(tmp_path, toml)
-    an_event_before(lived)
-    lived.endpoint.announce()
-    lived.endpoint.start()
-    lived.live(for_s=5)
-    assert lived.did == []
-    assert lived.known().missed
-    assert lived.agent.state.tally.missed_notices == 1
-    assert lived.agent.state.step("one").outcomes[E1] == (False, "the event started without notice")
-    assert not lived.in_service()
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did == ["health"]
-    assert lived.in_service()
+    harness = AgentHarness(tmp_path, toml)
+    an_event_before(harness)
+    harness.endpoint.announce()
+    harness.endpoint.start()
+    harness.run(for_s=5)
+    assert harness.actions == []
+    assert harness.known().missed
+    assert harness.agent.state.tally.missed_notices == 1
+    assert harness.agent.state.step("one").outcomes[E1] == (False, "the event started without notice")
+    assert not harness.in_service()
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions == ["health"]
+    assert harness.in_service()
 
 
-def an_event_before(lived: Lived) -> None:
-    """A journal that knows what became of the last event knows that nothing is prepared."""
-    lived.endpoint.announce(E2)
-    lived.live(for_s=5)
-    lived.endpoint.end(E2)
-    lived.live(lived.in_service, for_s=5)
-    (lived.folder / "did").unlink()
+def an_event_before(harness: AgentHarness) -> None:
+    """Run through one event, so that the journal records that nothing is prepared."""
+    harness.endpoint.announce(E2)
+    harness.run(for_s=5)
+    harness.endpoint.end(E2)
+    harness.run(harness.in_service, for_s=5)
+    (harness.folder / "did").unlink()
 
 
-def test_a_journal_that_is_lost(tmp_path: Path) -> None:
-    """As after a Redeploy onto a new disk: who knows what was prepared; so each step is undone, which does no harm."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.start()
-    lived.journal.close()
+def test_a_lost_journal(tmp_path: Path) -> None:
+    """With a lost journal, as after a Redeploy onto a new disk, every step is undone, because any may have been prepared."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.start()
+    harness.journal.close()
     shutil.rmtree(tmp_path / "state")
-    lived.begin("boot-2")
-    lived.live(for_s=5)
-    lived.again("boot-2")
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one", "prepare two"], "it may not be over yet"
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did[2:] == ["recover two", "recover one"]
-    assert lived.in_service()
+    harness.start("boot-2")
+    harness.run(for_s=5)
+    harness.restart("boot-2")
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two"], "it may not be over yet"
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions[2:] == ["recover two", "recover one"]
+    assert harness.in_service()
 
 
 def test_a_reboot_that_was_only_a_freeze(tmp_path: Path) -> None:
-    """The machine never went down: the event's end is enough to come back."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.start()
-    lived.live(for_s=60)
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one", "prepare two", "recover two", "recover one"]
-    assert lived.in_service()
+    """If the machine never went down, the end of the event brings it back."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.start()
+    harness.run(for_s=60)
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two", "recover two", "recover one"]
+    assert harness.in_service()
 
 
 def test_the_agent_started_in_the_middle_of_the_notice(tmp_path: Path) -> None:
-    """What is left of the notice is the budget: required steps share it, an optional one that does not fit is skipped."""
+    """Required steps share what is left of the notice; an optional step that does not fit is skipped."""
     toml = step(tmp_path, "long", more='timeout = "5m"') + step(
         tmp_path, "must", more='required = true\ntimeout = "2m"'
     )
-    lived = Lived(tmp_path, toml)
-    lived.endpoint.announce(in_s=200)
-    lived.live(for_s=5)
-    assert lived.did == ["prepare must"]
-    ok, reason = lived.agent.state.step("long").outcomes[E1]
+    harness = AgentHarness(tmp_path, toml)
+    harness.endpoint.announce(in_s=200)
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare must"]
+    ok, reason = harness.agent.state.step("long").outcomes[E1]
     assert not ok
     assert reason.startswith("it may take 300 s, and ")
-    assert lived.endpoint.approved == [E1], "an optional step does not stand in the way"
+    assert harness.endpoint.approved == [E1], "an optional step does not stand in the way"
 
 
 def test_the_agent_started_while_the_event_is_started(tmp_path: Path) -> None:
-    """Nothing is known of it: as without notice."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    an_event_before(lived)
-    lived.endpoint.announce(EventType="Freeze")
-    lived.endpoint.start()
-    lived.live(for_s=5)
-    lived.again()
-    lived.live(for_s=5)
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did == []
-    assert lived.in_service()
-    assert lived.agent.state.tally.missed_notices == 1
+    """An unknown event that is Started counts as one without notice."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    an_event_before(harness)
+    harness.endpoint.announce(EventType="Freeze")
+    harness.endpoint.start()
+    harness.run(for_s=5)
+    harness.restart()
+    harness.run(for_s=5)
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions == []
+    assert harness.in_service()
+    assert harness.agent.state.tally.missed_notices == 1
 
 
 def test_a_preempt_has_thirty_seconds(tmp_path: Path) -> None:
-    """The reserve shrinks to a quarter: required steps share what is left, and it is approved in time."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more='required = true\ntimeout = "2m"'))
-    lived.endpoint.announce(in_s=30, EventType="Preempt")
-    lived.live(for_s=3)
-    assert lived.did == ["prepare one"]
-    assert lived.endpoint.approved == [E1]
-    assert 7 <= lived.known().reserve_s <= 7.5
-    assert 20 < lived.agent.state.step("one").share_s <= 22
+    """The reserve shrinks to a quarter, required steps share the rest, and the event is approved in time."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more='required = true\ntimeout = "2m"'))
+    harness.endpoint.announce(in_s=30, EventType="Preempt")
+    harness.run(for_s=3)
+    assert harness.actions == ["prepare one"]
+    assert harness.endpoint.approved == [E1]
+    assert 7 <= harness.known().reserve_s <= 7.5
+    assert 20 < harness.agent.state.step("one").share_s <= 22
 
 
 def test_nothing_is_begun_without_time(tmp_path: Path) -> None:
-    """A required step that gets less than a second is not begun, and the event not approved."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
-    lived.endpoint.announce(in_s=2)
-    lived.live(for_s=1)
-    assert lived.did == []
-    assert why(lived) == "required step 'one' is not prepared: no time is left: 1 s"
-    assert lived.endpoint.approved == []
+    """A required step that would get less than a second does not begin, and the event is not approved."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
+    harness.endpoint.announce(in_s=2)
+    harness.run(for_s=1)
+    assert harness.actions == []
+    assert why(harness) == "required step 'one' is not prepared: no time is left: 1 s"
+    assert harness.endpoint.approved == []
 
 
 def test_a_failing_required_step_is_never_approved(tmp_path: Path) -> None:
-    """The others are still prepared: the event comes anyway; and everything begun is undone afterwards."""
+    """The other steps are still prepared, and everything that began is undone afterwards."""
     toml = step(tmp_path, "bad", more="required = true", prepare="exit 3") + step(tmp_path, "good")
-    lived = Lived(tmp_path, toml)
-    lived.endpoint.announce()
-    lived.live(for_s=100)
-    assert why(lived) == "required step 'bad' is not prepared: sh ended with 3"
-    lived.endpoint.start()
-    lived.live(for_s=5)
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did == ["prepare good", "recover good", "recover bad"]
-    assert lived.endpoint.approved == []
+    harness = AgentHarness(tmp_path, toml)
+    harness.endpoint.announce()
+    harness.run(for_s=100)
+    assert why(harness) == "required step 'bad' is not prepared: sh ended with 3"
+    harness.endpoint.start()
+    harness.run(for_s=5)
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare good", "recover good", "recover bad"]
+    assert harness.endpoint.approved == []
 
 
-def test_a_step_that_ends_well_but_does_not_verify_has_failed(tmp_path: Path) -> None:
-    """verify has the last word."""
+def test_a_step_that_does_not_verify_has_failed(tmp_path: Path) -> None:
+    """The result of verify decides, not the exit code of prepare."""
     toml = '[[steps]]\nname = "one"\nrequired = true\ncommand = { prepare = ["true"], verify = ["false"] }\n'
-    lived = Lived(tmp_path, toml)
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    assert "verifying says that it is not prepared" in why(lived)
+    harness = AgentHarness(tmp_path, toml)
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    assert "its verify says that it is not prepared" in why(harness)
 
 
 FLAGGED = """
@@ -214,127 +216,124 @@ def flagged(folder: Path, verify: str = "") -> str:
     return FLAGGED.format(folder, verify or f"test -e {folder}/flag")
 
 
-def ready_at_approval(lived: Lived) -> list[bool]:
-    """Whether the flag was there, by approval."""
-    honest, seen = lived.endpoint.transport.reply, list[bool]()
+def ready_at_approval(harness: AgentHarness) -> list[bool]:
+    """Return for each approval whether the flag was there."""
+    honest, seen = harness.endpoint.transport.reply, list[bool]()
 
     def reply(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         if method == "POST":
-            seen.append((lived.folder / "flag").exists())
+            seen.append((harness.folder / "flag").exists())
         return honest(method, path, headers, body)
 
-    lived.endpoint.transport.reply = reply
+    harness.endpoint.transport.reply = reply
     return seen
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_what_was_undone_meanwhile_is_not_approved(tmp_path: Path, repeatable: bool) -> None:
-    """A later step undid the first: seen before approving, and prepared again; or failed where it must not be repeated."""
+def test_a_step_undone_before_the_approval_prevents_it(tmp_path: Path, repeatable: bool) -> None:
+    """The agent prepares the step again before it approves, or fails it if it must not be repeated."""
     undo_once = f"if [ ! -e {tmp_path}/undone ]; then rm {tmp_path}/flag; touch {tmp_path}/undone; fi"
     first = flagged(tmp_path).replace("required = true", f"required = true\nrepeatable = {str(repeatable).lower()}")
-    lived = Lived(tmp_path, first + step(tmp_path, "slow", prepare=undo_once))
-    ready = ready_at_approval(lived)
-    lived.endpoint.announce()
-    lived.live(for_s=30)
-    assert lived.did == ["prepare flag", "prepare slow", "prepare flag"][: 2 + repeatable]
+    harness = AgentHarness(tmp_path, first + step(tmp_path, "slow", prepare=undo_once))
+    ready = ready_at_approval(harness)
+    harness.endpoint.announce()
+    harness.run(for_s=30)
+    assert harness.actions == ["prepare flag", "prepare slow", "prepare flag"][: 2 + repeatable]
     assert ready == [True] * repeatable
-    assert lived.kinds.count("lapsed") == 1
+    assert harness.kinds.count("lapsed") == 1
     if not repeatable:
-        assert why(lived).endswith("is not prepared: it was interrupted, or no longer holds, and must not be repeated")
+        assert why(harness).endswith(
+            "is not prepared: it was interrupted, or is no longer prepared, and must not be repeated"
+        )
 
 
-def test_what_was_undone_while_the_agent_was_away_is_not_approved(tmp_path: Path) -> None:
-    """The approval that was refused is tried again by the next agent, which trusts no memory."""
-    lived = Lived(tmp_path, flagged(tmp_path))
-    honest = lived.endpoint.transport.reply
-    lived.endpoint.transport.reply = lambda method, *more: (
+def test_a_step_undone_while_the_agent_was_down_prevents_the_approval(tmp_path: Path) -> None:
+    """The next agent verifies again before it repeats a refused approval."""
+    harness = AgentHarness(tmp_path, flagged(tmp_path))
+    honest = harness.endpoint.transport.reply
+    harness.endpoint.transport.reply = lambda method, *more: (
         NotReady(503, "busy") if method == "POST" else honest(method, *more)
     )
-    lived.endpoint.announce()
-    lived.live(lambda: "refused" in lived.kinds, for_s=5)
+    harness.endpoint.announce()
+    harness.run(lambda: "refused" in harness.kinds, for_s=5)
     (tmp_path / "flag").unlink()
-    lived.endpoint.transport.reply = honest
-    ready = ready_at_approval(lived)
-    lived.again()
-    lived.live(for_s=30)
+    harness.endpoint.transport.reply = honest
+    ready = ready_at_approval(harness)
+    harness.restart()
+    harness.run(for_s=30)
     assert ready == [True]
-    assert lived.did == ["prepare flag"] * 2
+    assert harness.actions == ["prepare flag"] * 2
 
 
-def test_what_never_stays_prepared_is_given_up(tmp_path: Path) -> None:
-    """Prepared again a few times, for all events that want it, and no approval; undone as ever."""
-    lived = Lived(tmp_path, flagged(tmp_path, f"rm {tmp_path}/flag"))
-    lived.endpoint.announce()
-    lived.endpoint.announce(E2)
-    lived.live(for_s=100)
-    assert lived.did == ["prepare flag"] * 5, "four times for the first event, and once more for the second"
+def test_a_step_that_never_stays_prepared_is_given_up(tmp_path: Path) -> None:
+    """It is prepared a few times for all events that need it, never approved, and undone as usual."""
+    harness = AgentHarness(tmp_path, flagged(tmp_path, f"rm {tmp_path}/flag"))
+    harness.endpoint.announce()
+    harness.endpoint.announce(E2)
+    harness.run(for_s=100)
+    assert harness.actions == ["prepare flag"] * 5, "four times for the first event, and once more for the second"
     for event_id in (E1, E2):
-        assert why(lived, event_id) == ("required step 'flag' is not prepared: it was prepared, and does not stay so")
-    assert lived.endpoint.approved == []
-    lived.endpoint.end()
-    lived.endpoint.end(E2)
-    lived.live(lived.in_service, for_s=30)
-    assert lived.agent.state.step("flag").lapses == 0
+        assert why(harness, event_id) == ("required step 'flag' is not prepared: it was prepared, and does not stay so")
+    assert harness.endpoint.approved == []
+    harness.endpoint.end()
+    harness.endpoint.end(E2)
+    harness.run(harness.in_service, for_s=30)
+    assert harness.agent.state.step("flag").lapses == 0
 
 
-def test_what_cannot_be_verified_is_not_approved_yet(tmp_path: Path) -> None:
-    """Nobody can tell whether it holds: said, and asked again after a pause; it is not prepared a second time."""
+def test_an_event_is_not_approved_while_a_step_cannot_be_verified(tmp_path: Path) -> None:
+    """The agent reports it and verifies again after a pause; it does not prepare the step a second time."""
     program = tmp_path / "verify"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
     away = f"mv {program} {tmp_path}/away"
-    lived = Lived(tmp_path, flagged(tmp_path, f"exec {program}") + step(tmp_path, "slow", prepare=away))
-    lived.endpoint.announce()
-    lived.live(for_s=12)
-    assert lived.endpoint.approved == []
-    assert lived.known().refused == "step 'flag' cannot be verified: sh cannot be run"
+    harness = AgentHarness(tmp_path, flagged(tmp_path, f"exec {program}") + step(tmp_path, "slow", prepare=away))
+    harness.endpoint.announce()
+    harness.run(for_s=12)
+    assert harness.endpoint.approved == []
+    assert harness.known().refused == "step 'flag' cannot be verified: sh cannot be run"
     (tmp_path / "away").rename(program)
-    lived.live(for_s=30)
-    assert lived.endpoint.approved == [E1]
-    assert lived.did == ["prepare flag", "prepare slow"]
+    harness.run(for_s=30)
+    assert harness.endpoint.approved == [E1]
+    assert harness.actions == ["prepare flag", "prepare slow"]
 
 
-def test_an_event_that_starts_while_it_is_verified_is_not_approved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is no longer Scheduled is not approved, whatever was decided before."""
-    from forewarn.guest.handlers import command
-
-    lived = Lived(tmp_path, flagged(tmp_path))
+def test_an_event_that_starts_while_it_is_verified_is_not_approved(tmp_path: Path) -> None:
+    """An event that is no longer Scheduled is not approved, even if that was decided before."""
 
     def verify(spec: command.Spec, run: Run) -> bool:
         if run.phase == "approve":
-            lived.endpoint.start()
+            harness.endpoint.start()
             run.pause(2.0)
         return True
 
-    monkeypatch.setattr(command, "verify", verify)
-    lived.endpoint.announce()
-    lived.live(for_s=10)
-    assert lived.known().started
-    assert lived.endpoint.approved == []
+    harness = AgentHarness(tmp_path, flagged(tmp_path), verify=verify)
+    harness.endpoint.announce()
+    harness.run(for_s=10)
+    assert harness.known().started
+    assert harness.endpoint.approved == []
 
 
 def test_a_checkpoint_is_made_for_each_event(tmp_path: Path) -> None:
-    """What was saved for the first is old when the second comes: the program is asked again, and once for each."""
+    """The program saves a checkpoint once for each event, because the first is old when the second event comes."""
     script, urgent = tmp_path / "save", E2[:-1] + "9"
     script.write_text(f"cd {tmp_path}; echo >> saved; touch -d 2031-01-01 saved; echo save >> did\n")
     spec = f'file = "{tmp_path}/saved", stable_for = "0s", command = ["/bin/sh", "{script}"]'
     toml = f'[[steps]]\nname = "save"\nrequired = true\ncheckpoint = {{ {spec} }}\n'
-    lived = Lived(tmp_path, toml + step(tmp_path, "other"))
+    harness = AgentHarness(tmp_path, toml + step(tmp_path, "other"))
     for number, event_id in enumerate((E1, E2), 1):
-        lived.endpoint.announce(event_id)
-        lived.live(for_s=10)
-        assert lived.did.count("save") == number
-    assert lived.endpoint.approved == [E1, E2]
-    assert lived.did.count("prepare other") == 1
+        harness.endpoint.announce(event_id)
+        harness.run(for_s=10)
+        assert harness.actions.count("save") == number
+    assert harness.endpoint.approved == [E1, E2]
+    assert harness.actions.count("prepare other") == 1
     # Killed right after the next was begun: what there is was made for another event.
-    lived.endpoint.announce(urgent, in_s=300)
-    lived.journal.append({"kind": "begin", "phase": "prepare", "step": "save", "event": urgent, "share_s": 60})
-    lived.again()
-    lived.live(for_s=10)
-    assert lived.did.count("save") == 3
-    assert urgent in lived.endpoint.approved
+    harness.endpoint.announce(urgent, in_s=300)
+    harness.journal.append({"kind": "begin", "phase": "prepare", "step": "save", "event": urgent, "share_s": 60})
+    harness.restart()
+    harness.run(for_s=10)
+    assert harness.actions.count("save") == 3
+    assert urgent in harness.endpoint.approved
 
 
 @pytest.mark.parametrize(
@@ -347,14 +346,16 @@ def test_a_checkpoint_is_made_for_each_event(tmp_path: Path) -> None:
         ("never", ["web-0"], [], 'approve = "never"'),
     ],
 )
-def test_who_approves(tmp_path: Path, approve: str, resources: list[str], approved: list[str], reason: str) -> None:
-    """As the configuration says; preparing goes on regardless."""
-    lived = Lived(tmp_path, f'approve = "{approve}"\n' + step(tmp_path, "one"))
-    lived.endpoint.announce(Resources=resources)
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one"]
-    assert lived.endpoint.approved == approved
-    assert why(lived) == reason
+def test_the_configuration_decides_which_machine_approves(
+    tmp_path: Path, approve: str, resources: list[str], approved: list[str], reason: str
+) -> None:
+    """Steps are prepared whether or not the machine approves."""
+    harness = AgentHarness(tmp_path, f'approve = "{approve}"\n' + step(tmp_path, "one"))
+    harness.endpoint.announce(Resources=resources)
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one"]
+    assert harness.endpoint.approved == approved
+    assert why(harness) == reason
 
 
 RULES = """
@@ -384,230 +385,230 @@ do = "prepare-only"
     ],
 )
 def test_rules(tmp_path: Path, fields: dict[str, object], did: list[str], approved: list[str]) -> None:
-    """The first that matches wins; none means prepare; a duration nobody knows is not short; others' events are not ours."""
-    lived = Lived(tmp_path, RULES + step(tmp_path, "one"))
-    lived.endpoint.announce(E1, in_s=900, **fields)
-    lived.live(for_s=5)
-    assert (lived.did, lived.endpoint.approved) == (did, approved)
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.in_service()
-    assert lived.agent.state.quiet
+    """The first matching rule wins; without one the event is prepared; an unknown duration is not short."""
+    harness = AgentHarness(tmp_path, RULES + step(tmp_path, "one"))
+    harness.endpoint.announce(E1, in_s=900, **fields)
+    harness.run(for_s=5)
+    assert (harness.actions, harness.endpoint.approved) == (did, approved)
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.in_service()
+    assert harness.agent.state.quiet
 
 
 def test_several_events_at_once(tmp_path: Path) -> None:
-    """A step is prepared once for all events that want it, and undone when none that wants it is left."""
+    """A step is prepared once for all events that need it, and undone when none of them is left."""
     toml = step(tmp_path, "both", more="required = true")
     toml += step(tmp_path, "redeploy", more='when = { type = ["Redeploy"] }')
-    lived = Lived(tmp_path, toml)
-    lived.endpoint.announce(E1, in_s=900)
-    lived.endpoint.announce(E2, in_s=600, EventType="Redeploy")
-    lived.live(for_s=5)
-    assert lived.did == ["prepare both", "prepare redeploy"]
-    assert lived.endpoint.approved == [E2, E1], "the more urgent first"
-    lived.endpoint.start(E1)
-    lived.endpoint.end(E1)
-    lived.live(for_s=30)
-    assert len(lived.did) == 2, "the other event still wants it"
-    assert not lived.in_service()
-    lived.endpoint.end(E2)
-    lived.live(for_s=5)
-    assert lived.did[2:] == ["recover redeploy", "recover both"]
-    assert lived.in_service()
-    assert lived.kinds.count("in-service") == 1
+    harness = AgentHarness(tmp_path, toml)
+    harness.endpoint.announce(E1, in_s=900)
+    harness.endpoint.announce(E2, in_s=600, EventType="Redeploy")
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare both", "prepare redeploy"]
+    assert harness.endpoint.approved == [E2, E1], "the more urgent first"
+    harness.endpoint.start(E1)
+    harness.endpoint.end(E1)
+    harness.run(for_s=30)
+    assert len(harness.actions) == 2, "the other event still wants it"
+    assert not harness.in_service()
+    harness.endpoint.end(E2)
+    harness.run(for_s=5)
+    assert harness.actions[2:] == ["recover redeploy", "recover both"]
+    assert harness.in_service()
+    assert harness.kinds.count("in-service") == 1
 
 
 @pytest.mark.parametrize("in_s", [40, 30])
 def test_an_event_out_of_time_does_not_cost_another_its_steps(tmp_path: Path, in_s: float) -> None:
-    """Inside its reserve or overdue, and not started: the other is prepared and approved."""
+    """An event inside its reserve or overdue does not keep another from being prepared and approved."""
     more = 'required = true\ntimeout = "2s"\nwhen = { type = ["Redeploy"] }'
-    lived = Lived(tmp_path, step(tmp_path, "one", more=more) + step(tmp_path, "slow", more='timeout = "1h"'))
-    lived.endpoint.announce(in_s=in_s)
-    lived.live(for_s=35)
-    lived.endpoint.announce(E2, in_s=900, EventType="Redeploy")
-    lived.live(for_s=3)
-    assert lived.did == ["prepare one"]
-    assert E2 in lived.endpoint.approved
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more=more) + step(tmp_path, "slow", more='timeout = "1h"'))
+    harness.endpoint.announce(in_s=in_s)
+    harness.run(for_s=35)
+    harness.endpoint.announce(E2, in_s=900, EventType="Redeploy")
+    harness.run(for_s=3)
+    assert harness.actions == ["prepare one"]
+    assert E2 in harness.endpoint.approved
 
 
-def change(lived: Lived, **fields: object) -> None:
-    lived.endpoint.events[0].update(fields)
-    lived.endpoint.incarnation += 1
+def change(harness: AgentHarness, **fields: object) -> None:
+    harness.endpoint.events[0].update(fields)
+    harness.endpoint.incarnation += 1
 
 
-def in_s(lived: Lived, seconds: float) -> str:
-    return format_datetime(lived.clock.service() + timedelta(seconds=seconds), usegmt=True)
+def in_s(harness: AgentHarness, seconds: float) -> str:
+    return format_datetime(harness.clock.service() + timedelta(seconds=seconds), usegmt=True)
 
 
 def test_a_not_before_that_moves(tmp_path: Path) -> None:
-    """Budget and reserve follow it, and what was skipped for lack of time is begun after all."""
-    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='timeout = "5m"'))
-    lived.endpoint.announce(in_s=40)
-    lived.live(for_s=2)
-    assert lived.did == []
-    change(lived, NotBefore=in_s(lived, 3600))
-    lived.live(for_s=2)
-    assert lived.did == ["prepare one"]
-    assert lived.known().reserve_s == 30
-    change(lived, NotBefore=in_s(lived, 60))
-    lived.live(for_s=2)
-    left_s = lived.agent.view().left_s(lived.known().event)
+    """Budget and reserve follow NotBefore, and a step skipped for lack of time begins after all."""
+    harness = AgentHarness(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='timeout = "5m"'))
+    harness.endpoint.announce(in_s=40)
+    harness.run(for_s=2)
+    assert harness.actions == []
+    change(harness, NotBefore=in_s(harness, 3600))
+    harness.run(for_s=2)
+    assert harness.actions == ["prepare one"]
+    assert harness.known().reserve_s == 30
+    change(harness, NotBefore=in_s(harness, 60))
+    harness.run(for_s=2)
+    left_s = harness.agent.view().left_s(harness.known().event)
     assert left_s is not None
     assert 55 < left_s < 60
-    assert lived.kinds.count("changed") == 2
-    lived.again()
-    lived.live(for_s=2)
-    assert lived.kinds.count("changed") == 2
+    assert harness.kinds.count("changed") == 2
+    harness.restart()
+    harness.run(for_s=2)
+    assert harness.kinds.count("changed") == 2
 
 
 def test_a_type_that_changes(tmp_path: Path) -> None:
-    """What is no longer wanted is undone while the event is still to come."""
-    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='when = { type = ["Reboot"] }'))
-    lived.endpoint.announce()
-    lived.live(for_s=2)
-    change(lived, EventType="Freeze")
-    lived.live(for_s=2)
-    assert lived.did == ["prepare one", "recover one"]
-    assert lived.known().open
+    """A step that the event no longer needs is undone before the event starts."""
+    harness = AgentHarness(tmp_path, 'approve = "never"\n' + step(tmp_path, "one", more='when = { type = ["Reboot"] }'))
+    harness.endpoint.announce()
+    harness.run(for_s=2)
+    change(harness, EventType="Freeze")
+    harness.run(for_s=2)
+    assert harness.actions == ["prepare one", "recover one"]
+    assert harness.known().open
 
 
 def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
-    """It is not approved, and what was prepared for it is undone."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
-    prepare = lived.agent._prepare
+    """The event is not approved, and its steps are undone."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
+    prepare = harness.agent._prepare
 
     def prepared(action: Prepare) -> None:
         prepare(action)
-        change(lived, Resources=["web-1"])
-        lived.clock.now_s += 2
-        lived.agent.look(0.0)
+        change(harness, Resources=["web-1"])
+        harness.clock.now_s += 2
+        harness.agent.poll(0.0)
 
-    lived.agent._prepare = prepared  # type: ignore[method-assign]
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    assert lived.endpoint.approved == []
-    assert lived.did == ["prepare one", "recover one"]
-    assert lived.agent.state.quiet
+    harness.agent._prepare = prepared  # type: ignore[method-assign]
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    assert harness.endpoint.approved == []
+    assert harness.actions == ["prepare one", "recover one"]
+    assert harness.agent.state.quiet
 
 
 @pytest.mark.parametrize("recover", ["true", "false"])
 def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
-    """While health is red or undoing fails: it is a new one, prepared and approved again."""
+    """An event that returns while health or undoing fails is new: it is prepared and approved again."""
     toml = step(tmp_path, "one", more="required = true", recover=recover)
-    lived = Lived(tmp_path, toml + '[health]\ncommand = ["false"]\n')
-    lived.endpoint.announce()
-    lived.live(for_s=2)
-    lived.endpoint.end()
-    lived.live(for_s=3)
-    lived.endpoint.announce()
-    lived.live(for_s=3)
-    assert lived.did.count("prepare one") == 2
-    assert lived.endpoint.approved == [E1, E1]
-    assert lived.known().open
+    harness = AgentHarness(tmp_path, toml + '[health]\ncommand = ["false"]\n')
+    harness.endpoint.announce()
+    harness.run(for_s=2)
+    harness.endpoint.end()
+    harness.run(for_s=3)
+    harness.endpoint.announce()
+    harness.run(for_s=3)
+    assert harness.actions.count("prepare one") == 2
+    assert harness.endpoint.approved == [E1, E1]
+    assert harness.known().open
 
 
 def test_an_incarnation_that_resets(tmp_path: Path) -> None:
-    """A new epoch counts from 1 again: what is listed is what is, whatever its number."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    lived.endpoint.incarnation = 40
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.start()
-    lived.live(for_s=5)
-    lived.endpoint.incarnation, lived.endpoint.epoch = 0, 2
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.in_service()
-    lived.endpoint.incarnation, lived.endpoint.epoch = 0, 3
-    lived.endpoint.announce(E2)
-    lived.live(for_s=5)
-    assert lived.endpoint.approved == [E1, E2]
+    """A new epoch counts from 1 again; the events listed are valid whatever the number."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.incarnation = 40
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.start()
+    harness.run(for_s=5)
+    harness.endpoint.incarnation, harness.endpoint.epoch = 0, 2
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.in_service()
+    harness.endpoint.incarnation, harness.endpoint.epoch = 0, 3
+    harness.endpoint.announce(E2)
+    harness.run(for_s=5)
+    assert harness.endpoint.approved == [E1, E2]
 
 
-def test_health_that_is_red_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Out of service until it is green, loudly, with a pause that grows; nothing is undone a second time."""
-    lived = Lived(tmp_path, two_steps(tmp_path) + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.end()
-    lived.live(for_s=200)
-    assert not lived.in_service()
-    failures = lived.agent.state.tally.health_failures
+def test_a_failed_health_check_is_logged_and_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The machine stays out of service until health passes; pauses grow, and no step is undone a second time."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path) + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.end()
+    harness.run(for_s=200)
+    assert not harness.in_service()
+    failures = harness.agent.state.tally.health_failures
     assert 4 <= failures <= 7
     assert sum("THE MACHINE IS NOT BACK IN SERVICE" in record.getMessage() for record in caplog.records) == failures
     (tmp_path / "green").touch()
-    lived.live(lambda: lived.in_service(), for_s=400)
-    assert lived.in_service()
-    assert lived.did == ["prepare one", "prepare two", "recover two", "recover one"]
+    harness.run(lambda: harness.in_service(), for_s=400)
+    assert harness.in_service()
+    assert harness.actions == ["prepare one", "prepare two", "recover two", "recover one"]
 
 
 def test_a_step_that_cannot_be_undone_is_tried_again(tmp_path: Path) -> None:
-    """In reverse: those before it wait, and the machine is out of service until all are undone."""
+    """The steps before it wait, and the machine is out of service until all are undone."""
     toml = step(tmp_path, "one") + step(tmp_path, "two", recover=f"test -e {tmp_path}/able")
-    lived = Lived(tmp_path, toml)
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.end()
-    lived.live(for_s=30)
-    assert lived.did == ["prepare one", "prepare two"]
+    harness = AgentHarness(tmp_path, toml)
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.end()
+    harness.run(for_s=30)
+    assert harness.actions == ["prepare one", "prepare two"]
     (tmp_path / "able").touch()
-    lived.live(lambda: lived.in_service(), for_s=400)
-    assert lived.did[2:] == ["recover two", "recover one"]
+    harness.run(lambda: harness.in_service(), for_s=400)
+    assert harness.actions[2:] == ["recover two", "recover one"]
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_was_half_undone_is_prepared_anew(tmp_path: Path, killed: bool) -> None:
-    """A second event does not find it prepared, whether its undoing failed or was cut short."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true", recover="false"))
-    lived.endpoint.announce()
-    lived.live(for_s=2)
-    lived.endpoint.end()
-    lived.live(for_s=2)
+def test_a_half_undone_step_is_prepared_again(tmp_path: Path, killed: bool) -> None:
+    """A second event does not count it as prepared, whether undoing failed or was interrupted."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true", recover="false"))
+    harness.endpoint.announce()
+    harness.run(for_s=2)
+    harness.endpoint.end()
+    harness.run(for_s=2)
     if killed:
-        lived.journal.append({"kind": "begin", "phase": "recover", "step": "one", "event": E1, "share_s": 60})
-        lived.again()
-    lived.endpoint.announce(E2)
-    lived.live(lambda: E2 in lived.endpoint.approved, for_s=3)
-    assert lived.did == ["prepare one"] * 2
-    assert lived.endpoint.approved == [E1, E2]
+        harness.journal.append({"kind": "begin", "phase": "recover", "step": "one", "event": E1, "share_s": 60})
+        harness.restart()
+    harness.endpoint.announce(E2)
+    harness.run(lambda: E2 in harness.endpoint.approved, for_s=3)
+    assert harness.actions == ["prepare one"] * 2
+    assert harness.endpoint.approved == [E1, E2]
 
 
 def test_back_after_the_reboot(tmp_path: Path) -> None:
-    """Another boot, and the event Started: its reboot is behind us; nothing more happens when it goes."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.start()
-    lived.again("boot-2")
-    lived.live(for_s=30)
-    assert lived.did[2:] == ["recover two", "recover one"]
-    assert lived.in_service()
-    lived.again("boot-2")
-    lived.live(for_s=30)
-    lived.endpoint.end()
-    lived.live(for_s=30)
-    assert len(lived.did) == 4
-    assert lived.kinds.count("in-service") == 1
-    assert lived.agent.state.quiet
+    """An event that is Started in a later boot is over, and nothing more happens when it is gone."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.start()
+    harness.restart("boot-2")
+    harness.run(for_s=30)
+    assert harness.actions[2:] == ["recover two", "recover one"]
+    assert harness.in_service()
+    harness.restart("boot-2")
+    harness.run(for_s=30)
+    harness.endpoint.end()
+    harness.run(for_s=30)
+    assert len(harness.actions) == 4
+    assert harness.kinds.count("in-service") == 1
+    assert harness.agent.state.quiet
 
 
-def test_each_event_is_told_once_that_the_machine_is_back(tmp_path: Path) -> None:
-    """Not again when another event ends while the first is still listed; and red health is told for each."""
+def test_the_return_to_service_is_reported_once_for_each_event(tmp_path: Path) -> None:
+    """It is not reported again when another event ends; a failed health check is reported for each event."""
     toml = step(tmp_path, "one") + f'[[steps]]\nname = "told"\nlog = {{ file = "{tmp_path}/told" }}\n'
-    lived = Lived(tmp_path, toml + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
-    lived.endpoint.announce()
-    lived.live(for_s=2)
-    lived.endpoint.start()
-    lived.again("boot-2")
+    harness = AgentHarness(tmp_path, toml + f'[health]\ncommand = ["test", "-e", "{tmp_path}/green"]\n')
+    harness.endpoint.announce()
+    harness.run(for_s=2)
+    harness.endpoint.start()
+    harness.restart("boot-2")
     for event_id in (E1, E2):
         if event_id == E2:
-            lived.endpoint.announce(E2)
-            lived.live(for_s=5)
-            lived.endpoint.end(E2)
-        lived.live(for_s=2)
+            harness.endpoint.announce(E2)
+            harness.run(for_s=5)
+            harness.endpoint.end(E2)
+        harness.run(for_s=2)
         (tmp_path / "green").touch()
-        lived.live(lived.in_service, for_s=30)
-        lived.live(for_s=2)
+        harness.run(harness.in_service, for_s=30)
+        harness.run(for_s=2)
         (tmp_path / "green").unlink()
     lines = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
     told = Counter((line["event"]["EventId"], line["change"]) for line in lines)
@@ -617,175 +618,171 @@ def test_each_event_is_told_once_that_the_machine_is_back(tmp_path: Path) -> Non
 
 
 def test_a_reboot_of_another_cause(tmp_path: Path) -> None:
-    """Still Scheduled after it: what was prepared is in doubt and prepared again; later its own reboot brings it back."""
-    lived = Lived(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.again("boot-2")
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one", "prepare two"] * 2
-    lived.endpoint.start()
-    lived.live(for_s=5)
-    assert len(lived.did) == 4, "the boot it was last Scheduled in is still this one"
-    lived.again("boot-3")
-    lived.live(for_s=5)
-    assert lived.did[4:] == ["recover two", "recover one"]
+    """After a reboot that was not the event's own, its steps are prepared again."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path, top='approve = "never"\n'))
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.restart("boot-2")
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two"] * 2
+    harness.endpoint.start()
+    harness.run(for_s=5)
+    assert len(harness.actions) == 4, "the boot it was last Scheduled in is still this one"
+    harness.restart("boot-3")
+    harness.run(for_s=5)
+    assert harness.actions[4:] == ["recover two", "recover one"]
 
 
 def test_a_freeze_is_not_over_because_of_a_reboot(tmp_path: Path) -> None:
-    """Only Reboot and Redeploy are."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    lived.endpoint.announce(EventType="Freeze")
-    lived.live(for_s=5)
-    lived.endpoint.start()
-    lived.live(for_s=5)
-    lived.again("boot-2")
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one"]
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one", "recover one"]
+    """Only a Reboot or a Redeploy is over after a reboot."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    harness.endpoint.announce(EventType="Freeze")
+    harness.run(for_s=5)
+    harness.endpoint.start()
+    harness.run(for_s=5)
+    harness.restart("boot-2")
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one"]
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "recover one"]
 
 
 def test_an_approval_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """With a pause that grows; the steps stay prepared meanwhile."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    honest, failures = lived.endpoint.transport.reply, iter(range(2))
+    """Pauses between the attempts grow, and the steps stay prepared."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    honest, failures = harness.endpoint.transport.reply, iter(range(2))
 
     def reply(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         if method == "POST" and next(failures, None) is not None:
             return NotReady(503, "busy")
         return honest(method, path, headers, body)
 
-    lived.endpoint.announce()
-    lived.endpoint.transport.reply = reply
-    lived.live(lambda: lived.endpoint.approved == [E1], for_s=60)
-    assert lived.endpoint.approved == [E1]
-    assert lived.did == ["prepare one"]
-    assert lived.kinds.count("refused") == 2
+    harness.endpoint.announce()
+    harness.endpoint.transport.reply = reply
+    harness.run(lambda: harness.endpoint.approved == [E1], for_s=60)
+    assert harness.endpoint.approved == [E1]
+    assert harness.actions == ["prepare one"]
+    assert harness.kinds.count("refused") == 2
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
-    """It decides and says, and neither runs a step nor approves."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    lived.journal.close()
-    lived.begin(dry=True)
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    assert (lived.did, lived.endpoint.approved) == ([], [])
-    assert lived.known().approved, "it would be"
+    """A dry run decides and logs, but runs no step and approves nothing."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.journal.close()
+    harness.start(dry=True)
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    assert (harness.actions, harness.endpoint.approved) == ([], [])
+    assert harness.known().approved, "it would be"
 
 
-def test_a_step_that_is_no_longer_configured_is_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot be undone, which is said; the machine comes back all the same."""
-    lived = Lived(tmp_path, two_steps(tmp_path))
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.toml = step(tmp_path, "two")
-    lived.again()
-    lived.endpoint.end()
-    lived.live(for_s=5)
-    assert lived.did[2:] == ["recover two"]
-    assert lived.in_service()
+def test_a_step_that_is_no_longer_configured_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The agent logs that it cannot undo the step, and the machine returns to service."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.toml = step(tmp_path, "two")
+    harness.restart()
+    harness.endpoint.end()
+    harness.run(for_s=5)
+    assert harness.actions[2:] == ["recover two"]
+    assert harness.in_service()
     assert "step 'one': it is no longer configured: it cannot be undone" in caplog.text
 
 
-def test_the_machines_name_is_asked_for_until_it_is_told(tmp_path: Path) -> None:
-    """A host name stands in while the endpoint does not tell; with the next change it is asked again."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    lived.endpoint.name = ""
-    lived.live(for_s=5)
-    assert lived.agent.me is not None
-    assert lived.agent.me.origin == "hostname"
-    lived.endpoint.name = "web-0"
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one"]
+def test_the_machines_name_is_requested_until_the_endpoint_gives_it(tmp_path: Path) -> None:
+    """The host name is used meanwhile; the agent asks again at the next change."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    harness.endpoint.name = ""
+    harness.run(for_s=5)
+    assert harness.agent.me is not None
+    assert harness.agent.me.origin == "hostname"
+    harness.endpoint.name = "web-0"
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one"]
 
 
-def test_the_machines_name_is_asked_for_also_when_nothing_changes(tmp_path: Path) -> None:
-    """The first question went unanswered, and an event was there already: it is not missed."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    lived.endpoint.name = ""
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    assert lived.did == []
-    lived.endpoint.name = "web-0"
-    lived.live(for_s=90)
-    assert lived.did == ["prepare one"]
+def test_the_machines_name_is_requested_also_without_a_change(tmp_path: Path) -> None:
+    """An event that was listed before the name was known is not missed."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    harness.endpoint.name = ""
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    assert harness.actions == []
+    harness.endpoint.name = "web-0"
+    harness.run(for_s=90)
+    assert harness.actions == ["prepare one"]
 
 
-def test_undoing_what_failed_to_prepare_is_not_lost(tmp_path: Path) -> None:
-    """Killed right after its undoing was begun: it does not verify, which says nothing; it is undone again."""
+def test_an_interrupted_undo_of_a_failed_step_is_repeated(tmp_path: Path) -> None:
+    """The step did not verify before undoing began, so verifying says nothing; it is undone again."""
     toml = f"""
 [[steps]]
 name = "half"
 command = {{ prepare = ["false"], verify = ["false"], recover = ["/bin/sh", "-c", "echo undone >> {tmp_path}/did"] }}
 """
-    lived = Lived(tmp_path, toml)
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.endpoint.end()
-    lived.journal.append({"kind": "over", "id": E1, "how": "cancelled"})
-    lived.journal.append({"kind": "begin", "phase": "recover", "step": "half", "event": E1, "share_s": 60})
-    lived.again()
-    lived.live(for_s=5)
-    assert lived.did == ["undone"]
-    assert lived.in_service()
+    harness = AgentHarness(tmp_path, toml)
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.endpoint.end()
+    harness.journal.append({"kind": "over", "id": E1, "how": "cancelled"})
+    harness.journal.append({"kind": "begin", "phase": "recover", "step": "half", "event": E1, "share_s": 60})
+    harness.restart()
+    harness.run(for_s=5)
+    assert harness.actions == ["undone"]
+    assert harness.in_service()
 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_journal_that_lost_the_event(tmp_path: Path, ended: bool) -> None:
-    """What it prepared is undone and the machine comes back; while the event is still listed it is seen again instead."""
-    lived = Lived(tmp_path, 'approve = "never"\n' + step(tmp_path, "one"))
-    lived.endpoint.announce()
-    lived.live(for_s=2)
-    lived.journal.close()
-    lines = lived.journal.path.read_text().splitlines(keepends=True)
-    lived.journal.path.write_text("".join(line for line in lines if '"seen"' not in line))
+    """The step is undone and the machine returns; an event that is still listed is seen again instead."""
+    harness = AgentHarness(tmp_path, 'approve = "never"\n' + step(tmp_path, "one"))
+    harness.endpoint.announce()
+    harness.run(for_s=2)
+    harness.journal.close()
+    lines = harness.journal.path.read_text().splitlines(keepends=True)
+    harness.journal.path.write_text("".join(line for line in lines if '"seen"' not in line))
     if ended:
-        lived.endpoint.end()
-    lived.begin()
-    lived.live(for_s=5)
-    assert lived.did == (["prepare one", "recover one"] if ended else ["prepare one"])
-    assert lived.in_service() is ended
+        harness.endpoint.end()
+    harness.start()
+    harness.run(for_s=5)
+    assert harness.actions == (["prepare one", "recover one"] if ended else ["prepare one"])
+    assert harness.in_service() is ended
 
 
-def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent lives on and says whose fault it is."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
-    monkeypatch.setattr("forewarn.guest.handlers.command.prepare", lambda spec, run: 1 / 0)
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    assert why(lived) == "required step 'one' is not prepared: a fault in the handler: ZeroDivisionError"
+def test_a_fault_in_a_handler_is_a_failed_step(tmp_path: Path) -> None:
+    """The agent goes on, and the reason names the exception."""
+    toml = step(tmp_path, "one", more="required = true")
+    harness = AgentHarness(tmp_path, toml, prepare=lambda spec, run: 1 / 0)
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    assert why(harness) == "required step 'one' is not prepared: a fault in the handler: ZeroDivisionError"
 
 
-def test_a_status_nobody_knows_is_not_approved(tmp_path: Path) -> None:
-    """Only what is Scheduled is."""
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    lived.endpoint.announce(E1, in_s=900, EventStatus="Paused")
-    lived.live(for_s=5)
-    assert lived.did == ["prepare one"]
-    assert lived.endpoint.approved == []
+def test_an_event_with_an_unknown_status_is_not_approved(tmp_path: Path) -> None:
+    """Only a Scheduled event is approved."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"))
+    harness.endpoint.announce(E1, in_s=900, EventStatus="Paused")
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one"]
+    assert harness.endpoint.approved == []
 
 
 def test_plain_polls_find_an_event_within_a_second(tmp_path: Path) -> None:
-    """Where the endpoint has neither tags nor long polls; the delay is told as what it may have been at most."""
-    lived = Lived(tmp_path, step(tmp_path, "one"), endpoint=Endpoint(MovedTime(), long_poll=False))
-    lived.live(for_s=5)
-    lived.endpoint.at(2.5, lived.endpoint.announce)
-    began_s = lived.clock.now_s
-    lived.live(lambda: bool(lived.did), for_s=60)
-    assert lived.clock.now_s - began_s <= 3.5
-    assert 0.9 <= lived.agent.state.tally.detection_delay_s <= 1.1
+    """Without tags and long polls the agent polls once a second and records the longest possible delay."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"), endpoint=FakeEndpoint(ManualTime(), long_poll=False))
+    harness.run(for_s=5)
+    harness.endpoint.at(2.5, harness.endpoint.announce)
+    began_s = harness.clock.now_s
+    harness.run(lambda: bool(harness.actions), for_s=60)
+    assert harness.clock.now_s - began_s <= 3.5
+    assert 0.9 <= harness.agent.state.tally.detection_delay_s <= 1.1
 
 
-def test_what_a_handler_keeps_is_there_until_its_step_is_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the journal before it goes on, known to the next agent, forgotten with the step."""
-    from forewarn.guest.handlers import command
-
+def test_what_a_handler_keeps_is_there_until_its_step_is_undone(tmp_path: Path) -> None:
+    """Values are in the journal at once, known to the next agent, and forgotten when the step is undone."""
     seen: list[dict[str, object]] = []
 
     def prepare(spec: command.Spec, run: Run) -> None:
@@ -793,13 +790,14 @@ def test_what_a_handler_keeps_is_there_until_its_step_is_undone(
         run.keep(tries=2)
         assert '"kept":{"tries":2}' in (tmp_path / "state" / "journal.jsonl").read_text()
 
-    monkeypatch.setattr(command, "prepare", prepare)
-    monkeypatch.setattr(command, "recover", lambda spec, run: seen.append(dict(run.kept)))
-    lived = Lived(tmp_path, step(tmp_path, "one"))
-    lived.endpoint.announce()
-    lived.live(for_s=5)
-    lived.again("boot-2")
-    lived.endpoint.end()
-    lived.live(lived.in_service, for_s=60)
+    def recover(spec: command.Spec, run: Run) -> None:
+        seen.append(dict(run.kept))
+
+    harness = AgentHarness(tmp_path, step(tmp_path, "one"), prepare=prepare, recover=recover)
+    harness.endpoint.announce()
+    harness.run(for_s=5)
+    harness.restart("boot-2")
+    harness.endpoint.end()
+    harness.run(harness.in_service, for_s=60)
     assert seen == [{"was": "up", "tries": 2}]
-    assert lived.agent.state.step("one").kept == {}
+    assert harness.agent.state.step("one").kept == {}

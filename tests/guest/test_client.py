@@ -1,4 +1,4 @@
-"""The SDK's conversation with an endpoint: on a moved clock, and over real sockets."""
+"""The SDK's requests to an endpoint, on a manual clock and over real sockets."""
 
 import contextlib
 import itertools
@@ -18,33 +18,33 @@ from forewarn.guest.client import FIRST_ANSWER_TIMEOUT_S
 from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
 from forewarn.guest.errors import CutShort, EndpointError, NoAnswer, NotReady, Unreachable
 from forewarn.guest.transport import Transport
-from tests.endpoint.serving import WEB_0, serving
-from tests.guest.talking import (
+from tests.support.fake_endpoint import (
     E1,
     E2,
-    Endpoint,
-    MovedTime,
+    FakeEndpoint,
+    ManualTime,
     Reply,
-    Scripted,
+    ScriptedTransport,
     answer,
     document,
     event,
-    http_endpoint,
-    say,
+    http_server,
+    respond,
 )
+from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
 STRANGE = "0000FFFF-0000-4000-8000-000000000000"
 
 
-def client_of(endpoint: Endpoint) -> Client:
+def client_of(endpoint: FakeEndpoint) -> Client:
     return Client("10.0.0.1", transport=endpoint.transport, time=endpoint.time)
 
 
 def test_watch_yields_the_document_and_each_change() -> None:
-    """By long poll: one request a minute while nothing happens, and a change is seen at its very moment."""
-    clock = MovedTime()
-    endpoint = Endpoint(clock)
+    """With long polls the client sends one request a minute and sees a change at once."""
+    clock = ManualTime()
+    endpoint = FakeEndpoint(clock)
     endpoint.at(100, endpoint.announce)
     endpoint.at(300, endpoint.start)
     endpoint.at(333, endpoint.end)
@@ -55,10 +55,10 @@ def test_watch_yields_the_document_and_each_change() -> None:
     assert len(endpoint.transport.asked) < 20
 
 
-def test_watch_asks_once_a_second_where_nothing_better_is_offered() -> None:
-    """No ETag, no long poll: a request a second, and a change is seen within that."""
-    clock = MovedTime()
-    endpoint = Endpoint(clock, long_poll=False)
+def test_watch_polls_once_a_second_without_long_polls() -> None:
+    """Without ETag and long poll the client sends a request a second and sees a change within that."""
+    clock = ManualTime()
+    endpoint = FakeEndpoint(clock, long_poll=False)
     endpoint.at(9.5, endpoint.announce)
     began_s, watch = clock.now_s, client_of(endpoint).watch()
     next(watch)
@@ -68,27 +68,27 @@ def test_watch_asks_once_a_second_where_nothing_better_is_offered() -> None:
 
 
 def test_an_endpoint_that_answers_long_polls_at_once_is_no_busy_loop() -> None:
-    """Whatever it promises, unchanged answers come once a second at most."""
-    clock = MovedTime()
+    """Unchanged responses are requested at most once a second."""
+    clock = ManualTime()
     same = answer(b"", status=304, etag='"1"', preference_applied="wait=60")
     replies = iter([answer(document(), etag='"1"')])
-    client = Client("10.0.0.1", transport=Scripted(lambda *_: next(replies, same)), time=clock)
+    client = Client("10.0.0.1", transport=ScriptedTransport(lambda *_: next(replies, same)), time=clock)
     began_s = clock.now_s
     for _ in range(61):
         client.next()
     assert clock.now_s - began_s >= 59
 
 
-def test_failures_are_borne_with_backoff_and_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
-    """404, 410, 429, 5xx, cut and missing answers: one line for the first, one for each change, one when it is over."""
+def test_failures_are_retried_with_backoff_and_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
+    """The client logs one line for the first failure, one for each change of it, and one when it is over."""
     failures: list[Reply] = [
         *[NotReady(410, "gone")] * 4,
         NotReady(429, "slow down", 7.0),
         *[CutShort("cut")] * 2,
         *[NotReady(500, "oh")] * 3,
     ]
-    clock, pending = MovedTime(), iter(failures)
-    scripted = Scripted(lambda *_: next(pending, answer(document())))
+    clock, pending = ManualTime(), iter(failures)
+    scripted = ScriptedTransport(lambda *_: next(pending, answer(document())))
     client = Client("10.0.0.1", transport=scripted, time=clock)
     with caplog.at_level(logging.WARNING):
         assert client.document().incarnation == "1"
@@ -99,22 +99,22 @@ def test_failures_are_borne_with_backoff_and_logged_when_they_change(caplog: pyt
     assert "after 10 failure(s) in 39 s" in told[-1] or "after 10 failure(s) in 44 s" in told[-1]
 
 
-def test_patience_ends_when_it_was_limited() -> None:
-    """document() raises what went wrong last; what can never work is raised at once."""
-    scripted = Scripted(lambda *_: NotReady(410, "gone"))
+def test_document_gives_up_after_its_patience() -> None:
+    """document() raises the last error, and at once an error that cannot pass."""
+    scripted = ScriptedTransport(lambda *_: NotReady(410, "gone"))
     with pytest.raises(NotReady, match="410: gone"):
-        Client("10.0.0.1", transport=scripted, time=MovedTime()).document(patience_s=30)
-    wrong = Scripted(lambda *_: answer(b'{"error":"Bad request. api-version"}', status=400))
+        Client("10.0.0.1", transport=scripted, time=ManualTime()).document(patience_s=30)
+    wrong = ScriptedTransport(lambda *_: answer(b'{"error":"Bad request. api-version"}', status=400))
     with pytest.raises(Refused, match=r"400: Bad request\. api-version"):
-        Client("10.0.0.1", transport=wrong, time=MovedTime()).document()
+        Client("10.0.0.1", transport=wrong, time=ManualTime()).document()
     assert len(wrong.asked) == 1
 
 
 def test_the_first_answer_may_take_two_minutes() -> None:
-    """Until one came, and again after a silence; later ones are expected sooner, a long poll its wait later."""
-    clock = MovedTime()
+    """This holds until the first response and again after a silence; later time-outs are shorter."""
+    clock = ManualTime()
     replies: Iterator[Reply] = iter([NoAnswer("late"), answer(document(), etag='"1"'), NoAnswer("late")])
-    scripted = Scripted(lambda *_: next(replies, answer(document(), etag='"1"')))
+    scripted = ScriptedTransport(lambda *_: next(replies, answer(document(), etag='"1"')))
     client = Client("10.0.0.1", transport=scripted, time=clock)
     for _ in range(5):
         client.next()
@@ -122,8 +122,8 @@ def test_the_first_answer_may_take_two_minutes() -> None:
     assert limits == [FIRST_ANSWER_TIMEOUT_S, FIRST_ANSWER_TIMEOUT_S, 74, FIRST_ANSWER_TIMEOUT_S + 59, 74]
 
 
-def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> None:
-    """Not after a status, not after silence."""
+def test_the_endpoint_is_discovered_again_after_three_failed_connections() -> None:
+    """An error status or silence does not count as a failed connection."""
     found: list[str] = []
     replies: list[Reply] = [
         Unreachable("1"),
@@ -142,7 +142,7 @@ def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> No
         return found[-1]
 
     pending = iter(replies)
-    client = Client(transport=Scripted(lambda *_: next(pending)), time=MovedTime(), find=find)
+    client = Client(transport=ScriptedTransport(lambda *_: next(pending)), time=ManualTime(), find=find)
     looked = []
     for _ in replies:
         client.next(wait_s=1_000)
@@ -152,12 +152,12 @@ def test_the_endpoint_is_looked_for_again_after_three_failed_connections() -> No
 
 @pytest.mark.parametrize("reply", [answer(b"no", 404), answer(b"no", 400), answer(b"no"), NoAnswer("late")])
 def test_a_leased_endpoint_without_documents_does_not_outlast_the_default(tmp_path: Path, reply: Reply) -> None:
-    """The default was down for a moment at boot and another service has the leased address: we are not blind for ever."""
+    """A leased endpoint that gives no document is replaced by the default when that is up."""
     (tmp_path / "lease").write_text("option unknown-245 a8:3f:81:10;")
     accepting = {"168.63.129.16"}
     client = Client(
-        transport=Scripted(lambda *_: answer(document()) if client.endpoint == DEFAULT_ENDPOINT else reply),
-        time=MovedTime(),
+        transport=ScriptedTransport(lambda *_: answer(document()) if client.endpoint == DEFAULT_ENDPOINT else reply),
+        time=ManualTime(),
         find=lambda: find_endpoint("", {}, connect=lambda host, *_: host in accepting, leases=[f"{tmp_path}/lease"]),
     )
     for _ in range(7):
@@ -169,7 +169,7 @@ def test_a_leased_endpoint_without_documents_does_not_outlast_the_default(tmp_pa
 
 
 def test_a_leased_endpoint_that_gave_a_document_is_kept() -> None:
-    """What fails later is a failure of the right endpoint."""
+    """A later failure does not make it the wrong endpoint."""
     looked: list[str] = []
 
     def find() -> str:
@@ -177,40 +177,42 @@ def test_a_leased_endpoint_that_gave_a_document_is_kept() -> None:
         return looked[-1]
 
     replies: Iterator[Reply] = iter([answer(document())])
-    client = Client(transport=Scripted(lambda *_: next(replies, answer(b"", 503))), time=MovedTime(), find=find)
+    client = Client(
+        transport=ScriptedTransport(lambda *_: next(replies, answer(b"", 503))), time=ManualTime(), find=find
+    )
     for _ in range(20):
         client.next()
     assert len(looked) == 1
 
 
 def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
-    """Events or ids; what the endpoint refuses is raised."""
-    scripted = Scripted(lambda *_: answer(b""))
-    client = Client("10.0.0.1", transport=scripted, time=MovedTime())
+    """approve() takes events or ids, and raises what the endpoint refuses."""
+    scripted = ScriptedTransport(lambda *_: answer(b""))
+    client = Client("10.0.0.1", transport=scripted, time=ManualTime())
     client.approve(E1, E1.lower(), E2)
     assert scripted.approvals == [E1, E2]
     many = [f"{number:08X}-0000-4000-8000-000000000000" for number in range(150)]
     scripted.asked.clear()
     client.approve(*many)
     assert [len(json.loads(body)["StartRequests"]) for _, _, _, body, _ in scripted.asked] == [100, 50]
-    refusing = Client("10.0.0.1", transport=Scripted(lambda *_: answer(b"", status=400)), time=MovedTime())
+    refusing = Client("10.0.0.1", transport=ScriptedTransport(lambda *_: answer(b"", status=400)), time=ManualTime())
     with pytest.raises(Refused):
         refusing.approve(E1)
 
 
-def test_who_we_are() -> None:
-    """As configured, as the endpoint has it, else the host's name without its domain."""
-    told = Endpoint(MovedTime(), name="pool_7")
+def test_this_machines_name() -> None:
+    """The name is the configured one, else the endpoint's, else the host name without its domain."""
+    told = FakeEndpoint(ManualTime(), name="pool_7")
     assert client_of(told).me().name == "pool_7"
     assert Client("10.0.0.1", name="mine", transport=told.transport).me().origin == "configured"
     for reply in (NotReady(404, "no"), answer(b"no JSON"), answer(b"[]"), answer(b'{"name":""}')):
-        silent = Client("10.0.0.1", transport=Scripted(lambda *_, reply=reply: reply), time=MovedTime())
+        silent = Client("10.0.0.1", transport=ScriptedTransport(lambda *_, reply=reply: reply), time=ManualTime())
         assert silent.me().name == socket.gethostname().partition(".")[0]
         assert silent.me().origin == "hostname"
 
 
 def test_against_the_real_service() -> None:
-    """document, watch, approve and me, from a machine's own address, with the service's clock and long poll."""
+    """document, watch, approve and me work from a machine's own address with the service's clock and long poll."""
     with serving() as service:
         client = Client(f"127.0.0.1:{service.port}", source_address=WEB_0)
         assert client.me().name == "web-0"
@@ -235,15 +237,15 @@ def test_against_the_real_service() -> None:
 
 
 def test_a_kept_connection_that_was_closed_is_opened_again() -> None:
-    """Once, and silently: the other side may close whenever it likes."""
+    """The client opens a new one once, without a log line."""
     ports: list[int] = []
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
         ports.append(handler.client_address[1])
-        say(handler, 200, document())
+        respond(handler, 200, document())
         handler.close_connection = len(ports) == 2
 
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         transport = Transport()
         for _ in range(3):
             assert transport.request("GET", url, "/", headers={}, timeout_s=5).status == 200
@@ -252,8 +254,8 @@ def test_a_kept_connection_that_was_closed_is_opened_again() -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_cut_body_is_no_document(announced: bool) -> None:
-    """With a length that is not kept, or JSON that breaks off: a failure, never half a document."""
+def test_a_broken_body_is_a_failure(announced: bool) -> None:
+    """A body that is too short or broken JSON raises an error, never a partial document."""
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
         whole = document(event())
@@ -264,7 +266,7 @@ def test_a_cut_body_is_no_document(announced: bool) -> None:
         handler.wfile.write(whole[:40])
         handler.close_connection = True
 
-    with http_endpoint(reply) as url, pytest.raises(EndpointError):
+    with http_server(reply) as url, pytest.raises(EndpointError):
         Client(url).document(patience_s=0)
 
 
@@ -280,7 +282,7 @@ TRICKLES = {
 
 @pytest.mark.parametrize("where", TRICKLES)
 def test_silence_and_trickle_end_in_time(where: str) -> None:
-    """The whole answer has one deadline, wherever it dribbles."""
+    """The whole response has one deadline, however slowly its bytes come."""
     ended = threading.Event()
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
@@ -290,7 +292,7 @@ def test_silence_and_trickle_end_in_time(where: str) -> None:
             while not ended.wait(0.1):
                 handler.wfile.write(b"0" if where != "silence" else b"")
 
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         began_s = time.monotonic()
         with pytest.raises(NoAnswer):
             Transport().request("GET", url, "/", headers={}, timeout_s=1.0)
@@ -299,15 +301,15 @@ def test_silence_and_trickle_end_in_time(where: str) -> None:
     assert 0.9 < took_s < PATIENCE_S
 
 
-def test_nobody_there_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection names the endpoint; http_proxy is not looked at."""
+def test_a_refused_connection_is_unreachable_and_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the endpoint; http_proxy is ignored."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(Unreachable, match="no connection to http://127"):
             Transport().request("GET", nobody, "/", headers={}, timeout_s=2)
         monkeypatch.setenv("http_proxy", nobody)
-        with http_endpoint(lambda handler, _: say(handler, 200, document())) as url:
+        with http_server(lambda handler, _: respond(handler, 200, document())) as url:
             client = Client(url)
             assert client.document().incarnation == "1"
             client.close()

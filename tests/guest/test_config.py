@@ -1,4 +1,4 @@
-"""agent.toml: what is read, and what is refused with the place and what to write instead."""
+"""agent.toml: what is read, and what is refused with its key and what to write instead."""
 
 import os
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.config import TOP, default_state_dir, load, parse
-from forewarn.guest.config_values import readable_secret
+from forewarn.guest.config import TOP_LEVEL_KEYS, default_state_dir, load, parse
+from forewarn.guest.config_values import secret_file_problem
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal
@@ -18,8 +18,8 @@ from forewarn.guest.template import TEMPLATE
 STEP = '[[steps]]\nname = "x"\n'
 
 
-def test_everything_that_can_be_said() -> None:
-    """Every key, read."""
+def test_every_key_is_read() -> None:
+    """Every key of agent.toml is read into the configuration."""
     config = parse(
         tomllib.loads("""
 approve = "first-in-resources"
@@ -64,8 +64,8 @@ command = ["curl"]
         ('approve = "sometimes"', "approve: 'sometimes' is unknown: use one of when-ready,"),
         ("reserve = 30", "reserve: 30 is not a duration: write a number and a unit"),
         ('reserve = "9d"', "reserve: '9d' is longer than a week"),
-        ('endpoint = "https://x"', "'https://x' is no endpoint"),
-        ('api_version = "latest"', "api_version: 'latest' is no version"),
+        ('endpoint = "https://x"', "'https://x' is not an endpoint"),
+        ('api_version = "latest"', "api_version: 'latest' is not a version"),
         ("rules = 1", "rules: write each as a table of its own, under [[rules]]"),
         ("[[rules]]\nwhen = {}", "rules[0]: do is missing"),
         ('[[rules]]\ndo = "approve"\nwhen = { kind = "x" }', "rules[0].when.kind: unknown key"),
@@ -73,38 +73,38 @@ command = ["curl"]
         (STEP, f'steps[0] "x": write exactly one of {", ".join(HANDLERS)}'),
         (STEP + 'log = { file = "a" }\nsystemd = { unit = "a.service" }', "write exactly one of"),
         (STEP + "command = {}", "it does nothing: write `prepare`, `recover`, or both"),
-        (STEP + 'command = { prepare = "a b" }', "command.prepare: write a list of words"),
+        (STEP + 'command = { prepare = "a b" }', "command.prepare: write a list of texts"),
         (STEP + "command = 3", 'steps[0] "x".command: write a table'),
         (STEP + 'command = { undo = ["x"] }', "command.undo: unknown key; the keys here are prepare, verify, recover"),
-        (STEP + 'timeout = "0"\ncommand = { prepare = ["a"] }', "timeout: a step needs some time"),
+        (STEP + 'timeout = "0"\ncommand = { prepare = ["a"] }', "timeout: too short"),
         (STEP + "process = {}", "process: pid_file is missing"),
-        (STEP + 'process = { pid_file = "p", signal = "BYE" }', "'BYE' is no signal"),
-        (STEP + 'systemd = { unit = "worker" }', "'worker' is no unit: write it like worker.service"),
-        (STEP + 'systemd = { unit = "--now.service" }', "is no unit"),
+        (STEP + 'process = { pid_file = "p", signal = "BYE" }', "'BYE' is not a signal"),
+        (STEP + 'systemd = { unit = "worker" }', "'worker' is not a unit: write it like worker.service"),
+        (STEP + 'systemd = { unit = "--now.service" }', "is not a unit"),
         (STEP + "log = {}", "write either `file"),
         (STEP + 'notify = { url = "http://x" }', "notify.url: unknown key"),
         (STEP + "notify = {}", "url_file is missing: the address is a secret"),
         (STEP + 'notify = { url_file = "x", shape = "teams" }', "'teams' is unknown: use one of slack, event"),
-        (STEP + 'required = true\nlog = { file = "a" }', "must not keep a machine from approving"),
+        (STEP + 'required = true\nlog = { file = "a" }', "cannot be required"),
         ((STEP + 'log = { file = "a" }\n') * 2, "two are named 'x'"),
-        ("[health]\ntimeout = '1m'", "health.command: write a list of words"),
+        ("[health]\ntimeout = '1m'", "health.command: write a list of texts"),
     ],
 )
 def test_what_is_refused(toml: str, told: str) -> None:
-    """The place, and what to write."""
+    """The message names the key and what to write."""
     with pytest.raises(ConfigError, match=re.escape(told)):
         parse(tomllib.loads(toml), {})
 
 
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    """It names programs to run: neither the file nor its folder may be anybody else's to change."""
+    """The file names programs to run, so no other user may change it or its folder."""
     path = tmp_path / "agent.toml"
     path.write_text("")
     path.chmod(0o600)
     load(path, {})
     for mode in (0o620, 0o602, 0o666):
         path.chmod(mode)
-        with pytest.raises(ConfigError, match=r"is refused: .* others may write .*agent\.toml: chmod go-w it"):
+        with pytest.raises(ConfigError, match=r"is refused: .* other users may write .*agent\.toml: chmod go-w it"):
             load(path, {})
     path.chmod(0o644)
     load(path, {})
@@ -117,7 +117,7 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_every_folder_and_link_on_the_way_counts(tmp_path: Path) -> None:
-    """Whoever may change one of them may put another file in its place, be it in a sticky folder."""
+    """Who can change one of them could replace the file, even in a sticky folder."""
     safe, loose = tmp_path / "safe", tmp_path / "loose"
     (safe / "in").mkdir(parents=True)
     loose.mkdir()
@@ -127,35 +127,35 @@ def test_every_folder_and_link_on_the_way_counts(tmp_path: Path) -> None:
     link.symlink_to("../safe/in")
     load(link / "agent.toml", {})
     loose.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"others may write .*loose"):
+    with pytest.raises(ConfigError, match=r"other users may write .*loose"):
         load(link / "agent.toml", {})
     loose.chmod(0o1777)
     load(link / "agent.toml", {})
     os.lchown(link, 1234, -1)
-    with pytest.raises(ConfigError, match="link belongs to somebody else"):
+    with pytest.raises(ConfigError, match="link belongs to another user"):
         load(link / "agent.toml", {})
     load(path, {})
     safe.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"others may write .*safe:"):
+    with pytest.raises(ConfigError, match=r"other users may write .*safe:"):
         load(path, {})
     safe.chmod(0o755)
     os.chown(safe, 1234, -1)
-    with pytest.raises(ConfigError, match="safe belongs to somebody else"):
+    with pytest.raises(ConfigError, match="safe belongs to another user"):
         load(path, {})
     (tmp_path / "round").symlink_to("round")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "round", {})
 
 
-def test_a_state_dir_or_secret_of_others_is_refused(tmp_path: Path) -> None:
-    """A made-up journal could keep a machine out of service; a secret of somebody else's leads elsewhere."""
+def test_a_state_dir_or_secret_of_another_user_is_refused(tmp_path: Path) -> None:
+    """A forged journal could keep a machine out of service, and a forged secret could send messages elsewhere."""
     secret = tmp_path / "url"
     secret.write_text("http://x")
     secret.chmod(0o600)
-    assert readable_secret(str(secret)) == ""
+    assert secret_file_problem(str(secret)) == ""
     if os.geteuid() == 0:
         os.chown(secret, 1234, -1)
-        assert "belongs to somebody else" in readable_secret(str(secret))
+        assert "belongs to another user" in secret_file_problem(str(secret))
     state = tmp_path / "state"
     Journal(state).close()
     state.chmod(0o770)
@@ -163,8 +163,8 @@ def test_a_state_dir_or_secret_of_others_is_refused(tmp_path: Path) -> None:
         Journal(state)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    """Missing, no TOML, no UTF-8: one sentence each."""
+def test_unreadable_files(tmp_path: Path) -> None:
+    """A missing file, broken TOML and broken UTF-8 give one sentence each."""
     path = tmp_path / "agent.toml"
     with pytest.raises(ConfigError, match=r"cannot be read: No such file.*forewarn-agent init"):
         load(path, {})
@@ -176,17 +176,17 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_the_template_is_complete_and_true() -> None:
-    """As it stands it is a configuration; with its examples switched on too; and it names every key and handler."""
+    """The template is valid with and without its examples, and names every key and handler."""
     parse(tomllib.loads(TEMPLATE), {})
     on = re.sub(r"^# (?=[\w\[])", "", TEMPLATE, flags=re.MULTILINE)
     lines = [line for line in on.splitlines() if re.match(r"[\w.]+ = |\[", line)]
     config = parse(tomllib.loads("\n".join(lines)), {})
     assert {step.handler for step in config.plan.steps} == set(HANDLERS)
-    for key in TOP:
+    for key in TOP_LEVEL_KEYS:
         assert re.search(rf"\b{key}\b", TEMPLATE), key
 
 
-def test_where_state_is_kept() -> None:
-    """systemd's folder when it gives one, else the system's or the user's."""
+def test_the_default_state_dir() -> None:
+    """It is systemd's folder if set, else the system's or the user's."""
     assert default_state_dir({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
     assert default_state_dir({}).name == "forewarn-agent"

@@ -1,4 +1,4 @@
-"""What is decided, as a pure function: the budget's arithmetic, and the invariant that guards every approval."""
+"""`decide` as a pure function: the arithmetic of the budget, and the invariant of every approval."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,24 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.guest.decide import (
-    Approve,
-    CheckHealth,
-    Note,
-    Prepare,
-    Recover,
-    View,
-    Wait,
-    decide,
-    lapsed,
-    limit_s,
-    why_not_approved,
-)
+from forewarn.guest.actions import Approve, CheckHealth, Note, Prepare, Recover, View, Wait
+from forewarn.guest.budget import limit_s
+from forewarn.guest.decide import decide, lapsed_record, why_not_approved
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
 from forewarn.guest.state import State
-from tests.guest.talking import E1, E2
+from tests.support.fake_endpoint import E1, E2
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Me("web-0")
@@ -45,7 +35,7 @@ def step_of(name: str, timeout_s: float, *, required: bool = False) -> Step:
 
 
 def first_choice(plan: Plan, view: View) -> tuple[State, Prepare | Approve | Wait]:
-    """Past the notes."""
+    """Return the state and the first action that is not a Note."""
     state = State()
     while True:
         action = decide(plan, ME, state, view)
@@ -70,7 +60,7 @@ def first_choice(plan: Plan, view: View) -> tuple[State, Prepare | Approve | Wai
 def test_how_the_budget_is_shared(
     left_s: float, steps: list[tuple[str, float, bool]], expected: tuple[str, float] | None
 ) -> None:
-    """The time to NotBefore less the reserve; required steps first, nothing begun that cannot end."""
+    """Required steps share the time to NotBefore less the reserve, and no step begins that cannot end."""
     plan = Plan(steps=tuple(step_of(name, timeout_s, required=required) for name, timeout_s, required in steps))
     _, action = first_choice(plan, view_of(event_in(left_s)))
     if expected is None:
@@ -80,8 +70,8 @@ def test_how_the_budget_is_shared(
         assert (action.step.name, round(action.share_s, 1)) == expected
 
 
-def test_what_just_appeared_limits_what_is_under_way() -> None:
-    """A Preempt that the document shows and nobody has noted yet; not one that is ignored or not ours."""
+def test_a_new_event_limits_the_current_step() -> None:
+    """An urgent event limits the current step before it is recorded, unless it is ignored or names another machine."""
     plan = Plan(rules=(Rule(When(types=("Freeze",)), "ignore"),), steps=(step_of("a", 600),))
     state, _ = first_choice(plan, view_of(event_in(900)))
     assert limit_s(plan, ME, state, view_of(event_in(900))) == 870
@@ -93,8 +83,8 @@ def test_what_just_appeared_limits_what_is_under_way() -> None:
     assert limit_s(plan, ME, state, view_of(event_in(90)), E1) == 60, "its NotBefore moved meanwhile"
 
 
-def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:
-    """One inside its reserve or overdue has nothing left to save; the event's own budget counts always."""
+def test_an_event_without_time_or_steps_limits_no_other() -> None:
+    """An event inside its reserve or overdue does not limit other events; an event's own budget always counts."""
     plan = Plan(approve="never", steps=(step_of("a", 5), Step("b", "command", None, When(types=("Redeploy",)), 5.0)))
     view = view_of(event_in(900, type="Redeploy"), event_in(400, E2))
     state, _ = first_choice(plan, view)
@@ -109,7 +99,7 @@ def test_an_event_without_time_or_without_steps_limits_nobody_else() -> None:
 
 
 def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
-    """It would not end before the more urgent event; begun when that has started, or is overdue."""
+    """It begins when the more urgent event has started or is overdue."""
     plan = Plan(approve="never", steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
     near, far = event_in(40), event_in(900, E2, type="Redeploy")
     _, action = first_choice(plan, view_of(near, far))
@@ -123,7 +113,7 @@ def test_a_step_waits_behind_an_event_that_would_interrupt_it() -> None:
 
 
 def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
-    """Its approval does not wait for another event's steps."""
+    """An approval does not wait for another event's steps."""
     plan = Plan(steps=(Step("a", "command", None, When(types=("Redeploy",)), 60.0),))
     _, action = first_choice(plan, view_of(event_in(900, E2, type="Redeploy"), event_in(700)))
     assert isinstance(action, Approve)
@@ -131,7 +121,7 @@ def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
 
 
 def test_without_a_document_nothing_is_decided_about_events() -> None:
-    """Not even that they are gone."""
+    """Without a document no event counts as gone."""
     plan = Plan(steps=(step_of("a", 60),))
     state, _ = first_choice(plan, view_of(event_in(900)))
     assert decide(plan, ME, state, View(now_s=0.0)) == Wait(None)
@@ -139,7 +129,7 @@ def test_without_a_document_nothing_is_decided_about_events() -> None:
 
 @given(data=st.data())
 def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
-    """However steps are prepared and undone, well, badly or interrupted: Approve means that every required one holds."""
+    """However steps succeed, fail or are interrupted, Approve means that every required step is prepared."""
     steps = tuple(step_of(f"s{n}", 10, required=data.draw(st.booleans())) for n in range(data.draw(st.integers(0, 4))))
     plan, state = Plan(steps=steps), State()
     listed, to_come, holds = [event_in(900), event_in(700, E2)], [event_in(900, E3), event_in(800, E4)], set[str]()
@@ -167,15 +157,15 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
             assert all(step.name in holds for step in required)
             assert list(action.required) == required
             if data.draw(st.booleans()) and required:  # somebody has undone it meanwhile
-                state.apply(lapsed(state, required[0], action.event))
+                state.apply(lapsed_record(state, required[0], action.event))
                 holds.discard(required[0].name)
                 assert why_not_approved(plan, ME, state, state.events[action.event.id])
             else:
                 state.apply({"kind": "approved", "ids": [action.event.id]})
 
 
-def test_a_step_of_its_own_for_each_event() -> None:
-    """A checkpoint made for one event is none for the next; any other step is prepared once for both."""
+def test_a_checkpoint_is_prepared_for_each_event() -> None:
+    """A checkpoint for one event does not serve the next; any other step is prepared once for both."""
     plan = Plan(approve="never", steps=(Step("a", "command", None), Step("b", "checkpoint", None)))
     view = view_of(event_in(900), event_in(950, E2))
     state, action = first_choice(plan, view)

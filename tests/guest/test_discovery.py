@@ -1,4 +1,4 @@
-"""Where the endpoint is: the order in which it is looked for, with leases as the DHCP clients write them."""
+"""Discovery of the endpoint: the order of the sources, with leases as DHCP clients write them."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def find(
 
 
 def test_the_order(tmp_path: Path) -> None:
-    """An argument, FOREWARN_ENDPOINT, SCHEDULEDEVENTSIP, the default that accepts, a lease that does, the default."""
+    """An argument, FOREWARN_ENDPOINT, SCHEDULEDEVENTSIP, a default that accepts, a lease that does, the default."""
     both = {"FOREWARN_ENDPOINT": "http://10.0.0.1:8169", "SCHEDULEDEVENTSIP": "10.0.0.2"}
     assert find(tmp_path, "http://10.0.0.9/", both) == "http://10.0.0.9"
     assert find(tmp_path, "", both) == "http://10.0.0.1:8169"
@@ -61,19 +61,19 @@ def test_the_order(tmp_path: Path) -> None:
     ],
 )
 def test_option_245(lease: str, address: str | None) -> None:
-    """The last one in the file counts, in each client's notation; four bytes or nothing."""
+    """The last option in the file counts, in each client's notation, if it has four bytes."""
     assert option_245(lease) == address
 
 
 @pytest.mark.parametrize(
     "text", ["https://10.0.0.1", "http://", "http://10.0.0.1/metadata", "http://x:99999", "ftp://x"]
 )
-def test_what_is_no_endpoint(text: str) -> None:
-    """Refused with how to write it."""
+def test_malformed_endpoints_are_refused(text: str) -> None:
+    """The message says how to write an endpoint."""
     with pytest.raises(ConfigError, match=r"write it like http://169\.254\.169\.254"):
         normal_endpoint(text)
 
 
 def test_an_address_of_version_6_keeps_its_brackets() -> None:
-    """So that a port can follow."""
+    """The brackets allow a port after the address."""
     assert normal_endpoint("[fd00::1]:8169") == "http://[fd00::1]:8169"

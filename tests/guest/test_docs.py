@@ -1,4 +1,4 @@
-"""What the agent's and the SDK's pages say is true."""
+"""The pages about agent and SDK describe every command, key, metric and handler."""
 
 import contextlib
 import re
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time
-from forewarn.guest.config import TOP, parse
+from forewarn.guest.config import TOP_LEVEL_KEYS, parse
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.state import State
 from forewarn.guest.status import metrics
 from forewarn.guest.steps import Run
-from tests.guest.talking import Endpoint, MovedTime
+from tests.support.fake_endpoint import FakeEndpoint, ManualTime
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guide"
@@ -26,7 +26,7 @@ def test_the_whole_agent_toml_is_read() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     table = tomllib.loads(block)
     config = parse(table, {})
-    assert set(table) == set(TOP)
+    assert set(table) == set(TOP_LEVEL_KEYS)
     assert {step.handler for step in config.plan.steps} == set(HANDLERS)
     (process,) = [step for step in config.plan.steps if step.handler == "process"]
     (printed,) = [step["process"] for step in table["steps"] if "process" in step]
@@ -34,7 +34,7 @@ def test_the_whole_agent_toml_is_read() -> None:
 
 
 def test_every_command_variable_metric_and_handler_is_described() -> None:
-    """Found on the page by its name."""
+    """The page contains each by its name."""
     from forewarn.guest.main import _parser
 
     run = Run(step="", phase="", event={}, share_s=1, time=Time())
@@ -47,10 +47,10 @@ def test_every_command_variable_metric_and_handler_is_described() -> None:
 
 
 def test_the_sdks_example_runs() -> None:
-    """As printed, but for the client, whose endpoint is ours, and its end."""
+    """The example runs as printed, with a client for a fake endpoint."""
     (example,) = re.findall(r"```python\n(.*?)```", SDK, re.DOTALL)
-    clock = MovedTime()
-    endpoint = Endpoint(clock)
+    clock = ManualTime()
+    endpoint = FakeEndpoint(clock)
     endpoint.announce()
 
     class Enough(Exception):
@@ -67,7 +67,7 @@ def test_the_sdks_example_runs() -> None:
     assert len(endpoint.approved) == 1
 
 
-def test_both_pages_are_found_from_the_first() -> None:
+def test_both_pages_are_linked() -> None:
     """The README or the index of the documentation links to them."""
     first = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
     for page in ("agent", "sdk"):

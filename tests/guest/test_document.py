@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.guest.document import Document, event_json, parse_document, parse_event, parse_moment
 from forewarn.guest.errors import BadDocument
-from tests.guest.talking import E1, E2, document, event
+from tests.support.fake_endpoint import E1, E2, document, event
 
 GOLDEN = Path(__file__).parent.parent / "core" / "golden"
 MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)
@@ -16,7 +16,7 @@ MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
 def test_every_golden_document_is_read(path: Path) -> None:
-    """All versions the service renders: ids, names without underscore, and a NotBefore for what is Scheduled."""
+    """Every version that the service renders gives ids, names without underscore, and NotBefore while Scheduled."""
     read = parse_document(path.read_bytes())
     assert read.incarnation
     for each in read.events:
@@ -44,12 +44,12 @@ def test_every_golden_document_is_read(path: Path) -> None:
     ],
 )
 def test_not_before_in_both_formats(text: str, moment: datetime | None) -> None:
-    """RFC 1123 and ISO 8601, with and without parts of a second; nothing for nothing and for nonsense."""
+    """RFC 1123 and ISO 8601 are read, with and without fractions; anything else gives None."""
     assert parse_moment(text) == moment
 
 
 def test_unknown_fields_and_values_are_tolerated() -> None:
-    """What a later version adds is kept in `raw`; what an older one lacks has a default."""
+    """Fields of later versions are kept in `raw`; fields that older versions lack have defaults."""
     later = parse_event({**event(), "Severity": 3, "EventStatus": "Paused", "DurationInSeconds": "9"})
     assert (later.status, later.raw["Severity"], later.duration_s) == ("Paused", 3, 9)
     older = parse_event({"EventId": E1.lower(), "EventStatus": "Scheduled"})
@@ -68,21 +68,21 @@ def test_an_incarnation_is_a_number_or_a_text(incarnation: object) -> None:
     "body",
     [b"", b"[]", b"{}", b'{"DocumentIncarnation":1,"Events":{}}', b"\xff"],
 )
-def test_what_is_no_document_is_said(body: bytes) -> None:
-    """Never a half-read document."""
+def test_a_malformed_document_raises_bad_document(body: bytes) -> None:
+    """A document is never read in part."""
     with pytest.raises(BadDocument):
         parse_document(body)
 
 
 @pytest.mark.parametrize("wrong", [{}, [], None, "text", {**event(), "EventId": None}])
-def test_an_event_that_makes_no_sense_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It is passed over and said."""
+def test_a_malformed_event_does_not_hide_the_others(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is ignored, and a line is logged."""
     assert [each.id for each in parse_document(document(wrong, event(E2))).events] == [E2]
-    assert "an event is passed over" in caplog.text
+    assert "an event cannot be read and is ignored" in caplog.text
 
 
 def test_difference_is_not_order() -> None:
-    """A lower number is a change; so is the same number with other content; the same is none."""
+    """A lower number is a change, and so is the same number with other content."""
     high, low = parse_document(document(incarnation=9)), parse_document(document(incarnation=1))
     assert low.differs(high)
     assert high.differs(None)
@@ -91,7 +91,7 @@ def test_difference_is_not_order() -> None:
 
 
 def test_time_left_is_the_services() -> None:
-    """NotBefore less Date, less what passed on the monotonic clock, less the second that Date is cut to."""
+    """NotBefore less Date, less the time since the response, less the second that Date is rounded by."""
     date = "Mon, 19 Sep 2016 18:14:47 GMT"
     body = document(event(NotBefore="Mon, 19 Sep 2016 18:29:47 GMT"), event(E1, EventStatus="Started"))
     read = parse_document(body, date=date, received_s=50.0)
@@ -107,6 +107,6 @@ def test_time_left_is_the_services() -> None:
 
 
 def test_an_event_is_written_as_the_newest_version_has_it() -> None:
-    """Commands get one shape, whatever the endpoint speaks."""
+    """Commands get one format, whatever version the endpoint speaks."""
     read = parse_event(event(Resources=["_vm"], NotBefore="Mon, 19 Sep 2016 18:29:47 GMT"))
     assert event_json(read) == {**event(), "Resources": ["vm"], "NotBefore": "2016-09-19T18:29:47Z"}

@@ -18,10 +18,11 @@ from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import HANDLERS, command, log, notify, process, systemd
 from forewarn.guest.journal import read
-from forewarn.guest.plan import TELLERS
-from forewarn.guest.steps import Run, alive
-from tests.guest.agents import Lived
-from tests.guest.talking import E1, event, http_endpoint, say
+from forewarn.guest.plan import NOTIFIERS
+from forewarn.guest.processes import alive
+from forewarn.guest.steps import Run
+from tests.guest.in_process_agent import AgentHarness
+from tests.support.fake_endpoint import E1, event, http_server, respond
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -32,12 +33,12 @@ def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))
-def test_a_handler_is_these_functions(name: str) -> None:
-    """One small module with the same five, and `tell` where it is told."""
+def test_a_handler_has_these_functions(name: str) -> None:
+    """Every handler has the same five functions, and `notify` where it reports changes."""
     module: ModuleType = HANDLERS[name]
     for function in ("parse", "check", "prepare", "verify", "recover"):
         assert callable(getattr(module, function)), function
-    assert hasattr(module, "tell") == (name in TELLERS)
+    assert hasattr(module, "notify") == (name in NOTIFIERS)
     source = Path(str(module.__file__)).read_text("utf-8")
     assert len(source.splitlines()) < 200
 
@@ -46,9 +47,9 @@ def test_a_handler_is_these_functions(name: str) -> None:
 
 
 def test_command_checks_and_verifies() -> None:
-    """A program that is not there is told by check; without verify nobody can tell."""
+    """`check` reports a missing program; without a verify command the state is unknown."""
     spec = command.parse({"prepare": ["/nowhere/x"], "verify": ["false"]}, "here")
-    assert command.check(spec) == ["/nowhere/x is no program here"]
+    assert command.check(spec) == ["/nowhere/x is not a program on this machine"]
     assert command.verify(spec, run_of()) is False
     only = command.parse({"recover": ["true"]}, "here")
     assert command.verify(only, run_of()) is None
@@ -70,7 +71,7 @@ def running(tmp_path: Path, prelude: str = "pass") -> "subprocess.Popen[str]":
 
 
 def test_a_process_is_stopped_and_confirmed_gone_then_started_and_confirmed_up(tmp_path: Path) -> None:
-    """With its own signal; a second stop or start finds nothing to do."""
+    """It gets its own signal; a second stop or start finds nothing to do."""
     gone = f"signal.signal(signal.SIGUSR1, lambda *_: (open({str(tmp_path / 'graceful')!r}, 'w'), sys.exit(0)))"
     table = {
         "pid_file": str(tmp_path / "pid"),
@@ -99,7 +100,7 @@ def test_a_process_is_stopped_and_confirmed_gone_then_started_and_confirmed_up(t
 
 
 def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
-    """It writes its own pid file: up when that names a process that lives."""
+    """It counts as up when its own pid file names a live process."""
     daemon = f"sleep 60 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
     table = {"pid_file": str(tmp_path / "pid"), "start": ["/bin/sh", "-c", daemon], "up_for": "0"}
     spec = process.parse(table, "here")
@@ -113,8 +114,8 @@ def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
         process.recover(silent, run_of(share_s=0.3))
 
 
-def test_a_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
-    """With `match`, a process whose command line lacks it is not ours, and is left alone."""
+def test_a_pid_file_that_names_another_process(tmp_path: Path) -> None:
+    """With `match`, a process with another command line is left alone."""
     spec = process.parse({"pid_file": str(tmp_path / "pid"), "match": "importer"}, "here")
     with running(tmp_path) as child:
         process.prepare(spec, run_of())
@@ -126,13 +127,13 @@ def test_a_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
         child.stdout.close()
 
 
-def test_a_process_that_does_not_go(tmp_path: Path) -> None:
-    """Killed after `kill_after`; without that the step fails and says so."""
+def test_a_process_that_does_not_end(tmp_path: Path) -> None:
+    """It is killed after `kill_after`; without that the step fails with a reason."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     patient = process.parse({"pid_file": str(tmp_path / "pid")}, "here")
     strict = process.parse({"pid_file": str(tmp_path / "pid"), "kill_after": "1s"}, "here")
     with running(tmp_path, deaf) as child:
-        with pytest.raises(OutOfTime, match=f"process {child.pid} did not end of SIGTERM in time"):
+        with pytest.raises(OutOfTime, match=f"process {child.pid} did not end in time after SIGTERM"):
             process.prepare(patient, run_of(share_s=0.3))
         process.prepare(strict, run_of())
         assert child.wait(PATIENCE_S) == -9
@@ -140,8 +141,8 @@ def test_a_process_that_does_not_go(tmp_path: Path) -> None:
         child.stdout.close()
 
 
-def test_a_started_process_hears_every_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
-    """As if somebody had started it by hand; an old pid file is no matter."""
+def test_a_started_process_receives_every_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
+    """It runs as if started by hand, and an old pid file does not matter."""
 
     def ignored(who: object) -> int:
         lines = Path(f"/proc/{who}/status").read_text().splitlines()
@@ -159,7 +160,7 @@ def test_a_started_process_hears_every_signal_and_leaves_no_zombie(tmp_path: Pat
 
 @pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x ended at once")])
 def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], told: str) -> None:
-    """Said, and tried again by the agent."""
+    """The step fails with a reason."""
     table = {"pid_file": str(tmp_path / "pid"), "start": start, "foreground": True}
     with pytest.raises(StepFailed, match=told):
         process.recover(process.parse(table, "here"), run_of())
@@ -179,7 +180,7 @@ esac
 
 
 def test_a_unit_is_stopped_and_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What systemctl is asked for, and how its exit codes are understood."""
+    """The handler calls systemctl with these arguments and interprets its exit codes."""
     program = tmp_path / "systemctl"
     program.write_text(SYSTEMCTL.format(tmp_path))
     program.chmod(0o755)
@@ -202,7 +203,7 @@ def test_a_unit_is_stopped_and_started(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_real_systemctl_is_understood() -> None:
-    """It is here, and a unit that nobody knows is none that was stopped."""
+    """An unknown unit does not count as stopped."""
     spec = systemd.parse({"unit": "forewarn-nowhere.service"}, "here")
     assert systemd.check(spec) == []
     assert systemd.verify(spec, run_of()) in (None, True)
@@ -214,40 +215,40 @@ def test_the_real_systemctl_is_understood() -> None:
 
 
 def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
-    """One structured line; a folder that is not there is told by check."""
+    """`log` writes one JSON line; `check` reports a missing folder."""
     spec = log.parse({"file": str(tmp_path / "events.jsonl")}, "here")
     assert log.check(spec) == []
-    log.tell(spec, run_of())
+    log.notify(spec, run_of())
     told = json.loads((tmp_path / "events.jsonl").read_text())
     assert told == {"change": "scheduled", "event": event(NotBefore="soon")}
     wrong = log.parse({"file": "/nowhere/at/all"}, "here")
     assert log.check(wrong) == ["/nowhere/at cannot be written to"]
     with pytest.raises(StepFailed, match="cannot be written"):
-        log.tell(wrong, run_of())
+        log.notify(wrong, run_of())
     assert log.check(log.parse({"syslog": "daemon"}, "here")) == []
     assert log.check(log.parse({"syslog": "nowhere"}, "here"))
-    log.tell(log.parse({"syslog": "daemon"}, "here"), run_of())
+    log.notify(log.parse({"syslog": "daemon"}, "here"), run_of())
 
 
-def test_half_a_character_in_an_event_stops_nothing(tmp_path: Path) -> None:
-    """JSON can hold a lone surrogate, which no UTF-8 can: journal, status, log and variables bear it."""
+def test_a_lone_surrogate_in_an_event_is_replaced(tmp_path: Path) -> None:
+    """Journal, status, log and variables must be valid UTF-8."""
     from forewarn.guest import status
 
     hook = Webhook()
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         toml = (
             f'[[steps]]\nname = "file"\nlog = {{ file = "{tmp_path}/log" }}\n'
             f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
             '[[steps]]\nname = "run"\nrequired = true\ncommand = { prepare = ["true"] }\n'
         )
-        lived = Lived(tmp_path, toml)
+        harness = AgentHarness(tmp_path, toml)
         odd = "\ud800\0"
-        lived.endpoint.announce(Description=odd, EventSource=odd, EventType=odd, Resources=["web-0", odd])
-        lived.live(for_s=5)
-        status.write(lived.agent, tmp_path, None)
-    assert lived.endpoint.approved == [E1]
+        harness.endpoint.announce(Description=odd, EventSource=odd, EventType=odd, Resources=["web-0", odd])
+        harness.run(for_s=5)
+        status.write(harness.agent, tmp_path, None)
+    assert harness.endpoint.approved == [E1]
     assert '"Description":"??"' in (tmp_path / "log").read_text("ascii")
-    lived.again()
+    harness.restart()
 
 
 # -- notify
@@ -260,7 +261,7 @@ class Webhook:
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         self.got.append((handler.path, json.loads(body), handler.headers["Idempotency-Key"]))
-        say(handler, self.status)
+        respond(handler, self.status)
 
 
 def secret(tmp_path: Path, url: str) -> str:
@@ -270,14 +271,14 @@ def secret(tmp_path: Path, url: str) -> str:
     return str(path)
 
 
-def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
-    """With a key that tells repetitions apart."""
+def test_notify_posts_in_slacks_format_or_the_whole_event(tmp_path: Path) -> None:
+    """Each message has an Idempotency-Key, so that the receiver recognises repetitions."""
     hook = Webhook()
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         assert notify.check(spec) == []
-        notify.tell(spec, run_of())
-        notify.tell(spec._replace(shape="event"), run_of(change="started"))
+        notify.notify(spec, run_of())
+        notify.notify(spec._replace(shape="event"), run_of(change="started"))
     (path, slack, key), (_, whole, _) = hook.got
     assert path == "/hook/hunter2?x=1"
     assert slack == {"text": f"Reboot of web-0 scheduled, not before soon ({E1})"}
@@ -285,33 +286,33 @@ def test_notify_posts_in_slacks_shape_or_whole(tmp_path: Path) -> None:
     assert whole == {"change": "started", "event": event(NotBefore="soon")}
 
 
-def test_what_keeps_notify_from_working_is_told_without_the_address(tmp_path: Path) -> None:
-    """A file that others may read, no file, no address, nobody there, a refusal."""
+def test_errors_of_notify_do_not_contain_the_address(tmp_path: Path) -> None:
+    """Neither for a file that others may read nor for a missing file, a bad address, no server or a refusal."""
     path = Path(secret(tmp_path, "http://127.0.0.1:9"))
     spec = notify.parse({"url_file": str(path)}, "here")
     path.chmod(0o640)
-    assert notify.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+    assert notify.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
     path.chmod(0o600)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         secret(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}")
         with pytest.raises(StepFailed) as caught:
-            notify.tell(spec, run_of())
+            notify.notify(spec, run_of())
     assert "hunter2" not in str(caught.value)
     hook = Webhook()
     hook.status = 500
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         secret(tmp_path, url)
         with pytest.raises(StepFailed, match="the webhook answered 500"):
-            notify.tell(spec, run_of())
+            notify.notify(spec, run_of())
     path.write_text("not an address")
-    assert notify.check(spec) == [f"{path} holds no http:// or https:// address"]
+    assert notify.check(spec) == [f"{path} does not hold an http:// or https:// address"]
     path.unlink()
     assert "cannot be read" in notify.check(spec)[0]
 
 
 def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
-    """A byte now and then does not keep the agent from its work."""
+    """A webhook that answers a byte at a time does not hold up the agent."""
 
     over = threading.Event()
 
@@ -321,53 +322,55 @@ def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
             while not over.wait(0.1):
                 handler.wfile.write(b"H")
 
-    with http_endpoint(trickle) as url:
+    with http_server(trickle) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         began_s = time.monotonic()
         with pytest.raises(StepFailed, match="NoAnswer"):
-            notify.tell(spec, run_of(share_s=1.0))
+            notify.notify(spec, run_of(share_s=1.0))
         assert time.monotonic() - began_s < PATIENCE_S
         over.set()
 
 
-def test_each_event_and_change_is_told_once_across_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And the address is in neither journal, status nor log."""
+def test_each_event_and_change_is_reported_once_across_restarts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The address appears in neither journal, status nor log."""
     from forewarn.guest import status
 
     hook = Webhook()
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         toml = f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}", shape = "event" }}\n'
-        lived = Lived(tmp_path, toml)
-        lived.endpoint.announce()
-        lived.live(for_s=5)
-        lived.again()
-        lived.live(for_s=5)
-        lived.endpoint.start()
-        lived.live(for_s=5)
-        lived.again()
-        lived.endpoint.end()
-        lived.live(for_s=5)
-        lived.again()
-        lived.live(for_s=60)
-        status.write(lived.agent, tmp_path, None)
+        harness = AgentHarness(tmp_path, toml)
+        harness.endpoint.announce()
+        harness.run(for_s=5)
+        harness.restart()
+        harness.run(for_s=5)
+        harness.endpoint.start()
+        harness.run(for_s=5)
+        harness.restart()
+        harness.endpoint.end()
+        harness.run(for_s=5)
+        harness.restart()
+        harness.run(for_s=60)
+        status.write(harness.agent, tmp_path, None)
     changes = [body["change"] for _, body, _ in hook.got]
     assert changes == ["scheduled", "approved", "started", "completed", "back in service"]
-    for text in (lived.journal.path.read_text(), (tmp_path / "status.json").read_text(), caplog.text):
+    for text in (harness.journal.path.read_text(), (tmp_path / "status.json").read_text(), caplog.text):
         assert "hunter2" not in text
 
 
 def test_a_webhook_that_fails_delays_nothing_and_is_given_up(tmp_path: Path) -> None:
-    """Three tries with pauses; approval does not wait for it; another try only for the next change."""
+    """The agent tries three times with pauses, and the approval does not wait."""
     hook = Webhook()
     hook.status = 503
-    with http_endpoint(hook) as url:
+    with http_server(hook) as url:
         toml = f'[[steps]]\nname = "team"\nnotify = {{ url_file = "{secret(tmp_path, url)}" }}\n'
-        lived = Lived(tmp_path, toml)
-        lived.endpoint.announce()
-        lived.live(for_s=2)
-        assert lived.endpoint.approved == [E1]
-        lived.live(for_s=900)
+        harness = AgentHarness(tmp_path, toml)
+        harness.endpoint.announce()
+        harness.run(for_s=2)
+        assert harness.endpoint.approved == [E1]
+        harness.run(for_s=900)
     assert len(hook.got) == 6
-    records = read(lived.journal.path)[0]
+    records = read(harness.journal.path)[0]
     assert [record["ok"] for record in records if record["kind"] == "told"] == [False, False]
-    assert not lived.agent.state.news
+    assert not harness.agent.state.messages

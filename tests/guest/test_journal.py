@@ -1,4 +1,4 @@
-"""The journal: whole lines or none, one agent at a time, and a state that is nothing but its records."""
+"""The journal: complete lines only, one agent at a time, and a state that follows from the records alone."""
 
 import logging
 import os
@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from forewarn.guest import journal as journals
 from forewarn.guest.errors import JournalError, JournalInUse
 from forewarn.guest.journal import Journal, in_use, read
-from forewarn.guest.state import KINDS, State, folded
-from tests.guest.agents import Lived, step
-from tests.guest.talking import E1
+from forewarn.guest.state import KINDS, State, fold_records
+from tests.guest.in_process_agent import AgentHarness, step
+from tests.support.fake_endpoint import E1
 
 
 def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
-    """In order, dated, and readable by its owner alone."""
+    """Records come back in order, dated, from a file that only its owner may read."""
     journal = Journal(tmp_path / "state")
     for number in range(3):
         journal.append({"kind": "note", "number": number, "text": "ä\ud800"})
@@ -33,7 +32,7 @@ def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each append is fsynced after its bytes were written."""
+    """Each append is synced after its bytes are written."""
     sizes: list[int] = []
     really = os.fsync
 
@@ -51,7 +50,7 @@ def test_a_record_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeyp
 
 
 def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk: what was there stays, and the next line is whole."""
+    """On a full disk the earlier records stay, and the next line is complete."""
     journal = Journal(tmp_path)
     journal.append({"kind": "first"})
     really, room = os.write, [10]
@@ -71,30 +70,30 @@ def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
 
 
 def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not the step's failure; with room again the next agent does the step."""
-    lived = Lived(tmp_path, step(tmp_path, "one", more="required = true"))
-    lived.endpoint.announce()
-    append = lived.journal.append
+    """The step has not failed; the next agent does it when there is room again."""
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
+    harness.endpoint.announce()
+    append = harness.journal.append
 
     def full(record: Mapping[str, Any]) -> dict[str, Any]:
         if record["kind"] == "child":
             raise JournalError("the disk is full")
         return append(record)
 
-    monkeypatch.setattr(lived.journal, "append", full)
+    monkeypatch.setattr(harness.journal, "append", full)
     with pytest.raises(JournalError):
-        lived.live()
-    assert "end" not in lived.kinds
-    assert not lived.did
-    lived.again()
-    lived.live()
-    assert lived.did == ["prepare one"]
-    assert lived.endpoint.approved == [E1]
+        harness.run()
+    assert "end" not in harness.kinds
+    assert not harness.actions
+    harness.restart()
+    harness.run()
+    assert harness.actions == ["prepare one"]
+    assert harness.endpoint.approved == [E1]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"at":"","kind":"appro', b'{"kind":"approved","ids":[]}'])
-def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """A line without its end had not been fsynced: nothing that follows it can have happened."""
+def test_an_incomplete_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that follows such a line can have happened, because it was not synced."""
     journal = Journal(tmp_path)
     journal.append({"kind": "seen"})
     with journal.path.open("ab") as file:
@@ -105,11 +104,11 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes, caplog: pytest
     again.append({"kind": "next"})
     assert [record["kind"] for record in read(again.path)[0]] == ["seen", "next"]
     again.close()
-    assert "torn" in caplog.text
+    assert "incomplete" in caplog.text
 
 
-def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A machine must come back also with a damaged disk."""
+def test_an_unreadable_line_is_ignored_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A machine must return to service even with a damaged disk."""
     (tmp_path / "journal.jsonl").write_bytes(b'{"kind":"a"}\n\x00\x00\n[1]\n{"kind":"b"}\n')
     with caplog.at_level(logging.ERROR):
         assert [record["kind"] for record in read(tmp_path / "journal.jsonl")[0]] == ["a", "b"]
@@ -118,7 +117,7 @@ def test_a_line_that_cannot_be_read_is_passed_over_loudly(tmp_path: Path, caplog
 
 
 def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
-    """Once folded nobody needs them: a journal of a megabyte is many megabytes of records."""
+    """The agent does not keep the records in memory: a large journal takes many megabytes as records."""
     journal = Journal(tmp_path)
     journal.append({"kind": "note", "text": "x" * 1_000})
     journal.close()
@@ -129,20 +128,19 @@ def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
 
 
 def test_one_agent_at_a_time(tmp_path: Path) -> None:
-    """A second one would do everything twice."""
+    """A second agent would do everything twice."""
     assert not in_use(tmp_path)
     first = Journal(tmp_path)
     assert in_use(tmp_path)
-    with pytest.raises(JournalInUse, match="another agent has"):
+    with pytest.raises(JournalInUse, match="another agent uses"):
         Journal(tmp_path)
     first.close()
     Journal(tmp_path).close()
 
 
-def test_a_large_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the one before it kept."""
-    monkeypatch.setattr(journals, "MAX_BYTES", 100)
-    journal = Journal(tmp_path)
+def test_a_large_journal_is_rotated(tmp_path: Path) -> None:
+    """The previous journal is kept."""
+    journal = Journal(tmp_path, max_bytes=100)
     assert not journal.rotate()
     journal.append({"kind": "old", "text": "x" * 100})
     assert journal.rotate()
@@ -152,11 +150,11 @@ def test_a_large_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [record["kind"] for record in read(tmp_path / "journal.1.jsonl")[0]] == ["old"]
 
 
-def test_a_record_of_a_later_version_is_left_alone() -> None:
-    """It neither fails nor changes anything but the version."""
-    state = folded([{"kind": "something new", "x": 1}, {"no": "kind"}])
+def test_a_record_of_a_later_version_is_ignored() -> None:
+    """It changes nothing but the version of the state."""
+    state = fold_records([{"kind": "something new", "x": 1}, {"no": "kind"}])
     assert state.quiet
     assert state.version == 2
-    assert folded([{"kind": "still", "id": "never seen"}, {"kind": "begin"}]).damaged == 2
+    assert fold_records([{"kind": "still", "id": "never seen"}, {"kind": "begin"}]).damaged == 2
     assert "start" in KINDS
     assert State().quiet

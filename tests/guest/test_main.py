@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
-from forewarn.guest.steps import start_ticks
-from tests.endpoint.serving import WEB_0, serving
-from tests.guest.talking import E1, document, event, http_endpoint, say
+from forewarn.guest.processes import start_ticks
+from tests.support.fake_endpoint import E1, document, event, http_server, respond
+from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -60,20 +60,20 @@ AT = ("--config", "agent.toml")
 
 
 def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
-    """Commented, for its owner alone, and never over one that is there."""
+    """The file is commented, readable by its owner alone, and never overwritten."""
     assert "wrote agent.toml" in run(tmp_path, "init").stdout
     path = tmp_path / "agent.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_text()
     again = run(tmp_path, "init")
     assert again.returncode == 1
-    assert "stays as it is" in again.stderr
+    assert "was not changed" in again.stderr
     assert path.read_text() == before
     assert run(tmp_path, "init", "/nowhere/agent.toml").returncode == 1
 
 
-def test_the_same_by_three_doors(tmp_path: Path) -> None:
-    """`python -m forewarn.guest`, `forewarn agent` and the script are one; the second needs no server extra."""
+def test_three_commands_start_the_same_program(tmp_path: Path) -> None:
+    """`python -m forewarn.guest`, `forewarn agent` and the script; the second needs no server extra."""
     assert run(tmp_path, "--version").stdout.startswith("forewarn-agent ")
     assert run(tmp_path, "agent", "--version", module="forewarn").stdout.startswith("forewarn-agent ")
     assert "agent" in run(tmp_path, "--help", module="forewarn").stdout
@@ -90,18 +90,18 @@ def test_the_same_by_three_doors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["check", "run", "status", "history"])
 def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: str) -> None:
-    """No traceback."""
+    """There is no traceback."""
     configure(tmp_path, "aprove = 1")
     ended = run(tmp_path, verb, *AT)
     assert ended.returncode == 2
     assert "aprove: unknown key" in ended.stderr
     assert "Traceback" not in ended.stderr
     (tmp_path / "agent.toml").chmod(0o666)
-    assert "others may write" in run(tmp_path, verb, *AT).stderr
+    assert "other users may write" in run(tmp_path, verb, *AT).stderr
 
 
-def test_check_has_no_effect(tmp_path: Path) -> None:
-    """Programs, files, the endpoint and our name are looked at; nothing runs, and no scope is enabled."""
+def test_check_changes_nothing(tmp_path: Path) -> None:
+    """`check` examines programs, files, the endpoint and the name; no step runs, and no scope is enabled."""
     with serving() as service:
         at = f'endpoint = "http://127.0.0.1:{service.port}"\nsource_address = "{WEB_0}"\n'
         configure(tmp_path, at + STEPS)
@@ -116,20 +116,20 @@ def test_check_has_no_effect(tmp_path: Path) -> None:
         )
         bad = run(tmp_path, "check", *AT)
     assert bad.returncode == 1
-    assert "WRONG step 'touch': /nowhere/touch is no program here" in bad.stdout
+    assert "WRONG step 'touch': /nowhere/touch is not a program on this machine" in bad.stdout
     assert "WRONG metrics_file: /nowhere/x.prom cannot be written to" in bad.stdout
 
 
 def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
-    """The configuration is fine, nobody answers."""
+    """The configuration is correct, but the endpoint does not answer."""
     configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS)
     ended = run(tmp_path, "check", *AT)
     assert ended.returncode == 3
-    assert "WRONG http://127.0.0.1:9 does not say who this machine is" in ended.stdout
+    assert "WRONG http://127.0.0.1:9 does not say which machine this is" in ended.stdout
 
 
-def test_simulate_rehearses_and_undoes(tmp_path: Path) -> None:
-    """A required step that fails ends it with 1; what was done is undone either way."""
+def test_simulate_prepares_and_undoes(tmp_path: Path) -> None:
+    """A required step that fails ends it with 1; steps are undone either way."""
     configure(tmp_path, STEPS)
     good = run(tmp_path, "simulate", "Preempt", *AT)
     assert good.returncode == 0, good.stderr
@@ -147,15 +147,15 @@ def test_simulate_rehearses_and_undoes(tmp_path: Path) -> None:
     assert run(tmp_path, "simulate", "Reboot", "--in", "soon", *AT).returncode == 2
 
 
-def test_a_rehearsal_that_was_killed_is_undone_by_the_next(tmp_path: Path) -> None:
-    """It has a journal of its own."""
+def test_a_killed_simulation_is_undone_by_the_next(tmp_path: Path) -> None:
+    """The simulation has its own journal."""
     waiting = '\n[[steps]]\nname = "wait"\ncommand = { prepare = ["sleep", "30"], recover = ["true"] }\n'
     configure(tmp_path, STEPS + waiting)
     killed = subprocess.Popen(command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
-    rehearsed = tmp_path / "state" / "rehearsal" / "journal.jsonl"
+    simulated = tmp_path / "state" / "rehearsal" / "journal.jsonl"
 
     def waits() -> list[dict[str, object]]:
-        return [record for record in read(rehearsed)[0] if record["kind"] == "child" and record["step"] == "wait"]
+        return [record for record in read(simulated)[0] if record["kind"] == "child" and record["step"] == "wait"]
 
     until(waits)
     killed.send_signal(signal.SIGKILL)
@@ -171,16 +171,16 @@ def test_a_rehearsal_that_was_killed_is_undone_by_the_next(tmp_path: Path) -> No
     assert not (tmp_path / "flag").exists()
 
 
-def test_run_status_history_and_the_end(tmp_path: Path) -> None:
-    """What it is doing, what remains, why it has not approved; SIGTERM ends it with 0; afterwards status says so."""
+def test_run_status_and_history(tmp_path: Path) -> None:
+    """`status` shows activity, budget and why the event is not approved, and that the agent has ended after SIGTERM."""
     not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
 
     def reply(handler: object, body: bytes) -> None:
         served = document(event(NotBefore=not_before, Resources=["other", "here"]))
-        say(handler, 200, served)  # type: ignore[arg-type]
+        respond(handler, 200, served)  # type: ignore[arg-type]
 
     assert run(tmp_path, "status").returncode == 2
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\napprove = "first-in-resources"\n' + STEPS)
         assert run(tmp_path, "status", *AT).returncode == 3
         agent = subprocess.Popen(
@@ -189,7 +189,7 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
         until(lambda: (tmp_path / "flag").exists())
         second = run(tmp_path, "run", *AT)
         assert second.returncode == 1
-        assert "another agent has state" in second.stderr
+        assert "another agent uses state" in second.stderr
         until(lambda: "prepared" in run(tmp_path, "status", *AT).stdout)
         shown = run(tmp_path, "status", *AT)
         assert shown.returncode == 0
@@ -204,7 +204,7 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
         ):
             assert told in shown.stdout, shown.stdout
         assert json.loads(run(tmp_path, "status", "--json", *AT).stdout)["machine"] == "here"
-        assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "no time for a rehearsal"
+        assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "an event is under way"
         agent.send_signal(signal.SIGTERM)
         _, said = agent.communicate(timeout=PATIENCE_S)
         assert agent.returncode == 0
@@ -219,11 +219,11 @@ def test_run_status_history_and_the_end(tmp_path: Path) -> None:
     assert [json.loads(line)["kind"] for line in lines][:3] == ["start", "seen", "begin"]
 
 
-def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
-    """A metrics file in a folder that is not there: the agent goes on with its work."""
+def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:
+    """The agent goes on with its work."""
     not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
     documents = [document()]
-    with http_endpoint(lambda handler, _: say(handler, 200, documents[-1])) as url:
+    with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
         at = f'endpoint = "{url}"\nname = "here"\napprove = "never"\nmetrics_file = "/nowhere/x.prom"\n'
         configure(tmp_path, at + STEPS)
         agent = subprocess.Popen(
@@ -242,28 +242,28 @@ def test_what_cannot_be_shown_is_said_once_and_stops_nothing(tmp_path: Path) -> 
     assert said.count("status or metrics cannot be written") == 1
 
 
-def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
-    """And touches nothing: no step, no approval, no state."""
+def test_a_dry_run_logs_what_it_would_do(tmp_path: Path) -> None:
+    """It runs no step, sends no approval and stores nothing."""
     posts: list[bytes] = []
 
     def reply(handler: object, body: bytes) -> None:
         posts.extend([body] if body else [])
         later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 600))
-        say(handler, 200, document(event(NotBefore=later, Resources=["here"])))  # type: ignore[arg-type]
+        respond(handler, 200, document(event(NotBefore=later, Resources=["here"])))  # type: ignore[arg-type]
 
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n' + STEPS)
         agent = subprocess.Popen(
             command("run", "--dry-run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         assert agent.stderr is not None
         said = ""
-        while "not really" not in said:
+        while "not sent" not in said:
             said += agent.stderr.readline()
         agent.terminate()
         agent.communicate(timeout=PATIENCE_S)
     assert "a dry run" in said
-    assert "dry run: not really" in said
+    assert "dry run: not sent" in said
     assert posts == []
     assert not (tmp_path / "flag").exists()
     assert not (tmp_path / "state").exists()

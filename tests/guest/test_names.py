@@ -1,10 +1,10 @@
-"""Which machine is meant."""
+"""Which machine an event names."""
 
 import pytest
 
 from forewarn.guest.document import parse_event
 from forewarn.guest.names import Me, same_machine
-from tests.guest.talking import event
+from tests.support.fake_endpoint import event
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from tests.guest.talking import event
     ],
 )
 def test_a_machine_by_any_of_its_names(one: str, other: str, same: bool) -> None:
-    """Any letter case, the preview's underscore, and both notations of a scale-set instance."""
+    """Letter case, the preview's underscore and the two notations of a scale-set instance do not matter."""
     assert same_machine(one, other) is same
     assert same_machine(other, one) is same
 
 
 def test_first_in_resources() -> None:
-    """Being listed and being first are two things; nobody is in an empty list."""
+    """A machine can be listed without being first; an empty list names no machine."""
     both = parse_event(event(Resources=["web-0", "web-1"]))
     assert Me("web-0").is_first_in(both)
     assert Me("web-1").is_in(both)
@@ -41,8 +41,8 @@ def test_first_in_resources() -> None:
 
 
 @pytest.mark.parametrize("origin", ["instance", "configured", "hostname"])
-def test_a_name_that_was_told_has_one_notation(origin: str) -> None:
-    """`pool_1` may well be another machine than `pool000001`: only a host's own name is read both ways."""
+def test_a_name_from_the_endpoint_has_one_notation(origin: str) -> None:
+    """Only a host name is compared in both notations: `pool_1` and `pool000001` may be two machines."""
     mine = parse_event(event(Resources=["pool_1"]))
     assert Me("Pool_1", origin).is_in(mine)
     assert Me("pool000001", origin).is_in(mine) is (origin == "hostname")

@@ -1,4 +1,4 @@
-"""One deadline for all of a connection: the look-up, every address, the handshake, every byte."""
+"""One deadline for a whole connection: the look-up, every address, the handshake, every byte."""
 
 import contextlib
 import socket
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from forewarn.guest import sockets
 from forewarn.guest.errors import Unreachable
 from forewarn.guest.sockets import Deadline, ask, connect
 from forewarn.guest.transport import Transport
@@ -22,7 +21,7 @@ from tests.support.waiting import PATIENCE_S
 
 @contextmanager
 def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A port where each connection is served so."""
+    """Yield a port on which each connection is handled by `serve`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
@@ -40,8 +39,8 @@ def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
             accepting.join(5)
 
 
-def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system gives it no time-out of its own."""
+def test_a_hanging_look_up_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives a look-up no time-out."""
     over = threading.Event()
 
     def forever(*_: Any, **__: Any) -> list[Any]:
@@ -57,7 +56,7 @@ def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name with an address that refuses and one that does not leads to the second."""
+    """If the first address of a name refuses, the second is used."""
     with listening(lambda talking: talking.sendall(talking.recv(100))) as port, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         both = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", each)) for each in (nobody.getsockname()[1], port)]
@@ -69,7 +68,7 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_address_does_not_take_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection is never answered: the next address has its part of the deadline."""
+    """The next address gets its part of the deadline."""
     with listening(lambda talking: talking.sendall(talking.recv(100))) as port, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
@@ -86,26 +85,25 @@ def test_a_silent_address_does_not_take_the_whole_time(monkeypatch: pytest.Monke
                 connect("registrar", 80, Deadline(0.3))
 
 
-def test_a_deadline_that_is_over(tmp_path: Path) -> None:
-    """Nothing is begun after it."""
+def test_an_expired_deadline_raises(tmp_path: Path) -> None:
+    """Nothing begins after the deadline."""
     with pytest.raises(socket.timeout):
         Deadline(0).left_s()
     with pytest.raises(FileNotFoundError):
         ask(f"{tmp_path}/nobody", "hello", Deadline(1))
 
 
-def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is cut where it is longer than any answer should be."""
-    monkeypatch.setattr(sockets, "MAX_ANSWER_BYTES", 1000)
+def test_an_endless_answer_is_cut_off() -> None:
+    """An answer longer than the limit raises OSError."""
     with (
         listening(lambda talking: talking.sendall(b"x" * 100_000)) as port,
         pytest.raises(OSError, match="its answer is longer than 1000 bytes"),
     ):
-        ask(f"127.0.0.1:{port}", "hello", Deadline(5))
+        ask(f"127.0.0.1:{port}", "hello", Deadline(5), max_bytes=1000)
 
 
 def test_https_with_a_certificate_that_is_trusted_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is checked; a handshake that hangs is left in time."""
+    """The host name is checked, and a hanging handshake ends at the deadline."""
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     words += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]

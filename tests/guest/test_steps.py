@@ -1,4 +1,4 @@
-"""Carrying out steps in real time, with real programs: what hangs, what is urgent, what outlives the agent."""
+"""Steps in real time with real programs: hanging programs, urgent events, programs that outlive the agent."""
 
 import json
 import os
@@ -12,28 +12,29 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.steps import GRACE_S, Run, alive, await_orphan, children, start_ticks
+from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
+from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
-from tests.guest.talking import E1, StepTime, event
+from tests.support.fake_endpoint import E1, StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 
 
-def run_of(share_s: float = 10.0, *, clock: Time | None = None, **more: object) -> Run:
-    """A turn whose time passes only while it pauses; what hangs needs a clock that passes meanwhile."""
+def new_run(share_s: float = 10.0, *, clock: Time | None = None, **more: object) -> Run:
+    """Return a Run whose time passes only while it pauses; hanging programs need a clock that passes by itself."""
     made = clock or StepTime()
     return Run(step="one", phase="prepare", event=event(), share_s=share_s, time=made, **more)  # type: ignore[arg-type]
 
 
-def over_once(begun: Path, clock: StepTime) -> Run:
-    """A turn whose time is over as soon as the program is seen to have begun, and not before."""
-    return run_of(clock=clock, glance=lambda: clock.move(10) if begun.exists() else None)
+def run_that_ends_once(begun: Path, clock: StepTime) -> Run:
+    """Return a Run whose time is over as soon as the program has begun."""
+    return new_run(clock=clock, poll=lambda: clock.move(10) if begun.exists() else None)
 
 
 def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> None:
-    """JSON as the newest version has it, and FOREWARN_*."""
-    run_of().command(["/bin/sh", "-c", f"cat > {tmp_path}/stdin; env | grep ^FOREWARN_ > {tmp_path}/env"])
+    """JSON in the newest version's format, and FOREWARN_* variables."""
+    new_run().command(["/bin/sh", "-c", f"cat > {tmp_path}/stdin; env | grep ^FOREWARN_ > {tmp_path}/env"])
     assert json.loads((tmp_path / "stdin").read_text()) == event()
     variables = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert variables["FOREWARN_EVENT_ID"] == E1
@@ -44,8 +45,8 @@ def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> N
 
 
 def test_a_step_may_call_forewarn_itself() -> None:
-    """Its variables are no settings of the service."""
-    load({"store": "memory:"}, {**run_of().variables(), "FOREWARN_AGENT_CONFIG": "/etc/forewarn/agent.toml"})
+    """The step's variables are not settings of the service."""
+    load({"store": "memory:"}, {**new_run().variables(), "FOREWARN_AGENT_CONFIG": "/etc/forewarn/agent.toml"})
 
 
 @pytest.mark.parametrize(
@@ -57,20 +58,20 @@ def test_a_step_may_call_forewarn_itself() -> None:
         (["/etc/passwd"], "passwd cannot be run"),
     ],
 )
-def test_why_a_command_failed(argv: list[str], reason: str) -> None:
-    """In words, without its arguments: one of them may be a secret."""
+def test_the_reason_of_a_failed_command(argv: list[str], reason: str) -> None:
+    """The reason does not contain arguments, which may be secrets."""
     with pytest.raises(StepFailed) as caught:
-        run_of().command(argv)
+        new_run().command(argv)
     assert str(caught.value) == reason
 
 
-def test_a_command_that_does_not_read_its_stdin_is_no_failure() -> None:
-    """Most do not."""
-    assert run_of().command(["true"]) == 0
+def test_a_command_need_not_read_its_stdin() -> None:
+    """A closed pipe does not fail the step."""
+    assert new_run().command(["true"]) == 0
 
 
-def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
-    """Larger than a pipe, to a program that reads late or never: its time-out holds; FOREWARN_RESOURCES is cut at a name."""
+def test_a_large_event_does_not_block_the_agent(tmp_path: Path) -> None:
+    """The time-out holds for a program that reads late or never; FOREWARN_RESOURCES is cut after a name."""
     names = [f"machine-{number:05}" for number in range(20_000)]
     large = Run(step="one", phase="prepare", event=event(Resources=names), share_s=0.5, time=Time())
     began_s = time.monotonic()
@@ -85,26 +86,28 @@ def test_a_large_event_holds_nothing_up(tmp_path: Path) -> None:
     assert shown == names[: len(shown)]
 
 
-def test_a_step_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """At the end of its share: asked first, then killed, and its children too."""
+def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
+    """At the end of its share it gets SIGTERM, then SIGKILL."""
     shell = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.1; done"
     with pytest.raises(OutOfTime, match="sh did not end in time and was ended"):
-        over_once(tmp_path / "pid", StepTime()).command(["/bin/sh", "-c", shell])
+        run_that_ends_once(tmp_path / "pid", StepTime()).command(["/bin/sh", "-c", shell])
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
-def test_what_a_program_started_has_the_same_grace(tmp_path: Path) -> None:
-    """The program ends at once, its child needs a moment to put things in order: it gets it."""
+def test_children_of_a_program_get_the_same_grace(tmp_path: Path) -> None:
+    """A child that needs a moment to end is not killed when the program itself ends."""
     child = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
     clock = StepTime()
     with pytest.raises(OutOfTime):
-        over_once(tmp_path / "up", clock).command(["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 600', "sh", child])
+        run_that_ends_once(tmp_path / "up", clock).command(
+            ["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 600', "sh", child]
+        )
     assert (tmp_path / "tidy").exists()
     assert clock.monotonic() < 10 + GRACE_S
 
 
-def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
-    """The endpoint is looked at while a program runs; the limit that comes of it holds at once."""
+def test_a_more_urgent_event_shortens_the_current_step() -> None:
+    """The endpoint is polled while a program runs, and a new limit applies at once."""
     limits: list[float | None] = [None]
     looked: list[float] = []
 
@@ -114,22 +117,22 @@ def test_a_more_urgent_event_shortens_what_is_under_way() -> None:
 
     began_s = time.monotonic()
     with pytest.raises(OutOfTime):
-        run_of(
+        new_run(
             share_s=600,
             clock=Time(),
             limit_s=lambda: None if limits[0] is None else limits[0] - (time.monotonic() - looked[0]),
-            glance=glance,
+            poll=glance,
         ).command(["sleep", "600"])
     assert 1.0 < time.monotonic() - began_s < PATIENCE_S
     assert looked
 
 
-def test_a_program_may_not_go_before_its_pid_is_known(tmp_path: Path) -> None:
-    """Whoever starts it dies before that: it ends by itself and has done nothing."""
+def test_a_program_does_not_run_before_its_pid_is_recorded(tmp_path: Path) -> None:
+    """If the agent dies before that, the program ends by itself and has done nothing."""
     program = (
         "import os, signal; from forewarn.guest.clock import Time; from forewarn.guest.steps import Run\n"
         "run = Run(step='s', phase='prepare', event={}, share_s=9, time=Time(),\n"
-        "          note_child=lambda pid, ticks: (print(pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))\n"
+        "          record_child=lambda pid, ticks: (print(pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))\n"
         f"run.command(['touch', '{tmp_path}/done'])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -139,7 +142,7 @@ def test_a_program_may_not_go_before_its_pid_is_known(tmp_path: Path) -> None:
 
 
 def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None:
-    """And ended when the time for it is over; a process that merely has its pid is not touched."""
+    """It is ended when its time is over; another process with the same pid is left alone."""
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     with subprocess.Popen(["/bin/sh", "-c", waits], start_new_session=True) as soon_over:
         glances: list[None] = []
@@ -149,43 +152,43 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
             if len(glances) == 3:
                 (tmp_path / "go").touch()
 
-        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), run_of(PATIENCE_S, glance=glance), Time())
+        await_orphan((soon_over.pid, start_ticks(soon_over.pid)), new_run(PATIENCE_S, poll=glance), Time())
         assert len(glances) >= 3
         assert soon_over.wait() == 0
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as hanging:
         with pytest.raises(OutOfTime):
-            await_orphan((hanging.pid, start_ticks(hanging.pid)), run_of(share_s=0.2), Time())
+            await_orphan((hanging.pid, start_ticks(hanging.pid)), new_run(share_s=0.2), Time())
         assert hanging.wait(PATIENCE_S) == -signal.SIGTERM
-    await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), run_of(share_s=0.1), Time())
-    await_orphan((0, 0), run_of(share_s=0.1), Time())
+    await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), new_run(share_s=0.1), Time())
+    await_orphan((0, 0), new_run(share_s=0.1), Time())
 
 
-def test_looking_again_until_it_is_so() -> None:
-    """What was seen last is told when the time is over first; and for one thing there is no more time than is left."""
+def test_wait_until_checks_until_the_condition_holds() -> None:
+    """It returns what was last seen when the time is over; one action gets no more time than is left."""
     looks = iter([False, False, True])
-    assert run_of().until(lambda: (next(looks), "not yet"), 0.01) == ""
+    assert new_run().wait_until(lambda: (next(looks), "not yet"), 0.01) == ""
     assert next(looks, None) is None
-    assert run_of(share_s=0.8).until(lambda: (None, "not yet"), 0.02) == "not yet"
-    assert 0 < run_of(share_s=1).time_for(5.0) <= 1
-    assert run_of(share_s=10).time_for(5.0) == 5.0
+    assert new_run(share_s=0.8).wait_until(lambda: (None, "not yet"), 0.02) == "not yet"
+    assert 0 < new_run(share_s=1).time_for(5.0) <= 1
+    assert new_run(share_s=10).time_for(5.0) == 5.0
     with pytest.raises(OutOfTime):
-        run_of(share_s=0).time_for(5.0)
+        new_run(share_s=0).time_for(5.0)
 
 
-def test_not_before_health_is_green(tmp_path: Path) -> None:
-    """Asked again until it is; where there is none there is nothing to wait for."""
-    run_of(share_s=0.2).until_healthy()
+def test_wait_until_healthy(tmp_path: Path) -> None:
+    """Health is checked until it passes; without `[health]` there is nothing to wait for."""
+    new_run(share_s=0.2).wait_until_healthy()
     green = tmp_path / "green"
     slow = ["/bin/sh", "-c", f"[ -e {green} ] || {{ touch {green}; exit 1; }}"]
-    run_of(health=slow).until_healthy()
+    new_run(health=slow).wait_until_healthy()
     with pytest.raises(OutOfTime, match="the machine is not healthy, as false says"):
-        run_of(share_s=0.2, health=["false"]).until_healthy()
+        new_run(share_s=0.2, health=["false"]).wait_until_healthy()
     with pytest.raises(StepFailed, match="x cannot be run"):
-        run_of(health=["/nowhere/x"]).until_healthy()
+        new_run(health=["/nowhere/x"]).wait_until_healthy()
 
 
 def test_the_children_of_a_process() -> None:
-    """Each with when it began; a zombie is none."""
+    """Each child comes with its start time; a zombie does not count."""
     with subprocess.Popen(["sleep", "60"]) as child:
         assert (child.pid, start_ticks(child.pid)) in children(os.getpid())
         child.kill()
@@ -193,10 +196,10 @@ def test_the_children_of_a_process() -> None:
         assert child.pid not in [pid for pid, _ in children(os.getpid())]
 
 
-def test_health_that_hangs_is_asked_anew(tmp_path: Path) -> None:
-    """One look has `[health]`'s own time-out, not the whole of the step's time."""
+def test_a_hanging_health_command_is_run_again(tmp_path: Path) -> None:
+    """One run has the time-out of `[health]`, not the whole time of the step."""
     hangs_once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; sleep 600; }}"
     began_s = time.monotonic()
     health = ["/bin/sh", "-c", hangs_once]
-    run_of(share_s=600, clock=Time(), health=health, health_timeout_s=1.0).until_healthy()
+    new_run(share_s=600, clock=Time(), health=health, health_timeout_s=1.0).wait_until_healthy()
     assert time.monotonic() - began_s < PATIENCE_S

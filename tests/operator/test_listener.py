@@ -19,13 +19,13 @@ from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
 from forewarn.core.model import Scope
-from forewarn.endpoint.listener import reachable
+from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import digest
 from forewarn.service.settings import load
 from forewarn.store import ScopeQuery
 from forewarn.store.memory import MemoryStore
-from tests.app.test_serve import run, serving
 from tests.support.running_service import RunningService, running_service
+from tests.support.serve_process import run, serving
 from tests.support.waiting import PATIENCE_S
 
 IN_MEMORY = ["--store", "memory:", "--guest", "127.0.0.1:0"]
@@ -293,7 +293,7 @@ def test_a_link_in_the_way_of_the_token_is_not_followed(tmp_path: Path, service:
 
 def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> None:
     """Mode 0600 for a new file and for the files that SQLite puts beside it."""
-    service.store.hold()
+    service.store.claim()
     keep_operator_token(service, tmp_path / "operator.token")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("f.db*")}
     assert {"f.db", "f.db-wal", "f.db-shm"} <= modes.keys()
@@ -302,7 +302,7 @@ def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> No
 
 def test_the_published_address_can_be_connected_to() -> None:
     """A wildcard is an address to listen on, not to connect to."""
-    assert [reachable(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
+    assert [host_in_url(host) for host in ("0.0.0.0", "::", "::1", "localhost", "10.0.0.1")] == [
         "127.0.0.1", "[::1]", "[::1]", "localhost", "10.0.0.1",
     ]  # fmt: skip
 

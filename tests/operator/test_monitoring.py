@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from forewarn.app.health import guest_counts
 from forewarn.core.errors import StoreUnavailable
 from forewarn.operator.monitoring import TICKER_SILENT_S, operator_app
-from tests.endpoint.serving import STRANGER, URL, WEB_0, Serving, get, serving, status
+from tests.support.guest_service import STRANGER, URL, WEB_0, Serving, get, serving, status
 from tests.support.waiting import until
 
 
@@ -44,7 +44,7 @@ def app_of(
         ticked_at_s=ticked_at_s,
         store_works=store_works,
         guests_accepted=guests_accepted,
-        guest_counts=lambda: guest_counts(served.guests),
+        guest_counts=lambda: guest_counts(served.endpoint),
         guard=guard,
     )
 
@@ -98,11 +98,11 @@ def test_readyz_follows_the_real_listener() -> None:
     """It accepts after its start, and no longer after its stop."""
     with serving() as served:
         app = app_of(
-            served, store_works=served.service.health.store_works, guests_accepted=served.side.listener.accepting
+            served, store_works=served.service.health.store_works, guests_accepted=served.server.listener.accepting
         )
         assert request(app, "/readyz")[0] == 200
         served.store.away = True
-        served.side.listener.stop(0.5)
+        served.server.listener.stop(0.5)
         assert request(app, "/readyz")[0] == 503
 
 

@@ -90,7 +90,7 @@ def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """Answer from memory a guest that has seen a newer document than this node."""
-    patch.setattr(Endpoint, "behind", lambda guests, state, etag: False)
+    patch.setattr(Endpoint, "is_behind", lambda endpoint, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
     listen = Control.listen
 
     def deaf(control: Control, listener: Callable[[Change], None]) -> None:
-        if getattr(listener, "__func__", None) is not Documents.heard:
+        if getattr(listener, "__func__", None) is not Documents.on_change:
             listen(control, listener)
 
     patch.setattr(Control, "listen", deaf)
@@ -124,12 +124,12 @@ def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
-    """Advance the follower's mark before its listeners have processed the changes."""
+    """Advance the follower's position before its listeners have processed the changes."""
 
     def hasty(one: Follower, wait_s: float) -> None:
-        news = one._feed.look(one._mark, wait_s)
+        news = one._feed.poll(one._position, wait_s)
         one._keep_time(news)
-        one._mark, one._known_s = news.mark, news.asked_s
+        one._position, one._known_s = news.position, news.sent_s
         for hearer in one._listeners:
             hearer(news)
 

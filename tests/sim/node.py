@@ -17,10 +17,11 @@ from forewarn.app.node import EndpointParts, Times, follow
 from forewarn.app.node import Node as Parts
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
-from forewarn.endpoint.documents import Caller
-from forewarn.endpoint.endpoint import Endpoint, Limits
+from forewarn.endpoint.callers import Caller
+from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
+from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.protocol import Request, Response, plain_tag
 from forewarn.service.control import Submission
 from forewarn.service.decisions import Once
@@ -286,13 +287,13 @@ class Node:
         """Return the answered connection, or None without an answer. A busy node answers only from memory."""
         if not self._answers():
             return None
-        connection = Connection(self.side.endpoint, self.side.documents.named(scope, machine))
+        connection = Connection(self.side.endpoint, self.side.documents.callers.named(scope, machine))
         if self.busy:
             if self._may_read():
                 self._catch_up()
             if not self._from_memory(connection, request):
                 return None
-            Exchange(connection, request).begin(None)
+            Exchange(connection, request).start(None)
         else:
             start_ms = self._universe.now_ms
             self.enter(lambda: self._answer(connection, request))
@@ -303,7 +304,7 @@ class Node:
     def _answer(self, connection: "Connection", request: Request) -> None:
         self.saved_changes.clear()
         self._catch_up()
-        Exchange(connection, request).begin(None)
+        Exchange(connection, request).start(None)
         if connection.status == 200:
             self._record_answer()
 
@@ -316,7 +317,7 @@ class Node:
             request.method == "GET"
             and view is not None
             and view.state.enabled
-            and not (tag is not None and self.side.endpoint.behind(view.state, tag))
+            and not (tag is not None and self.side.endpoint.is_behind(view.state, tag))
         )
 
 
@@ -345,8 +346,8 @@ class Connection:
     address = "10.0.0.1"
     gone = False
 
-    def __init__(self, guests: Endpoint, caller: Caller | None) -> None:
-        self.guests = guests
+    def __init__(self, endpoint: Endpoint, caller: Caller | None) -> None:
+        self.endpoint = endpoint
         self.caller = caller
         self.status = 0
         self.etag = ""
@@ -355,13 +356,13 @@ class Connection:
     def identify(self) -> Caller | None:
         return self.caller
 
-    def keeps(self, request: Request) -> bool:
+    def keeps_open(self, request: Request) -> bool:
         return request.keep_alive
 
-    def answer(self, answer: Response, request: Request) -> None:
+    def respond(self, response: Response, request: Request) -> None:
         del request
-        self.status, self.body = answer.status, answer.body
-        for line in answer.extra:
+        self.status, self.body = response.status, response.body
+        for line in response.extra:
             name, _, value = line.partition(b": ")
             if name == b"ETag":
                 self.etag = value.decode()
@@ -372,7 +373,7 @@ class Connection:
         tags = [line[6:] for line in head.split(b"\r\n") if line.startswith(b"ETag: ")]
         self.status, self.body, self.etag = status, body, tags[0].decode()
 
-    def answered(self) -> None:
+    def exchange_finished(self) -> None:
         """Do nothing: the real connection would read on."""
 
 

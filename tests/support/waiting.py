@@ -1,16 +1,18 @@
-"""Waiting in tests: for what comes about in other threads and processes, without guessing how long that takes."""
+"""Waiting in tests for what other threads and processes do, without a guess of how long that takes."""
 
 import time
 from collections.abc import Callable
 
-LOOK_EVERY_S = 0.02
-# Far more than anything needs on a machine that has other things to do as well: it only ends a test that has failed.
+CHECK_EVERY_S = 0.02
+# Far more than anything needs on a busy machine: it only ends a test that has failed.
 PATIENCE_S = 60.0
 
 
-def until(true: Callable[[], object], seconds: float = PATIENCE_S, told: Callable[[], object] = lambda: "") -> None:
-    """`told` is shown when it does not come about."""
+def until(
+    condition: Callable[[], object], seconds: float = PATIENCE_S, detail: Callable[[], object] = lambda: ""
+) -> None:
+    """Wait until a condition is true; the failure shows `detail`."""
     deadline_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline_s, f"it did not happen within {seconds:g} s {told()}".rstrip()
-        time.sleep(LOOK_EVERY_S)
+    while not condition():
+        assert time.monotonic() < deadline_s, f"it did not happen within {seconds:g} s {detail()}".rstrip()
+        time.sleep(CHECK_EVERY_S)

@@ -1,4 +1,4 @@
-"""The guest listener of a service: the endpoint's parts, a writer thread and the sockets, as the settings describe them."""
+"""Builds the guest side of a service from its settings: the endpoint's parts, a writer thread and the listener."""
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -6,26 +6,37 @@ from functools import partial
 from forewarn.app.node import EndpointParts, try_to_write
 from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
-from forewarn.endpoint.connection import Connection, NewConnection
-from forewarn.endpoint.endpoint import Limits
+from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.endpoint.identity import Trust
+from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.listener import Address, GuestListener
 from forewarn.endpoint.loop import Loop
 from forewarn.service.settings import Settings
 
-# Saving when guests were last seen, and which scopes were seen for the first time.
+# How often it is saved when machines were last seen, and which events they saw for the first time.
 SEEN_EVERY_S = 30.0
 SIGHTINGS_EVERY_S = 1.0
 STOP_WITHIN_S = 1.3
-LAST_WRITES_S = 0.5
+LAST_WRITES_WITHIN_S = 0.5
 MIN_SECRET_BYTES = 16
 
 
 class GuestServer:
     """Answers guests until it is stopped."""
 
-    def __init__(self, service: Service, connection: NewConnection = Connection) -> None:
+    def __init__(
+        self,
+        service: Service,
+        connection: ConnectionFactory = Connection,
+        *,
+        seen_every_s: float = SEEN_EVERY_S,
+        sightings_every_s: float = SIGHTINGS_EVERY_S,
+        stop_within_s: float = STOP_WITHIN_S,
+        last_writes_within_s: float = LAST_WRITES_WITHIN_S,
+    ) -> None:
         settings = service.settings
+        self._stop_within_s = stop_within_s
+        self._last_writes_within_s = last_writes_within_s
         self._stopped = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         # A node for operators has no guest listener.
@@ -47,10 +58,10 @@ class GuestServer:
             [Address.parse(text) for text in settings.guest if listens],
             hop_limit=settings.guest_hop_limit,
             connection=connection,
-            # On the demo's fast clock half a minute would look like half an hour.
+            # On the demo's fast clock half a minute is half an hour.
             repeated=(
-                (1.0 if settings.demo else SEEN_EVERY_S, self.parts.write_seen),
-                (SIGHTINGS_EVERY_S, self.parts.write_sightings),
+                (1.0 if settings.demo else seen_every_s, self.parts.write_seen),
+                (sightings_every_s, self.parts.write_sightings),
             ),
         )
 
@@ -59,12 +70,12 @@ class GuestServer:
         if self._stopped:
             return
         self._stopped = True
-        self.listener.stop(STOP_WITHIN_S)
+        self.listener.stop(self._stop_within_s)
         self.parts.write_seen()
         while sightings := self.endpoint.take_sightings():
             self._writer.submit(try_to_write, partial(self.parts.last_seen.write_sightings, sightings))
         # Writes that are still queued after this are dropped: no guest has been answered for them.
-        wait([self._writer.submit(lambda: None)], timeout=LAST_WRITES_S)
+        wait([self._writer.submit(lambda: None)], timeout=self._last_writes_within_s)
         self._writer.shutdown(wait=False, cancel_futures=True)
 
 

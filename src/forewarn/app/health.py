@@ -1,7 +1,7 @@
-"""How this node is: what /readyz and /metrics say of it, and nothing that anything is decided by.
+"""The state of this node for /readyz and /metrics; nothing is decided by it.
 
-Whoever asks must not wait for a database that may not answer: what only the database knows is asked for while it was heard
-of just now, and at most every few seconds, however often somebody asks.
+A request must not wait for a database that may not answer: the database is asked only if it has just answered, and at most
+every few seconds.
 """
 
 import threading
@@ -21,11 +21,13 @@ from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog, SharedStore, Store
 from forewarn.store.opening import store_kind
 
-# Counting what is open takes longer the more there is: not at every request of whoever may look.
+# Counting takes longer the more events are open: not for every request.
 BACKLOG_KEPT_S = 2.0
 
 
 class Health:
+    """What a node reports about itself."""
+
     def __init__(
         self,
         settings: Settings,
@@ -45,7 +47,7 @@ class Health:
         self._counted: tuple[float, Backlog | None] = (0.0, None)
 
     def store_works(self) -> str:
-        """ "" or what is wrong with the store."""
+        """Return what is wrong with the store, or ""."""
         if self._follower is not None:
             return self._follower.complaint() or self._ticker.complaint()
         try:
@@ -55,15 +57,14 @@ class Health:
         return ""
 
     def warnings(self) -> dict[str, str]:
-        """What works, and should be better."""
-        found = {"store": self._follower.warning} if self._follower is not None and self._follower.warning else {}
+        """Return, by part of the node, what works but needs attention."""
+        warnings = {"store": self._follower.warning} if self._follower is not None and self._follower.warning else {}
         with suppress(ServiceError):
             hold = self._control.clock_hold() if self.can_be_asked() else None
             if hold is not None:
-                found["clock"] = (
-                    f"it jumped forward by {hold.jumped_s} s: unapproved starts wait until somebody says `forewarn clock confirm`"
-                )
-        return found
+                jump = f"it jumped forward by {hold.jumped_s} s"
+                warnings["clock"] = f"{jump}: unapproved starts wait until an operator runs `forewarn clock confirm`"
+        return warnings
 
     def facts(self, documents: Documents) -> Facts:
         backlog, held, now = None, None, self._clock.glance()
@@ -79,7 +80,7 @@ class Health:
             ticked_ago_s=None if ticked_s is None else time.monotonic() - ticked_s,
             taken_over=self._ticker.taken_over,
             scopes=len(documents.views),
-            machines=documents.machines,
+            machines=len(documents.callers),
             following=self._following(),
             clock_held=held,
             backlog=backlog,
@@ -113,9 +114,9 @@ class Health:
             return backlog
 
 
-def guest_counts(guests: Endpoint) -> GuestCounts:
+def guest_counts(endpoint: Endpoint) -> GuestCounts:
     """Copy the guest listener's counters for the metrics page."""
-    counters = guests.counters
+    counters = endpoint.counters
     by_status = dict(counters.outcomes)
     by_status[200] = by_status.get(200, 0) + counters.remembered - counters.not_modified
     by_status[304] = by_status.get(304, 0) + counters.not_modified
@@ -123,17 +124,17 @@ def guest_counts(guests: Endpoint) -> GuestCounts:
         by_status=by_status,
         remembered=counters.remembered,
         parsed=counters.parsed,
-        connections=len(guests.connections),
-        waiting=sum(len(view.waiters) for view in list(guests.documents.views.values()) if view.waiters),
+        connections=len(endpoint.connections),
+        waiting=sum(len(view.waiters) for view in list(endpoint.documents.views.values()) if view.waiters),
         accepted=counters.accepted,
         refused=counters.refused,
         timed_out=counters.timed_out,
         unknown=counters.unknown,
         forged=counters.forged,
-        rendered=guests.documents.rendered_states,
+        rendered=endpoint.documents.rendered_states,
     )
 
 
 def _ago_s(now: datetime, moment: datetime | None) -> float:
-    """0 for what lies ahead, and for what there is not."""
+    """Return how long ago a moment was; 0 for the future and for None."""
     return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

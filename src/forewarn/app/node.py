@@ -1,7 +1,6 @@
-"""One node, wired: control, ticker and follower, and what guests are answered from. No threads, no sockets, no settings.
+"""Wires one node: control, ticker and follower, and the endpoint without its listener. No threads, no sockets, no settings.
 
-`server` gives it those; the simulation runs the same parts in one thread. The machine's own clocks come in here, for all of
-them.
+`server` adds those; the simulation runs the same parts in one thread. The machine's own clocks enter here, for all parts.
 """
 
 import logging
@@ -12,10 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from forewarn.core.errors import ServiceError
-from forewarn.endpoint.documents import Caller, Documents
-from forewarn.endpoint.endpoint import Endpoint, Limits
+from forewarn.endpoint.callers import Caller
+from forewarn.endpoint.documents import Documents
+from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.last_seen import LastSeen
+from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock, KeptClock, boot_clock_s
@@ -30,7 +31,7 @@ log = logging.getLogger("forewarn.app.node")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The clocks of this machine that nobody sets: for waiting, and to hold a wall clock against."""
+    """The clocks of this machine that cannot be set: for waiting, and to check a wall clock with."""
 
     monotonic: Callable[[], float] = time.monotonic
     boot_s: Callable[[], float] = boot_clock_s
@@ -40,7 +41,7 @@ REAL = Times()
 
 
 def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptClock]:
-    """From here on nothing is missed of what other nodes do to the store, and its time is ours."""
+    """Start following a store that other nodes write to: from here on no change is missed, and its time is ours."""
     clock = KeptClock(shared.now, times.boot_s, times.monotonic)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
     try:
@@ -52,7 +53,7 @@ def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptCloc
 
 
 class Node:
-    """Control and ticker on a store. Where other nodes use it too, `shared` is the store again and there is a follower."""
+    """Control and ticker on a store. If other nodes use the store too, `shared` is the same store and there is a follower."""
 
     def __init__(
         self,
@@ -101,11 +102,11 @@ class Node:
         )
         executor.connect(self.ticker.nudge, self.control.listen)
         if follower is not None:
-            follower.listen(lambda news: self.ticker.nudge() if news.changed else None)
+            follower.listen(lambda update: self.ticker.nudge() if update.changed else None)
 
 
 class EndpointParts:
-    """Documents in memory, who asked lately, and the one writer that every write of a guest waits for in line."""
+    """Documents in memory, last-seen times, and the one writer that does every write of a guest in turn."""
 
     def __init__(
         self,
@@ -120,15 +121,15 @@ class EndpointParts:
         first_call_delay_s: float = 0.0,
         listens: bool = True,
     ) -> None:
-        """Unless it listens to guests, nobody's silence means anything to it."""
+        """`listens` is False for a node without guests, which must not disable scopes for their silence."""
         self._writer = writer
         follower, monotonic = node.follower, node.times.monotonic
         self.documents = Documents(
             node.store, node.clock, max_stale_s=max_stale_s if follower is not None else None, monotonic=monotonic
         )
         self.documents.load()
-        node.control.listen(self.documents.heard)
-        node.control.listen_to_unchanged(self.documents.at_least)
+        node.control.listen(self.documents.on_change)
+        node.control.listen_to_unchanged(self.documents.catch_up)
         node.ticker.add_chore(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
@@ -147,21 +148,23 @@ class EndpointParts:
             node.ticker.add_chore(self.last_seen)
 
     def write_seen(self) -> None:
+        """Have the writer save when machines were last seen."""
         if seen := self.endpoint.take_seen():
             self._writer.submit(self._try_seen, seen)
 
     def _try_seen(self, seen: list[Caller]) -> None:
         if not try_to_write(lambda: self.last_seen.write(seen)):
-            self.endpoint.loop.call_from_thread(lambda: self.endpoint.not_written(seen))
+            self.endpoint.loop.call_from_thread(lambda: self.endpoint.requeue_seen(seen))
 
     def write_sightings(self) -> None:
-        """A batch, and when it is written the next: at the end of the line, behind the approvals that came meanwhile."""
+        """Have the writer save one batch, then the next: each behind the approvals that were queued meanwhile."""
         if sightings := self.endpoint.take_sightings():
             written = self._writer.submit(try_to_write, lambda: self.last_seen.write_sightings(sightings))
             written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_sightings))
 
 
 def try_to_write(write: Callable[[], None]) -> bool:
+    """Call `write`; log an error and return False if it fails."""
     try:
         write()
         return True

@@ -9,7 +9,7 @@ from forewarn.app.guest_server import GuestServer
 from forewarn.app.health import guest_counts
 from forewarn.app.operator_token import SECRET_BYTES
 from forewarn.app.service import Service, new_id
-from forewarn.endpoint.listener import reachable
+from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import Access
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import Call
@@ -18,13 +18,13 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
 from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
+from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.operator.portal.visit import SiteInfo
 from forewarn.service.settings import on_loopback
 
 
 @contextmanager
-def operator_listener(service: Service, guests: GuestServer, token: str, calls: Sequence[Call]) -> Iterator[str]:
+def operator_listener(service: Service, guest_server: GuestServer, token: str, calls: Sequence[Call]) -> Iterator[str]:
     """Start the operator listener and yield its address once it accepts."""
     settings = service.settings
     access = Access(
@@ -37,7 +37,7 @@ def operator_listener(service: Service, guests: GuestServer, token: str, calls: 
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
-        service.follower.listen(lambda news: streams.notify() if news.changed else None)
+        service.follower.listen(lambda update: streams.notify() if update.changed else None)
     api = Api(
         service.control,
         service.store,
@@ -47,7 +47,7 @@ def operator_listener(service: Service, guests: GuestServer, token: str, calls: 
         random=lambda: secrets.token_bytes(SECRET_BYTES),
         catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
     )
-    portal = _portal(service, api, access, streams, next(iter(guests.listener.urls), ""))
+    portal = _portal(service, api, access, streams, next(iter(guest_server.listener.urls), ""))
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
     # A node for guests serves health and metrics only.
     health_only = settings.role == "guest"
@@ -55,9 +55,9 @@ def operator_listener(service: Service, guests: GuestServer, token: str, calls: 
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_works=service.health.store_works,
         warnings=service.health.warnings,
-        facts=lambda: service.health.facts(guests.documents),
-        guests_accepted=guests.listener.accepting,
-        guest_counts=lambda: guest_counts(guests.endpoint),
+        facts=lambda: service.health.facts(guest_server.documents),
+        guests_accepted=guest_server.listener.accepting,
+        guest_counts=lambda: guest_counts(guest_server.endpoint),
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify_for_monitoring,
@@ -67,7 +67,7 @@ def operator_listener(service: Service, guests: GuestServer, token: str, calls: 
         app, settings.operator, tls_cert=settings.tls_cert, tls_key=settings.tls_key, trusted_proxies=proxies
     ) as port:
         scheme = "https" if settings.tls_cert is not None else "http"
-        yield f"{scheme}://{reachable(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
+        yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
 
 
 def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:

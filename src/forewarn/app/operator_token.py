@@ -1,4 +1,4 @@
-"""How the command line on the same machine finds a service: the files `operator.url` and `operator.token` in its state folder."""
+"""Lets the command line on the same machine find a service: `operator.url` and `operator.token` in its state folder."""
 
 import os
 import secrets

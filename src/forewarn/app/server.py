@@ -1,4 +1,4 @@
-"""Runs one service: its threads and listeners, from the first line to an orderly end."""
+"""Runs one service: its threads and listeners, from start to orderly stop."""
 
 import gc
 import logging
@@ -14,7 +14,7 @@ from forewarn.app.operator_server import operator_listener
 from forewarn.app.operator_token import environment_token, findable
 from forewarn.app.service import Service
 from forewarn.core.fleet_difference import Difference
-from forewarn.endpoint.connection import Connection, NewConnection
+from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.service.private_files import check_tls
 from forewarn.service.settings import Settings
@@ -28,41 +28,40 @@ MAX_FLEET_LINES = 50
 log = logging.getLogger("forewarn.app.server")
 
 
-class Stopping:
+class StopSignal:
     """Waits for a signal to stop.
 
-    Python writes a byte to the pipe, whichever thread got the signal and whenever it came: a signal just before the wait
-    is not missed.
+    Python writes a byte to the pipe, whichever thread gets the signal: a signal just before the wait is not missed.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
-        self._came = False
+        self._received = False
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in numbers:
-            signal.signal(number, self._take)
+            signal.signal(number, self._note)
 
-    def _take(self, *_: object) -> None:
-        self._came = True
+    def _note(self, *_: object) -> None:
+        self._received = True
 
     def wait(self) -> None:
         os.read(self._reader, 1)
 
     def is_set(self) -> bool:
-        return self._came
+        return self._received
 
 
-def serve(settings: Settings, say: Callable[[str], None]) -> None:
+def serve(settings: Settings, print_line: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT: apply the fleet, start the ticker and the listeners, print that all is ready."""
-    stopping = Stopping(signal.SIGTERM, signal.SIGINT)
+    stopping = StopSignal(signal.SIGTERM, signal.SIGINT)
     service = Service(settings)
     try:
         if settings.fleet is not None:
-            _say_difference(service.apply_fleet_file(settings.fleet), say)
-        with running(service) as (guests, operator_url):
-            calm()
-            say(f"ready guest={','.join(guests.listener.urls) or 'none'} operator={operator_url}")
+            _print_difference(service.apply_fleet_file(settings.fleet), print_line)
+        with running(service) as (guest_server, operator_url):
+            tune_process()
+            print_line(f"ready guest={','.join(guest_server.listener.urls) or 'none'} operator={operator_url}")
             stopping.wait()
             log.info("stopping")
     finally:
@@ -73,7 +72,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
 def running(
     service: Service,
     *,
-    connection: NewConnection = Connection,
+    connection: ConnectionFactory = Connection,
     calls: Sequence[Call] = CALLS,
     write_address: bool = True,
 ) -> Iterator[tuple[GuestServer, str]]:
@@ -85,32 +84,32 @@ def running(
     check_tls(service.settings)
     token = "" if service.settings.token_free else environment_token()
     with (
-        _guest_listener(service, connection) as guests,
+        _guest_server(service, connection) as guest_server,
         # The follower starts after the endpoint has loaded its documents and listens for changes.
         _follower(service),
         ticking(service),
-        operator_listener(service, guests, token, calls) as operator_url,
+        operator_listener(service, guest_server, token, calls) as operator_url,
         findable(service, operator_url) if write_address and service.settings.role != "guest" else nullcontext(),
     ):
-        yield guests, operator_url
+        yield guest_server, operator_url
 
 
-def calm() -> None:
-    """Prepare a process that answers guests: no thread may make another wait for long."""
-    # The garbage collector need not look at the loaded fleet again.
+def tune_process() -> None:
+    """Tune a process that answers guests: no thread may make another wait for long."""
+    # The garbage collector need not visit the loaded fleet again.
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_S)
 
 
 @contextmanager
-def _guest_listener(service: Service, connection: NewConnection) -> Iterator[GuestServer]:
-    guests = GuestServer(service, connection)
-    guests.listener.start()
+def _guest_server(service: Service, connection: ConnectionFactory) -> Iterator[GuestServer]:
+    guest_server = GuestServer(service, connection)
+    guest_server.listener.start()
     try:
-        yield guests
+        yield guest_server
     finally:
-        guests.stop()
+        guest_server.stop()
 
 
 @contextmanager
@@ -146,12 +145,12 @@ def ticking(service: Service, stop_within_s: float = STOP_WITHIN_S) -> Iterator[
         thread.join(timeout=stop_within_s)
 
 
-def _say_difference(difference: Difference, say: Callable[[str], None]) -> None:
+def _print_difference(difference: Difference, print_line: Callable[[str], None]) -> None:
     for line in difference.lines[:MAX_FLEET_LINES]:
-        say(line)
+        print_line(line)
     if len(difference.lines) > MAX_FLEET_LINES:
-        say(f"  and {len(difference.lines) - MAX_FLEET_LINES} more")
+        print_line(f"  and {len(difference.lines) - MAX_FLEET_LINES} more")
     for warning in difference.warnings[:MAX_FLEET_LINES]:
-        say(f"! {warning}")
+        print_line(f"! {warning}")
     count = len(difference.lines)
-    say(f"fleet: {count} difference(s) applied" if count else "fleet: no difference")
+    print_line(f"fleet: {count} difference(s) applied" if count else "fleet: no difference")

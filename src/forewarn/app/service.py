@@ -77,7 +77,7 @@ class Service:
         self.state_dir: StateDir | None = None
         follower: Follower | None = None
         try:
-            store.hold()
+            store.claim()
             if shared is not None:
                 follower, clock = follow(shared, times)
             elif clock is None:
@@ -116,7 +116,7 @@ class Service:
             return self.control.apply_fleet(fleet, Actor("fleet file", str(path)), prune=self.settings.prune)
         except (InvalidFleet, Refused) as error:
             raise InvalidFleet(
-                f"{path}: it does not fit the fleet there is: {error}; what is not in the file stays unless you say --prune"
+                f"{path}: it does not fit the present fleet: {error}; what is not in the file stays unless you use --prune"
             ) from None
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ def serve(
             "--store: every user of this machine can read the password in the list of processes: put the address into"
             " FOREWARN_STORE, or the password into ~/.pgpass"
         )
-    server.serve(loaded, say=lambda line: print(line, flush=True))
+    server.serve(loaded, print_line=lambda line: print(line, flush=True))
 
 
 app.command("emulate")(emulate.emulate)

@@ -82,7 +82,7 @@ def emulate(
             )
     import signal
 
-    from forewarn.app.server import Stopping, calm
+    from forewarn.app.server import StopSignal, tune_process
     from forewarn.service import logs
     from forewarn.testing.emulator import Emulator
 
@@ -96,9 +96,9 @@ def emulate(
         played = read_scenario(scenario, machines)
         emulator = emulator_for(played, **options)
     with emulator:
-        stopping = Stopping(signal.SIGTERM, signal.SIGINT)
+        stopping = StopSignal(signal.SIGTERM, signal.SIGINT)
         logs.set_up(log_level)
-        calm()
+        tune_process()
         print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")
         for name, value in emulator.environment.items():
             print(f"export {name}={value}")

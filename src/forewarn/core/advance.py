@@ -104,8 +104,7 @@ def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
     now = draft.now_in(event.scope)
     started = replace(event, status=after(event, Verb.START), started=now)
     if started.published is None:
-        sequence = _next_sequence(draft, event)
-        started = replace(started, published=now, not_before=now, sequence=sequence)
+        started = replace(started, published=now, not_before=now, sequence=_next_sequence(draft, event))
     draft.put(started)
     draft.put_order(issue(draft, event, order_timeout_s, attempt=1))
     draft.note("event started", event=event)
@@ -118,8 +117,7 @@ def issue(draft: Draft, event: Event, order_timeout_s: int, *, attempt: int) -> 
 
 
 def cancel(draft: Draft, event: Event, reason: str) -> None:
-    ended = draft.now_in(event.scope)
-    draft.put(replace(event, status=after(event, Verb.CANCEL), ended=ended, reason=reason))
+    draft.put(replace(event, status=after(event, Verb.CANCEL), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event cancelled", event=event, detail=reason)
 
 
@@ -135,9 +133,8 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     maintenance = draft.maintenances[maintenance_id]
     events = draft.events_of(maintenance_id)
     status = _status_of(draft, maintenance, events)
-    ended = None
-    if all(e.status not in OPEN for e in events):
-        ended = max(draft.now_in(e.scope) for e in events)
+    is_open = any(e.status in OPEN for e in events)
+    ended = None if is_open else max(draft.now_in(e.scope) for e in events)
     draft.put_maintenance(
         replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
     )

@@ -24,8 +24,13 @@ def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime
         during = since <= known.trusted and known.confirmed <= now
         if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
             return Change(at=now)
-    detail = f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}"
-    entry = AuditEntry(at=now, who="clock", origin=hold.node, action="clock jumped forward", detail=detail)
+    entry = AuditEntry(
+        at=now,
+        who="clock",
+        origin=hold.node,
+        action="clock jumped forward",
+        detail=f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}",
+    )
     return Change(at=now, hold=hold, audit=(entry,))
 
 
@@ -33,6 +38,11 @@ def confirm_clock(snapshot: Snapshot, *, now: datetime, actor: Actor) -> Change:
     """Release the hold: an operator has checked the clock, and events that are due may start."""
     if snapshot.hold is None:
         raise Refused("the clock is not held: there is nothing to confirm")
-    detail = f"it had jumped by {snapshot.hold.jumped_s} s"
-    entry = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="clock confirmed", detail=detail)
+    entry = AuditEntry(
+        at=now,
+        who=actor.name,
+        origin=actor.origin,
+        action="clock confirmed",
+        detail=f"it had jumped by {snapshot.hold.jumped_s} s",
+    )
     return Change(at=now, releases_hold=snapshot.hold, audit=(entry,))

@@ -116,24 +116,24 @@ class Draft:
         """Add a line to the audit."""
         if event is not None:
             maintenance_id, scope = event.maintenance_id, event.scope
-        entry = AuditEntry(
-            at=self.now_in(scope),
-            who=self.actor.name,
-            origin=self.actor.origin,
-            action=action,
-            scope=scope,
-            maintenance_id=maintenance_id,
-            event_id=event.id if event is not None else "",
-            detail=detail,
+        self._audit.append(
+            AuditEntry(
+                at=self.now_in(scope),
+                who=self.actor.name,
+                origin=self.actor.origin,
+                action=action,
+                scope=scope,
+                maintenance_id=maintenance_id,
+                event_id=event.id if event is not None else "",
+                detail=detail,
+            )
         )
-        self._audit.append(entry)
 
     # -- the result
 
     def change(self) -> Change:
         """Return the differences as a Change; raise InvariantBroken if they break an invariant."""
         moved = [e for e in self.events.values() if _status(self.before.events, e) is not e.status]
-        wakes = self._wakes(moved)
         scopes = self._changed_scopes(moved)
         after = Snapshot(
             scopes={**self.scopes, **scopes},
@@ -155,7 +155,7 @@ class Draft:
             events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
             approvals=tuple(self._approvals),
             orders=tuple(_changed(self.before.orders, self.orders)),
-            wakes=tuple(sorted(wakes)),
+            wakes=tuple(sorted(self._wakes(moved))),
             audit=tuple(self._audit),
         )
 
@@ -186,8 +186,7 @@ class Draft:
         scope, before = self.scopes[name], self.before.scopes[name]
         visible_before = [(e.id, e.status) for e in visible(self._events_before(name))]
         visible_now = [(e.id, e.status) for e in visible(self.events_in(name))]
-        next_incarnation = before.incarnation + (visible_now != visible_before)
-        incarnation = 1 if scope.epoch != before.epoch else next_incarnation
+        incarnation = 1 if scope.epoch != before.epoch else before.incarnation + (visible_now != visible_before)
         return replace(scope, incarnation=incarnation, changed=self.now_in(name))
 
     def _events_before(self, scope: str) -> list[Event]:

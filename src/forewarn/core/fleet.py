@@ -74,31 +74,48 @@ def parse_fleet(text: str, source: str) -> Fleet:
     except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails inside tomllib
         raise InvalidFleet(f"{source}: this is not TOML: {error}") from None
     _only_keys(document, ("scopes", "machines"), source)
+    scopes = ((where, _located(where, _scope, table)) for where, table in _tables(document, "scopes", source))
+    machines = ((where, _located(where, _machine, table)) for where, table in _tables(document, "machines", source))
+    return _checked_fleet(scopes, machines, source)
+
+
+def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
+    """Return the fleet of these scopes and machines, checked as a file is."""
+    return _checked_fleet(
+        ((f"scope {s.name}", s) for s in scopes), ((f"machine {m}", m) for m in machines), "the fleet"
+    )
+
+
+def _checked_fleet(
+    located_scopes: Iterable[tuple[str, Scope]], located_machines: Iterable[tuple[str, Machine]], source: str
+) -> Fleet:
+    """Return the fleet; raise InvalidFleet with the location of what is wrong."""
     scopes: dict[str, Scope] = {}
-    for location, table in _tables(document, "scopes", source):
-        scope = _located(location, _scope, table)
+    for where, scope in located_scopes:
         if scope.name in scopes:
-            raise InvalidFleet(
-                f"{location}: name: scope {scope.name!r} is already in this file; give this one another name"
-            )
+            raise InvalidFleet(f"{where}: name: there are two scopes {scope.name!r}; give one of them another name")
         scopes[scope.name] = scope
     machines: dict[tuple[str, str], Machine] = {}
     locations: dict[tuple[str, str], str] = {}
-    for location, table in _tables(document, "machines", source):
-        machine = _located(location, _machine, table)
+    for where, machine in located_machines:
         if machine.scope not in scopes:
-            raise InvalidFleet(
-                f"{location}: scope: there is no scope {machine.scope!r} in this file; add it under [[scopes]]"
-            )
+            raise InvalidFleet(f"{where}: scope: {source} has no scope {machine.scope!r}; add it")
         if machine.key in machines:
+            raise InvalidFleet(f"{where}: name: there are two machines {machine}; names are unique in a scope")
+        machines[machine.key], locations[machine.key] = machine, where
+    check_identities(machines.values(), lambda machine: locations[machine.key])
+    members = Counter(machine.scope for machine in machines.values())
+    for name, scope in scopes.items():
+        if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
             raise InvalidFleet(
-                f"{location}: name: machine {machine} is already in this file; names are unique in a scope"
+                f'{source}: scope "{name}": kind: a standalone scope has exactly one machine, and this one has'
+                f" {members[name]}; change its machines or its kind"
             )
-        machines[machine.key] = machine
-        locations[machine.key] = location
-    fleet = Fleet(scopes, machines)
-    _check_fleet(fleet, locations, source)
-    return fleet
+        if members[name] > MAX_MACHINES_PER_SCOPE:
+            raise InvalidFleet(
+                f'{source}: scope "{name}": {members[name]} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}'
+            )
+    return Fleet(scopes, machines)
 
 
 def _tables(document: Mapping[str, Any], key: str, source: str) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -192,58 +209,22 @@ def _duration(value: object, key: str) -> int:
         raise Invalid(f"{key}: {error}") from None
 
 
-def _check_fleet(fleet: Fleet, locations: Mapping[tuple[str, str], str], source: str) -> None:
-    """Check the rules that concern several tables."""
-    check_identities(fleet.machines.values(), lambda machine: locations[machine.key])
-    members = Counter(machine.scope for machine in fleet.machines.values())
-    for name, scope in fleet.scopes.items():
-        if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
-            raise InvalidFleet(
-                f'{source}: scope "{name}": kind: a standalone scope has exactly one machine, and this one has'
-                f" {members[name]}; change its machines or its kind"
-            )
-        if members[name] > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(
-                f'{source}: scope "{name}": {members[name]} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}'
-            )
-
-
 def check_identities(machines: Iterable[Machine], location: Callable[[Machine], str]) -> None:
     """Refuse an (interface, address) pair or an instance id of two machines: a caller must be one machine."""
     owners: dict[object, Machine] = {}
     for machine in machines:
-        for interface, address in machine.identities:
-            other = owners.setdefault((interface, address), machine)
-            if other is not machine:
-                what = f"{address or 'every caller'}" + (f" on {interface}" if interface else "")
-                raise InvalidFleet(
-                    f"{location(machine)}: addresses: {what} belongs to {other} already; a caller must be one machine"
-                )
+        claims: list[tuple[str, object, str]] = [
+            ("addresses", (interface, address), f"{address or 'every caller'}{f' on {interface}' if interface else ''}")
+            for interface, address in machine.identities
+        ]
         if machine.instance_id:
-            other = owners.setdefault(machine.instance_id, machine)
-            if other is not machine:
+            claims.append(("instance_id", machine.instance_id, repr(machine.instance_id)))
+        for key, identity, text in claims:
+            owner = owners.setdefault(identity, machine)
+            if owner is not machine:
                 raise InvalidFleet(
-                    f"{location(machine)}: instance_id: {machine.instance_id!r} belongs to {other} already;"
-                    " a caller must be one machine"
+                    f"{location(machine)}: {key}: {text} belongs to {owner} already; a caller must be one machine"
                 )
-
-
-def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
-    """Return the fleet of these scopes and machines, checked as a file is."""
-    by_name, by_key = {}, {}
-    for scope in scopes:
-        if scope.name in by_name:
-            raise InvalidFleet(f"scope {scope.name}: it occurs twice; give one of them another name")
-        by_name[scope.name] = scope
-    for machine in machines:
-        if machine.scope not in by_name:
-            raise InvalidFleet(f"machine {machine}: there is no scope {machine.scope!r} in this fleet; add it")
-        if machine.key in by_key:
-            raise InvalidFleet(f"machine {machine}: it occurs twice; names are unique in a scope")
-        by_key[machine.key] = machine
-    fleet = Fleet(by_name, by_key)
-    _check_fleet(fleet, {key: f"machine {'/'.join(key)}" for key in by_key}, "the fleet")
-    return fleet
 
 
 # -- writing a file

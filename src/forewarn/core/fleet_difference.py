@@ -52,8 +52,10 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
             lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, MACHINE_SETTINGS))
     removed = [key for key in current.machines if prune and key not in wanted.machines]
     removed_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
-    lines += [f"- machine {scope}/{name}" for scope, name in removed]
-    lines += [f"- scope {name}" for name in removed_scopes]
+    lines += [
+        *(f"- machine {scope}/{name}" for scope, name in removed),
+        *(f"- scope {name}" for name in removed_scopes),
+    ]
     after = {key: m for key, m in current.machines.items() if key not in set(removed)} | dict(wanted.machines)
     check_identities(after.values(), lambda machine: f"machine {machine}")
     _check_members(after.values(), {**current.scopes, **wanted.scopes})

@@ -32,7 +32,7 @@ class Reason(Protocol):
     def machines(self) -> Sequence[str]: ...
 
 
-class ShownEvent(Protocol):
+class EventFacts(Protocol):
     """What a sentence about an event needs to know of it."""
 
     @property
@@ -155,21 +155,22 @@ def missing_approvals(waiting_for: Iterable[Reason]) -> str:
     return ""
 
 
+def until_phrase(reason: Reason) -> str:
+    """Return the words between a reason and the time it ends. An order has no fixed end, only a deadline."""
+    return ", with a deadline at" if reason.code == "executor" else " until"
+
+
 def reasons(waiting_for: Sequence[Reason], now: datetime) -> str:
     """Return what an event waits for as half a sentence."""
     parts = []
     for reason in waiting_for:
         text = reason.message.rstrip(".")
-        if reason.until is not None:
-            # An order has no fixed end, only a deadline.
-            until = ", with a deadline at" if reason.code == "executor" else " until"
-            text += f"{until} {when(reason.until, now)}"
-        parts.append(text)
+        parts.append(f"{text}{until_phrase(reason)} {when(reason.until, now)}" if reason.until is not None else text)
     either = {reason.code for reason in waiting_for} == {"approval", "notice"}
     return ", and ".join(parts) + (", and either is enough" if either else "")
 
 
-def why(event: ShownEvent, now: datetime) -> str:
+def why(event: EventFacts, now: datetime) -> str:
     """Return one sentence: what became of an event, or why it has not moved on."""
     subject = f"{event.type} of {names(event.resources)} in {event.scope}"
     waits = reasons(event.waiting_for, now)

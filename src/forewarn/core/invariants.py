@@ -30,6 +30,8 @@ _STEPS = {
     Status.SCHEDULED: {Status.STARTED, Status.CANCELLED},
     Status.STARTED: {Status.COMPLETED, Status.ABANDONED},
 }
+# 3. The fields of an event that never change.
+_IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
@@ -80,17 +82,7 @@ def _grouped(snapshot: Snapshot) -> tuple[dict[str, list[Event]], dict[str, list
 def _check_identity(known: Event | None, event: Event) -> None:
     """3. An event keeps its identity. 7. Its status moves forward. 2. NotBefore never changes after publication."""
     if known is not None:
-        fixed = (
-            "maintenance_id",
-            "wave",
-            "position",
-            "scope",
-            "update_domain",
-            "type",
-            "source",
-            "resources",
-        )
-        for name in fixed:
+        for name in _IDENTITY:
             if getattr(known, name) != getattr(event, name):
                 raise _broken(3, f"event {event.id} would change its {name}")
         if known.published is not None and (known.published, known.not_before) != (
@@ -154,10 +146,8 @@ def _check_visible_long_enough(after: Snapshot, started: Iterable[Event]) -> Non
 
 
 def _visible_long_enough(maintenance: Maintenance, event: Event, now: datetime) -> bool:
-    if not event.minimum_notice_s:
-        return True
-    observed = maintenance.observed_published_at
-    return observed is not None and now - observed >= timedelta(seconds=event.minimum_notice_s)
+    notice, observed = timedelta(seconds=event.minimum_notice_s), maintenance.observed_published_at
+    return not notice or (observed is not None and now - observed >= notice)
 
 
 def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:

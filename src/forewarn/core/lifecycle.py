@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh
 from forewarn.core.change import Change, Snapshot
@@ -30,8 +31,6 @@ from forewarn.core.model import (
     Event,
     Maintenance,
     MaintenanceRequest,
-    Order,
-    Scope,
     Source,
     Status,
 )
@@ -40,6 +39,8 @@ from forewarn.core.transitions import OrderVerb, Verb, after, order_after
 from forewarn.core.waiting import order_failed
 
 MAX_NOTED_OUTPUT = 4_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _counts(event: Event, machine: str) -> bool:
 def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
     """Record an operator's approval, which counts for all machines."""
     draft = Draft(snapshot, now, actor)
-    event = _event(draft, event_id)
+    event = _find(draft.events, event_id, "event")
     after(event, Verb.APPROVE)
     if event.status is Status.SCHEDULED and all(a.machine for a in event.approvals):
         _record_approval(draft, event, "")
@@ -136,21 +137,17 @@ def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, act
 
 
 def _record_approval(draft: Draft, event: Event, machine: str) -> None:
-    approval = Approval(
-        event_id=event.id,
-        machine=machine,
-        who=draft.actor.name,
-        at=draft.now_in(event.scope),
-        origin=draft.actor.origin,
+    who, origin = draft.actor.name, draft.actor.origin
+    draft.approve(
+        event, Approval(event_id=event.id, machine=machine, who=who, at=draft.now_in(event.scope), origin=origin)
     )
-    draft.approve(event, approval)
     draft.note("event approved", event=event)
 
 
 def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor, reason: str = "") -> Change:
     """Cancel one event that has not started; the rest of its maintenance goes on."""
     draft = Draft(snapshot, now, actor)
-    cancel(draft, _event(draft, event_id), reason or f"cancelled by {actor.name}")
+    cancel(draft, _find(draft.events, event_id, "event"), reason or f"cancelled by {actor.name}")
     return draft.change()
 
 
@@ -195,7 +192,7 @@ def resolve_failure(
 ) -> Change:
     """Retry, finish or abandon an event whose order failed, as an operator decides."""
     draft = Draft(snapshot, now, actor)
-    event = _event(draft, event_id)
+    event = _find(draft.events, event_id, "event")
     status = after(event, verb)
     if verb not in (Verb.RETRY, Verb.FINISH, Verb.ABANDON):
         raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
@@ -221,12 +218,11 @@ def resolve_failure(
 def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
     """Record that an executor takes an order, before it does any work. The time limit counts from now."""
     draft = Draft(snapshot, now, actor)
-    order = _order(draft, order_id)
+    order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
     now = draft.now_in(event.scope)
     deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
-    state = order_after(order, OrderVerb.TAKE)
-    draft.put_order(replace(order, state=state, node=node, taken=now, deadline=deadline))
+    draft.put_order(replace(order, state=order_after(order, OrderVerb.TAKE), node=node, taken=now, deadline=deadline))
     draft.note("order taken", event=event, detail=f"attempt {order.attempt} by {node}")
     return draft.change()
 
@@ -234,13 +230,14 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
 def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
     """Let a node take over the order of a dead node: same order, same attempt, same deadline."""
     draft = Draft(snapshot, now, actor)
-    order = _order(draft, order_id)
+    order = _find(draft.orders, order_id, "order")
     state = order_after(order, OrderVerb.TAKE_OVER)
     if order.node != of:
         raise Refused(f"order {order_id} belongs to {order.node} now, not to {of}")
     draft.put_order(replace(order, state=state, node=node))
-    detail = f"attempt {order.attempt} by {node}, begun by {of}"
-    draft.note("order taken over", event=draft.events[order_id], detail=detail)
+    draft.note(
+        "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
+    )
     return draft.change()
 
 
@@ -268,7 +265,7 @@ def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime,
 
 def _report(draft: Draft, end: OrderReport) -> None:
     order_id, attempt, outcome = end.order_id, end.attempt, end.outcome
-    order = _order(draft, order_id)
+    order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
     if attempt is not None and attempt != order.attempt:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
@@ -281,8 +278,11 @@ def _report(draft: Draft, end: OrderReport) -> None:
     )
     if not outcome.ok:
         # A later attempt overwrites the output of the order, so the audit keeps the end of this output.
-        texts = [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]
-        draft.note("order failed", event=event, detail="\n".join(text for text in texts if text))
+        draft.note(
+            "order failed",
+            event=event,
+            detail="\n".join(filter(None, [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]])),
+        )
         return
     _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)
@@ -330,7 +330,7 @@ def _lies_within(draft: Draft, maintenance_id: str) -> bool:
 def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
     """Enable a scope at the first request of one of its guests: its epoch grows by one, its incarnation is 1 again."""
     draft = Draft(snapshot, now, actor)
-    known = _scope(draft, scope)
+    known = _find(draft.scopes, scope, "scope")
     if not known.enabled:
         draft.put_scope(replace(known, enabled=True, epoch=known.epoch + 1))
         draft.note("scope enabled", scope=scope)
@@ -340,38 +340,21 @@ def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Ch
 def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
     """Disable a scope whose guests sent no request for a day. Published events keep their NotBefore."""
     draft = Draft(snapshot, now, actor)
-    known = _scope(draft, scope)
+    known = _find(draft.scopes, scope, "scope")
     if known.enabled and snapshot.hold is None:  # a held clock does not show whether a day has passed
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
     return draft.change()
 
 
-def _scope(draft: Draft, name: str) -> Scope:
-    try:
-        return draft.scopes[name]
-    except KeyError:
-        raise NotFound(f"there is no scope {name!r}") from None
-
-
-def _event(draft: Draft, event_id: str) -> Event:
-    try:
-        return draft.events[event_id]
-    except KeyError:
-        raise NotFound(f"there is no event {event_id}") from None
-
-
-def _order(draft: Draft, order_id: str) -> Order:
-    try:
-        return draft.orders[order_id]
-    except KeyError:
-        raise NotFound(f"there is no order {order_id}: an order has the id of its started event") from None
+def _find(things: Mapping[str, T], key: str, what: str) -> T:
+    if key not in things:
+        raise NotFound(f"there is no {what} {key}")
+    return things[key]
 
 
 def _open_maintenance(draft: Draft, maintenance_id: str) -> Maintenance:
-    maintenance = draft.maintenances.get(maintenance_id)
-    if maintenance is None:
-        raise NotFound(f"there is no maintenance {maintenance_id}")
+    maintenance = _find(draft.maintenances, maintenance_id, "maintenance")
     if maintenance.ended is not None:
         raise Refused(f"maintenance {maintenance_id} has ended: it is {maintenance.status}")
     return maintenance

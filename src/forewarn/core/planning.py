@@ -74,23 +74,24 @@ def plan(
     events: list[Event] = []
     for wave, group in _waves(request, machines):
         scope = snapshot.scopes[group[0].scope]
-        event = Event(
-            id=new_id(),
-            maintenance_id=maintenance.id,
-            wave=wave,
-            position=len(events),
-            scope=scope.name,
-            update_domain=group[0].update_domain,
-            type=request.type,
-            source=request.source,
-            resources=tuple(sorted(m.name for m in group)),
-            description=request.description,
-            duration_s=request.duration_s,
-            emergency=request.emergency,
-            born_approved=request.emergency or (request.source is Source.USER and scope.approve_user_events),
-            approval=scope.approval,
+        events.append(
+            Event(
+                id=new_id(),
+                maintenance_id=maintenance.id,
+                wave=wave,
+                position=len(events),
+                scope=scope.name,
+                update_domain=group[0].update_domain,
+                type=request.type,
+                source=request.source,
+                resources=tuple(sorted(m.name for m in group)),
+                description=request.description,
+                duration_s=request.duration_s,
+                emergency=request.emergency,
+                born_approved=request.emergency or (request.source is Source.USER and scope.approve_user_events),
+                approval=scope.approval,
+            )
         )
-        events.append(event)
     return maintenance, events
 
 

@@ -70,8 +70,12 @@ class _SharedReasons:
         self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
         self.obstacles = obstacles(draft, maintenance, self.wave)
         if _before_earliest(draft, maintenance, self.wave):
-            message = "its maintenance has an earliest start: even an approved event waits"
-            self.obstacles.insert(0, Waiting(code="earliest", message=message, until=maintenance.earliest))
+            earliest = Waiting(
+                code="earliest",
+                message="its maintenance has an earliest start: even an approved event waits",
+                until=maintenance.earliest,
+            )
+            self.obstacles.insert(0, earliest)
             hold = draft.before.hold
             if hold is not None and maintenance.earliest is not None and draft.now >= maintenance.earliest:
                 self.obstacles.append(_clock_held(hold))
@@ -84,8 +88,13 @@ def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple
         return ()
     reasons = list(shared.stopped)
     if event.id not in shared.ids:
-        ahead = tuple(e.id for e in shared.wave[:MAX_NAMED])
-        reasons.append(Waiting(code="earlier-wave", message=f"wave {shared.wave[0].wave} has not ended", events=ahead))
+        reasons.append(
+            Waiting(
+                code="earlier-wave",
+                message=f"wave {shared.wave[0].wave} has not ended",
+                events=tuple(e.id for e in shared.wave[:MAX_NAMED]),
+            )
+        )
     elif event.status is Status.SCHEDULED or event.born_approved:
         reasons += _not_ready(draft, event)
         reasons += _rest_of_wave(event, shared.unready)
@@ -176,8 +185,13 @@ def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list
     reasons = list(islice(_blocked_by_started(draft, wave), MAX_NAMED))
     ahead = _due_wave_ahead(draft, maintenance, wave)
     if ahead:
-        message = f"maintenance {ahead[0].maintenance_id} is due in this scope and is ahead in the queue"
-        reasons.append(Waiting(code="queue", message=message, events=tuple(e.id for e in ahead[:MAX_NAMED])))
+        reasons.append(
+            Waiting(
+                code="queue",
+                message=f"maintenance {ahead[0].maintenance_id} is due in this scope and is ahead in the queue",
+                events=tuple(e.id for e in ahead[:MAX_NAMED]),
+            )
+        )
     return reasons
 
 
@@ -204,13 +218,20 @@ def _blocked_by_started(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
 def _machine_busy(event: Event, other: Event) -> Waiting:
     names = set(other.resources)
     shared = tuple(name for name in event.resources if name in names)
-    message = f"{_listed(shared)} in {event.scope} is in event {other.id}, which has started"
-    return Waiting(code="machine", message=message, machines=shared, events=(other.id,))
+    return Waiting(
+        code="machine",
+        message=f"{_listed(shared)} in {event.scope} is in event {other.id}, which has started",
+        machines=shared,
+        events=(other.id,),
+    )
 
 
 def _domain_busy(event: Event, other: Event) -> Waiting:
-    message = f"event {other.id} has started in update domain {other.update_domain} of {event.scope}"
-    return Waiting(code="update-domain", message=message, events=(other.id,))
+    return Waiting(
+        code="update-domain",
+        message=f"event {other.id} has started in update domain {other.update_domain} of {event.scope}",
+        events=(other.id,),
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -256,8 +277,14 @@ def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     reasons = []
     failed = held_by(draft, maintenance)
     if failed is not None:
-        message = f"the maintenance is held: the order of event {failed.id} failed; retry, finish or abandon the event"
-        reasons.append(Waiting(code="paused", message=message, events=(failed.id,)))
+        reasons.append(
+            Waiting(
+                code="paused",
+                message=f"the maintenance is held: the order of event {failed.id} failed;"
+                " retry, finish or abandon the event",
+                events=(failed.id,),
+            )
+        )
     if maintenance.paused:
         reasons.append(Waiting(code="paused", message="the maintenance is paused; resume it"))
     return reasons
@@ -267,17 +294,22 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     named = tuple(islice((event_id for event_id in unready if event_id != event.id), MAX_NAMED))
     if not named:
         return []
-    count = len(unready) - (event.id in unready)
-    message = f"the events of a wave start together, and {count} other event(s) of this wave are not ready"
-    return [Waiting(code="wave", message=message, events=named)]
+    return [
+        Waiting(
+            code="wave",
+            message=f"the events of a wave start together, and {len(unready) - (event.id in unready)} other event(s)"
+            " of this wave are not ready",
+            events=named,
+        )
+    ]
 
 
 def _clock_held(hold: Hold) -> Waiting:
-    message = (
-        f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check the clock, then run"
-        " `forewarn clock confirm`"
+    return Waiting(
+        code="clock",
+        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check the clock,"
+        " then run `forewarn clock confirm`",
     )
-    return Waiting(code="clock", message=message)
 
 
 def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
@@ -288,8 +320,7 @@ def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
     if hold is not None and ready(maintenance, event, draft.now_in(event.scope)):
         return [_missing_approval(event), _clock_held(hold)]
     until = notice_end(maintenance, event) or event.not_before
-    notice = Waiting(code="notice", message="its notice runs", until=until)
-    return [_missing_approval(event), notice]
+    return [_missing_approval(event), Waiting(code="notice", message="its notice runs", until=until)]
 
 
 def _missing_approval(event: Event) -> Waiting:
@@ -305,7 +336,8 @@ def _missing_approval(event: Event) -> Waiting:
 def _order_progress(draft: Draft, event: Event) -> Waiting:
     order = draft.orders[event.id]
     if order.state is OrderState.FAILED:
-        message = f"its order failed ({order.reason}); retry, finish or abandon the event"
-        return Waiting(code="order-failed", message=message)
+        return Waiting(
+            code="order-failed", message=f"its order failed ({order.reason}); retry, finish or abandon the event"
+        )
     progress = "is being carried out" if order.state is OrderState.RUNNING else "waits for an executor to take it"
     return Waiting(code="executor", message=f"its order {progress}", until=order.deadline)

@@ -1,7 +1,6 @@
-"""One request on its way to its answer: who asks, whether they may, and what they get, at once or when there is news.
+"""One request and its response: who asks, whether it may, and what it gets, at once or when the document changes.
 
-The parser's lane: everything the lane of remembered requests does not answer comes through here, one request of a
-connection at a time.
+Every request that the connection's fast path does not answer comes through here, one request of a connection at a time.
 """
 
 import logging
@@ -12,21 +11,20 @@ from typing import Protocol
 from forewarn.core.errors import ForewarnError, NotFound, RequestError
 from forewarn.core.model import Actor, ScopeKind
 from forewarn.endpoint import protocol
-from forewarn.endpoint.documents import Caller, ScopeView, response_index
-from forewarn.endpoint.endpoint import BURST_S, Endpoint
+from forewarn.endpoint.callers import Caller
+from forewarn.endpoint.document_state import ScopeView, response_index
+from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.limits import BURST_S
 from forewarn.endpoint.loop import Timer
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
-
-# Whoever waits in line for the writer is told in time that it hangs; what it asked for is not done then.
-MAX_IN_LINE_S = 5.0
 
 log = logging.getLogger("forewarn.guest")
 
 
-class ExchangeState(Protocol):
-    """The connection a request came on."""
+class ExchangeConnection(Protocol):
+    """The connection of an exchange, as far as the exchange uses it."""
 
-    guests: Endpoint
+    endpoint: Endpoint
     proxied: bool
     interface: str
 
@@ -37,99 +35,99 @@ class ExchangeState(Protocol):
     def gone(self) -> bool: ...
 
     def identify(self) -> Caller | None:
-        """Whose connection it is."""
+        """Return the machine of the connection."""
 
-    def keeps(self, request: Request) -> bool:
-        """Whether it stays after the answer."""
+    def keeps_open(self, request: Request) -> bool:
+        """Whether the connection stays open after the response."""
 
-    def answer(self, answer: Response, request: Request) -> None: ...
+    def respond(self, response: Response, request: Request) -> None: ...
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None: ...
 
-    def answered(self) -> None:
-        """An answer that had to be waited for is sent."""
+    def exchange_finished(self) -> None:
+        """Continue after a response that had to be waited for."""
 
 
 class Exchange:
-    """`pending` until the answer is sent; a long poll is a waiter of its document meanwhile."""
+    """`pending` while the response must be waited for; a long poll is a waiter of its document meanwhile."""
 
-    __slots__ = ("_caller", "_connection", "_guests", "_poll", "_request", "_timer", "_view", "pending", "waiting")
+    __slots__ = ("_caller", "_connection", "_endpoint", "_poll", "_request", "_timer", "_view", "pending", "waiting")
 
     _caller: Caller
     _view: ScopeView
     _poll: Poll
 
-    def __init__(self, connection: ExchangeState, request: Request) -> None:
+    def __init__(self, connection: ExchangeConnection, request: Request) -> None:
         self._connection = connection
-        self._guests = connection.guests
+        self._endpoint = connection.endpoint
         self._request = request
         self._timer: Timer | None = None
         self.pending = self.waiting = False
 
-    def begin(self, raw: bytes | None) -> None:
-        """Checked in the contract's order; `raw` is given where the bytes are this request and nothing else."""
-        guests, request, connection = self._guests, self._request, self._connection
-        guests.counters.parsed += 1
-        caller = self._vouched() if connection.proxied else connection.identify()
+    def start(self, raw: bytes | None) -> None:
+        """Check the request in the contract's order, then answer it. `raw` are its bytes if they hold nothing else."""
+        endpoint, request, connection = self._endpoint, self._request, self._connection
+        endpoint.counters.parsed += 1
+        caller = self._proxied_caller() if connection.proxied else connection.identify()
         if not request.proxied and any(name.startswith("x-instance-id") for name, _ in request.headers):
-            guests.counters.forged += 1
+            endpoint.counters.forged += 1
         view = caller.view if caller is not None else None
         if caller is None or view is None:
-            guests.counters.unknown += 1
-            connection.answer(protocol.NOT_FOUND, request)
+            endpoint.counters.unknown += 1
+            connection.respond(protocol.NOT_FOUND, request)
             return
         self._caller, self._view = caller, view
-        if not within_rate(guests, caller):
-            connection.answer(protocol.TOO_MANY, request)
+        if not within_rate(endpoint, caller):
+            connection.respond(protocol.TOO_MANY, request)
             return
-        decision = protocol.decide(request, self._instance, guests.trust.allowed_hosts)
+        decision = protocol.decide(request, self._instance, endpoint.trust.allowed_hosts)
         if isinstance(decision, Response) and not decision.enables:
-            connection.answer(decision, request)
+            connection.respond(decision, request)
             return
-        if guests.documents.stale(guests.monotonic()):
-            connection.answer(protocol.UNAVAILABLE, request)
+        if endpoint.documents.stale(endpoint.monotonic()):
+            connection.respond(protocol.UNAVAILABLE, request)
             return
         if raw is not None and isinstance(decision, Poll) and self._repeatable(decision):
             tag, close = protocol.plain_tag(decision.if_none_match), not request.keep_alive
-            guests.remember(raw, caller, (response_index(decision.version, close), tag, close))
-        # "The first GET or POST enables": a HEAD neither does nor counts as having asked.
+            endpoint.remember(raw, caller, (response_index(decision.version, close), tag, close))
+        # "The first GET or POST enables": a HEAD does not, nor does it count as seen.
         if request.method == "HEAD":
-            self._held(decision)
+            self._answer_unless_held(decision)
             return
-        guests.seen(caller, view)
+        endpoint.record_seen(caller, view)
         if not view.state.enabled:
-            self._later(self._enable, lambda: self._held(decision))
+            self._write_then(self._enable, lambda: self._answer_unless_held(decision))
         else:
-            self._held(decision)
+            self._answer_unless_held(decision)
 
     def document_changed(self) -> None:
         if self.waiting and not protocol.matches(self._poll.if_none_match, self._view.state.etag):
             self.end_wait()
 
     def end_wait(self) -> None:
-        """The document changed, or the time is up, or nobody may wait any longer."""
+        """Answer a long poll: the document changed, the time is up, or the service ends all waits."""
         self._stop_waiting()
         self.pending = False
         if self._caller.view is None:
-            self._connection.answer(protocol.NOT_FOUND, self._request)
-        elif self._guests.documents.stale(self._guests.monotonic()):
-            self._connection.answer(protocol.UNAVAILABLE, self._request)
+            self._connection.respond(protocol.NOT_FOUND, self._request)
+        elif self._endpoint.documents.stale(self._endpoint.monotonic()):
+            self._connection.respond(protocol.UNAVAILABLE, self._request)
         else:
             unchanged = protocol.matches(self._poll.if_none_match, self._view.state.etag)
             self._send_document(unchanged=unchanged, waited=True)
-        self._connection.answered()
+        self._connection.exchange_finished()
 
     def cancel(self) -> None:
-        """The connection is lost: nobody waits for the answer. What is in line to be written stays there, as long as it may."""
+        """Stop: the connection is lost. A write that is queued stays queued, for as long as any write may."""
         if self._timer is not None:
             self._timer.cancel()
         if self.waiting:
             self._stop_waiting()
 
-    # -- who
+    # -- the caller
 
-    def _vouched(self) -> Caller | None:
-        caller = self._guests.trust.vouched(self._guests.documents, self._request)
+    def _proxied_caller(self) -> Caller | None:
+        caller = self._endpoint.trust.caller_of_proxied_request(self._endpoint.callers, self._request)
         self._request.proxied = caller is not None
         return caller
 
@@ -139,75 +137,79 @@ class Exchange:
         return Instance(caller.name, caller.scope, placement_group, caller.update_domain, caller.fault_domain)
 
     def _actor(self) -> Actor:
-        """For the audit: who, from which address and interface, known in which way."""
+        """Return who is calling, for the audit: name, address, interface, and how the machine was identified."""
         connection, caller = self._connection, self._caller
-        way = self._guests.trust.way(connection.interface, connection.proxied)
-        where = f"{connection.address}@{connection.interface}" if connection.interface else connection.address
-        return Actor(f"{caller.scope}/{caller.name}", f"{where} by {way}")
+        means = self._endpoint.trust.means_of_identification(connection.interface, connection.proxied)
+        source = f"{connection.address}@{connection.interface}" if connection.interface else connection.address
+        return Actor(f"{caller.scope}/{caller.name}", f"{source} by {means}")
 
     def _repeatable(self, poll: Poll) -> bool:
-        """Whether the same bytes will always mean the same poll, answered at once in the usual form."""
+        """Whether the same bytes always mean the same poll, answered at once in the usual form."""
         request = self._request
         usual = request.method == "GET" and not (request.http_1_0 and request.keep_alive)
         return usual and not poll.wait_s and not self._connection.proxied
 
-    # -- what
+    # -- the decision
 
     def _enable(self) -> None:
-        """In the writer's thread: durable before anybody of the scope is answered."""
+        """Enable the scope, in the writer's thread: it is durable before a guest of the scope is answered."""
         view = self._view
         if view.state.enabled:
-            return  # somebody of the scope was first
-        # Before the scope shows as enabled: the first answers of others are held back as well.
-        view.held_until_s = self._guests.monotonic() + self._guests.first_call_delay_s
+            return  # another guest of the scope was first
+        # Set before the scope shows as enabled: the first responses to other guests are held back as well.
+        view.held_until_s = self._endpoint.monotonic() + self._endpoint.first_call_delay_s
         try:
-            self._guests.control.enable(view.name, self._actor())
+            self._endpoint.control.enable(view.name, self._actor())
         except BaseException:
             view.held_until_s = 0.0
             raise
 
-    def _held(self, decision: Response | Poll | Approve) -> None:
-        """While a scope's first call is being delayed, every answer of it is."""
-        delay_s = self._view.held_until_s - self._guests.monotonic()
+    def _answer_unless_held(self, decision: Response | Poll | Approve) -> None:
+        """Answer; while a scope's first call is delayed, delay every response to its guests."""
+        delay_s = self._view.held_until_s - self._endpoint.monotonic()
         if delay_s <= 0:
-            self._decided(decision)
+            self._answer(decision)
             return
 
-        def no_longer() -> None:
+        def release() -> None:
             self.pending, self._timer = False, None
-            self._decided(decision)
-            self._connection.answered()
+            self._answer(decision)
+            self._connection.exchange_finished()
 
         self.pending = True
-        self._timer = self._guests.loop.call_later(delay_s, no_longer)
+        self._timer = self._endpoint.loop.call_later(delay_s, release)
 
-    def _decided(self, decision: Response | Poll | Approve) -> None:
+    def _answer(self, decision: Response | Poll | Approve) -> None:
         if isinstance(decision, Response):
-            self._connection.answer(decision, self._request)
+            self._connection.respond(decision, self._request)
         elif isinstance(decision, Poll):
-            tag, view, asked_s = protocol.plain_tag(decision.if_none_match), self._view, self._guests.monotonic()
-            if tag is not None and self._guests.behind(view.state, tag) and self._caller.unknown != (tag, view.state):
-                # "One guest never sees time run backwards": what it saw elsewhere is read before it is answered.
-                read_again = self._guests.documents.read_again
-                self._later(lambda: read_again(view, asked_s), lambda: self._looked_up(decision, tag))
+            tag, view, requested_s = protocol.plain_tag(decision.if_none_match), self._view, self._endpoint.monotonic()
+            if (
+                tag is not None
+                and self._endpoint.is_behind(view.state, tag)
+                and self._caller.unknown_tag != (tag, view.state)
+            ):
+                # "One guest never sees time run backwards": what it saw on another node is read before it is answered.
+                read_again = self._endpoint.documents.read_again
+                self._write_then(lambda: read_again(view, requested_s), lambda: self._answer_behind(decision, tag))
             else:
                 self._answer_poll(decision)
         else:
             ids, caller, actor = decision.event_ids, self._caller, self._actor()
-            self._later(
-                lambda: self._guests.control.approve(caller.scope, caller.name, ids, actor),
-                lambda: self._connection.answer(Response(200), self._request),
+            self._write_then(
+                lambda: self._endpoint.control.approve(caller.scope, caller.name, ids, actor),
+                lambda: self._connection.respond(Response(200), self._request),
             )
 
-    def _later(self, write: Callable[[], None], then: Callable[[], None]) -> None:
-        """Write in the writer's thread, then answer; nothing of this connection is answered meanwhile.
+    def _write_then(self, write: Callable[[], None], answer: Callable[[], None]) -> None:
+        """Call `write` in the writer's thread, then `answer`; the connection answers nothing else meanwhile.
 
-        What was not begun in time is not done any more: a line that does not move must not grow.
+        A write that does not start in time is cancelled: a queue that does not move must not grow.
         """
         self.pending = True
         limit: Timer | None = None
 
-        def done(future: "Future[None]") -> None:
+        def finish(future: "Future[None]") -> None:
             self.pending = False
             if limit is not None:
                 limit.cancel()
@@ -215,36 +217,36 @@ class Exchange:
                 return
             error = None if future.cancelled() else future.exception()
             if future.cancelled():
-                self._connection.answer(protocol.UNAVAILABLE, self._request)
+                self._connection.respond(protocol.UNAVAILABLE, self._request)
             elif error is None:
-                then()
+                answer()
             else:
-                self._connection.answer(_told(error), self._request)
-            self._connection.answered()
+                self._connection.respond(_error_response(error), self._request)
+            self._connection.exchange_finished()
 
-        loop = self._guests.loop
-        written = self._guests.writer.submit(write)
-        written.add_done_callback(lambda future: loop.call_from_thread(lambda: done(future)))
+        loop = self._endpoint.loop
+        written = self._endpoint.writer.submit(write)
+        written.add_done_callback(lambda future: loop.call_from_thread(lambda: finish(future)))
         if not written.done():
-            limit = loop.call_later(MAX_IN_LINE_S, written.cancel)
+            limit = loop.call_later(self._endpoint.max_queued_s, written.cancel)
 
     # -- polls
 
-    def _looked_up(self, poll: Poll, tag: str) -> None:
-        """A tag that nobody gave costs one look, until the document is another or the tag is."""
+    def _answer_behind(self, poll: Poll, tag: str) -> None:
+        """Answer after a read. A tag that no node gave costs one read, until the document or the tag changes."""
         state = self._view.state
-        self._caller.unknown = (tag, state) if self._guests.behind(state, tag) else None
+        self._caller.unknown_tag = (tag, state) if self._endpoint.is_behind(state, tag) else None
         self._answer_poll(poll)
 
     def _answer_poll(self, poll: Poll) -> None:
-        guests, caller, view = self._guests, self._caller, self._view
+        endpoint, caller, view = self._endpoint, self._caller, self._view
         self._poll = poll
         unchanged = protocol.matches(poll.if_none_match, view.state.etag)
-        if unchanged and poll.wait_s and caller.waiting < guests.limits.waiting and not guests.stopping:
+        if unchanged and poll.wait_s and caller.waiting < endpoint.limits.waiting and not endpoint.stopping:
             self.pending = self.waiting = True
             caller.waiting += 1
             view.waiters[self] = None
-            self._timer = guests.loop.call_later(poll.wait_s, self.end_wait)
+            self._timer = endpoint.loop.call_later(poll.wait_s, self.end_wait)
         else:
             self._send_document(unchanged=unchanged, waited=False)
 
@@ -255,41 +257,41 @@ class Exchange:
             self._timer = None
         self._view.waiters.pop(self, None)
         self._caller.waiting -= 1
-        # "An open long poll counts as seen", to its end.
-        self._guests.seen(self._caller, self._view)
+        # "An open long poll counts as seen", until it ends.
+        self._endpoint.record_seen(self._caller, self._view)
 
     def _send_document(self, *, unchanged: bool, waited: bool) -> None:
         state, poll, request = self._view.state, self._poll, self._request
-        if request.method == "GET" and self._caller.shown is not state:
-            self._guests.shown(self._caller, state)
-        keep = self._connection.keeps(request)
+        if request.method == "GET" and self._caller.shown_state is not state:
+            self._endpoint.record_shown(self._caller, state)
+        keep = self._connection.keeps_open(request)
         if not unchanged and request.method == "GET" and not (keep and request.http_1_0):
-            # One change goes to very many who wait for it: the same bytes as to the one before.
+            # Very many long polls may wait for one change: all of them get the same bytes.
             index = response_index(poll.version, not keep, poll.wait_s if waited else 0)
-            self._connection.write(200, state.response(index, self._guests.now()), keep=keep)
+            self._connection.write(200, state.response(index, self._endpoint.now()), keep=keep)
             return
         extra: tuple[bytes, ...] = (b"ETag: " + state.etag.encode(),)
         if waited:
             extra = (*extra, b"Preference-Applied: wait=%d" % poll.wait_s)
         if unchanged:
-            self._connection.answer(Response(304, extra=extra), request)
+            self._connection.respond(Response(304, extra=extra), request)
         else:
-            self._connection.answer(Response(200, state.body(poll.version), extra), request)
+            self._connection.respond(Response(200, state.body(poll.version), extra), request)
 
 
-def within_rate(guests: Endpoint, caller: Caller) -> bool:
-    """Each request takes its share of a second; whoever is a second ahead must wait."""
-    now_s = guests.monotonic()
-    spent_s = max(caller.spent_until_s, now_s) + guests.request_share_s
+def within_rate(endpoint: Endpoint, caller: Caller) -> bool:
+    """Count a request: each takes its share of a second, and a machine may be one second ahead."""
+    now_s = endpoint.monotonic()
+    spent_s = max(caller.spent_until_s, now_s) + endpoint.request_share_s
     if spent_s > now_s + BURST_S:
         return False
     caller.spent_until_s = spent_s
     return True
 
 
-def _told(error: BaseException) -> Response:
+def _error_response(error: BaseException) -> Response:
     if isinstance(error, NotFound):
-        return protocol.NOT_FOUND  # the machine or its scope has left meanwhile
+        return protocol.NOT_FOUND  # the machine or its scope was removed meanwhile
     if isinstance(error, RequestError):
         return protocol.error(400, str(error))
     if not isinstance(error, ForewarnError):

@@ -1,7 +1,7 @@
-"""Bytes in, requests out: a parser (httptools) with our limits around it. Knows nothing of callers or documents.
+"""Turns bytes into requests: httptools with our limits around it. Knows nothing of callers or documents.
 
-The parser is strict about headers and framing but speaks more than HTTP/1: what it lets through beyond the grammar is
-refused here. A request either reads exactly as the grammar has it, or the connection ends with an error.
+httptools is strict about headers and framing but speaks more than HTTP/1; this module refuses what lies beyond the grammar. A
+request follows the grammar exactly, or the connection ends with an error.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from forewarn.endpoint import protocol
 from forewarn.endpoint.protocol import Request, Response
 
 END_OF_HEAD = b"\r\n\r\n"
-# A chunked body in the smallest chunks, "1\r\nx\r\n", costs six bytes a byte; whoever sends more is not sending a body.
+# A body in the smallest chunks, "1\r\nx\r\n", takes six bytes per byte; more than this is no body.
 RAW_BYTES_PER_BODY_BYTE = 8
 BLANKS = " \t"
 
 
 class Parser:
-    """One connection's parser. After `feed`: `requests` that are complete, `problem` if the rest cannot be read."""
+    """The parser of one connection. After `feed`, `requests` are complete; `problem` is set if the rest cannot be read."""
 
     __slots__ = (
         "_body", "_body_bytes", "_expects", "_head", "_head_done", "_headers", "_left_bytes", "_max_body_bytes",
@@ -40,21 +40,21 @@ class Parser:
         self._clear()
 
     def feed(self, data: bytes) -> None:
-        """The parser gets no byte of a request together with bytes of the one before: we always know where each begins."""
+        """Parse bytes, request by request: httptools never gets bytes of two requests at once, so we know where each begins."""
         while data and self.problem is None:
             size = self._size_of_next(data)
             self._feed(data[:size])
             data = data[size:]
 
     def _size_of_next(self, data: bytes) -> int:
-        """Up to the end of a head or of chunks, which both end with an empty line, or of a body of known length."""
+        """Return the size up to the end of a head or of chunks, both ended by an empty line, or of a body of known length."""
         if self._left_bytes:
             return min(self._left_bytes, len(data))
-        found = (self._tail + data).find(END_OF_HEAD)
-        if found < 0:
+        end = (self._tail + data).find(END_OF_HEAD)
+        if end < 0:
             self._tail = (self._tail + data)[-3:]
             return len(data)
-        size = found + len(END_OF_HEAD) - len(self._tail)
+        size = end + len(END_OF_HEAD) - len(self._tail)
         self._tail = b""
         return size
 
@@ -73,7 +73,7 @@ class Parser:
         if self._left_bytes:
             self._left_bytes -= len(piece)
         if self._upgraded is not None:
-            self._take(piece, self._upgraded)
+            self._take_body(piece, self._upgraded)
         else:
             self._parse(piece)
 
@@ -85,20 +85,20 @@ class Parser:
         except httptools.HttpParserError:
             self.problem = self.problem or protocol.MALFORMED
 
-    def _take(self, piece: bytes, request: Request) -> None:
-        """The parser believes that nothing of ours follows an Upgrade: the body of such a request is taken here."""
+    def _take_body(self, piece: bytes, request: Request) -> None:
+        """Take the body of a request with Upgrade, which httptools does not read."""
         request.body += piece
         if not self._left_bytes:
             self._upgraded = None
             self._complete(request)
 
     def wants_continue(self) -> bool:
-        """Once: the client waits for `100 Continue` before it sends the body."""
+        """Whether the client waits for `100 Continue` before it sends the body; true once."""
         wants = self._expects and self.partial and self.problem is None
         self._expects = False
         return wants
 
-    # -- called by the parser
+    # -- called by httptools
 
     def on_message_begin(self) -> None:
         self.partial = True
@@ -107,7 +107,7 @@ class Parser:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # A trailer comes too late to say anything: a Metadata header after the body is none.
+        # A trailer does not count: a Metadata header after the body is none.
         if not self._head_done:
             self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(BLANKS)))
 
@@ -116,7 +116,7 @@ class Parser:
         if len(self._headers) > self._max_headers:
             self._stop(protocol.HEADERS_TOO_LARGE)
         version = self._parser.get_http_version()
-        self._check_line(version)
+        self._check_request_line(version)
         for name, value in self._headers:
             if name == "content-length":
                 self._left_bytes = int(value)
@@ -142,10 +142,10 @@ class Parser:
         else:
             self._complete(request)
 
-    # -- behind it
+    # -- helpers
 
-    def _check_line(self, version: str) -> None:
-        """`GET /path HTTP/1.1`, one space each: the parser also knows RTSP, Icecast, HTTP/0.9 and longer gaps."""
+    def _check_request_line(self, version: str) -> None:
+        """Refuse all but `GET /path HTTP/1.1` with single spaces: httptools also takes RTSP, HTTP/0.9 and more spaces."""
         line = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._target, version.encode())
         exact = self._head.lstrip(b"\r\n").startswith(line)
         if not exact or version not in ("1.0", "1.1") or b"#" in self._target:
@@ -168,7 +168,7 @@ class Parser:
         self._expects = False
 
     def _too_large(self) -> None:
-        """The request is answered as far as it can be judged without its body, and the connection ends."""
+        """Complete a request without its body, which is too large; the connection ends after its response."""
         request = self._request(b"")
         request.too_large, request.keep_alive = True, False
         self.requests.append(request)
@@ -177,7 +177,7 @@ class Parser:
 
     def _stop(self, problem: Response) -> None:
         self.problem = self.problem or problem
-        raise ValueError("stop")  # the parser turns it into its own error and stops
+        raise ValueError("stop")  # httptools turns it into its own error and stops
 
     def _clear(self) -> None:
         self._target = self._head = b""

@@ -1,7 +1,7 @@
-"""The guest contract as a function: a parsed request and who sent it in, what to answer out. No sockets, no waiting.
+"""The guest contract as a function from a parsed request and its sender to a decision. No sockets, no waiting.
 
-Owns every row of the contract's error table and the order in which they are checked: caller, rate, path, method, relay,
-duplicate parameter, header, version, body. The caller and its rate are the connection's business and come before.
+Owns every row of the contract's error table and the order of the checks: caller, rate, path, method, relay, duplicate
+parameter, header, version, body. The exchange checks the caller and its rate, before it calls `decide`.
 """
 
 import ipaddress
@@ -22,15 +22,15 @@ MAX_WAIT_S = 60
 MAX_WAIT_DIGITS = 9
 _DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 _WAIT = re.compile(r"wait=0*([1-9][0-9]*)")
-_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?")
-ANY_HOST = "*"  # for emulators: a configuration cannot say it
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?")
+ANY_HOST = "*"  # for emulators: no configuration may contain it
 _TAG = re.compile(r'(?:W/)?("[^"]*")|([^"]+)')
 VERSION_INDEX = {name: index for index, name in enumerate(VERSIONS)}
 
 
 @dataclass(slots=True)
 class Request:
-    """One request as it came over the wire; header names are lower-case."""
+    """One request as it was received; header names are lower-case."""
 
     method: str
     target: str
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Ready to send; `extra` are header lines. `enables`: every check before the body was passed."""
+    """A response; `extra` are header lines. `enables`: the request passed every check before that of its body."""
 
     status: int
     body: bytes = b""
@@ -67,14 +67,14 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """StartRequests, well-formed; the ids are still to be judged by the core."""
+    """Well-formed StartRequests; the core has still to check the ids."""
 
     event_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What a machine is told about itself."""
+    """What a machine may learn about itself."""
 
     name: str
     scope: str
@@ -110,7 +110,7 @@ _VERSIONS = Response(200, msgspec.json.encode({"apiVersions": list(VERSIONS)}))
 def decide(
     request: Request, instance: Callable[[], Instance], allowed_hosts: Collection[str]
 ) -> Response | Poll | Approve:
-    """What a known machine, within its rate, is answered."""
+    """Decide how to answer a known machine that is within its rate."""
     path, _, query = request.target.partition("?")
     path = path.lower()
     if path != SCHEDULED_EVENTS and path != "/metadata/versions" and path.rstrip("/") not in _INSTANCE:
@@ -121,26 +121,26 @@ def decide(
     refused = _relayed(request, allowed_hosts)
     if refused is not None:
         return refused
-    parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=None)
-    names = [name.lower() for name, _ in parameters]
+    pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=None)
+    names = [name.lower() for name, _ in pairs]
     if len(names) > MAX_QUERY_PARAMETERS:
         return MALFORMED
     if len(names) != len(set(names)):
         return _DUPLICATE
-    asked = dict(zip(names, (value for _, value in parameters), strict=True))
-    if not _told_metadata(request, path, asked):
+    parameters = dict(zip(names, (value for _, value in pairs), strict=True))
+    if not _has_metadata_header(request, path, parameters):
         return _NO_METADATA
     if request.too_large and path != SCHEDULED_EVENTS:
         return TOO_LARGE
     if path == "/metadata/versions":
         return _VERSIONS
     if path != SCHEDULED_EVENTS:
-        return _instance(path.rstrip("/"), asked, instance())
-    return _scheduled_events(request, asked)
+        return _instance_response(path.rstrip("/"), parameters, instance())
+    return _scheduled_events(request, parameters)
 
 
 def _relayed(request: Request, allowed_hosts: Collection[str]) -> Response | None:
-    """Whoever was tricked into passing a request on leaves traces of it."""
+    """Return the response to a request that shows traces of a relay, or has no valid Host; else None."""
     names = {name for name, _ in request.headers}
     if not request.proxied and ("x-forwarded-for" in names or any(n.startswith("x-instance-id") for n in names)):
         return RELAYED
@@ -153,29 +153,29 @@ def _relayed(request: Request, allowed_hosts: Collection[str]) -> Response | Non
 
 
 def _own_host(host: str, allowed_hosts: Collection[str]) -> bool:
-    found = _HOST.fullmatch(host)
-    if found is None:
+    match = _HOST.fullmatch(host)
+    if match is None:
         return False
-    name, six = found["name"] or "", found["six"] or ""
+    name, ipv6 = match["name"] or "", match["ipv6"] or ""
     if name.lower() == "localhost" or name.lower() in allowed_hosts or ANY_HOST in allowed_hosts:
         return True
     try:
-        return bool(ipaddress.IPv6Address(six) if six else ipaddress.IPv4Address(name))
+        return bool(ipaddress.IPv6Address(ipv6) if ipv6 else ipaddress.IPv4Address(name))
     except ValueError:
         return False
 
 
-def _told_metadata(request: Request, path: str, asked: dict[str, str]) -> bool:
-    # "Metadata header requirement enforced for all requests" came with 2017-08-01: older POSTs go without.
-    if request.method == "POST" and path == SCHEDULED_EVENTS and asked.get("api-version") == "2017-03-01":
+def _has_metadata_header(request: Request, path: str, parameters: dict[str, str]) -> bool:
+    # "Metadata header requirement enforced for all requests" came with 2017-08-01: older POSTs may omit it.
+    if request.method == "POST" and path == SCHEDULED_EVENTS and parameters.get("api-version") == "2017-03-01":
         return True
     values = {value.lower() for value in request.values("metadata")}
     return values == {"true"}
 
 
-def _scheduled_events(request: Request, asked: dict[str, str]) -> Response | Poll | Approve:
+def _scheduled_events(request: Request, parameters: dict[str, str]) -> Response | Poll | Approve:
     try:
-        version = VERSION_INDEX[api_version(asked.get("api-version")).name]
+        version = VERSION_INDEX[api_version(parameters.get("api-version")).name]
     except NotFound:
         return _LATER_VERSION
     except Invalid:
@@ -185,27 +185,27 @@ def _scheduled_events(request: Request, asked: dict[str, str]) -> Response | Pol
     if request.method == "POST":
         try:
             return Approve(parse_start_requests(request.body))
-        except Invalid as wrong:
-            return replace(error(400, str(wrong)), enables=True)
+        except Invalid as invalid:
+            return replace(error(400, str(invalid)), enables=True)
     tags = request.values("if-none-match")
-    wait_s = 0 if request.method == "HEAD" else _asked_wait_s(request)
+    wait_s = 0 if request.method == "HEAD" else _preferred_wait_s(request)
     return Poll(version, tags[0] if len(tags) == 1 else None, wait_s)
 
 
-def _asked_wait_s(request: Request) -> int:
-    """`Prefer: wait=N` (RFC 7240): "N clamped to 1..60, 0 or unparsable ignored"."""
+def _preferred_wait_s(request: Request) -> int:
+    """Return N of `Prefer: wait=N` (RFC 7240): "N clamped to 1..60, 0 or unparsable ignored"."""
     for value in request.values("prefer"):
         for preference in value.split(","):
-            found = _WAIT.fullmatch(preference.strip().lower())
-            if found:
-                return min(int(found[1][:MAX_WAIT_DIGITS]), MAX_WAIT_S)
+            match = _WAIT.fullmatch(preference.strip().lower())
+            if match:
+                return min(int(match[1][:MAX_WAIT_DIGITS]), MAX_WAIT_S)
     return 0
 
 
 def plain_tag(if_none_match: str | None) -> str | None:
-    """As our tags are written, given "quoted, weak or bare"; None for what can be none of them."""
-    found = None if if_none_match is None else _TAG.fullmatch(if_none_match)
-    return found and (found[1] or f'"{found[2]}"')
+    """Return a tag, given "quoted, weak or bare", as we write tags; None if it is none of these."""
+    match = None if if_none_match is None else _TAG.fullmatch(if_none_match)
+    return match and (match[1] or f'"{match[2]}"')
 
 
 def matches(if_none_match: str | None, etag: str) -> bool:
@@ -215,22 +215,22 @@ def matches(if_none_match: str | None, etag: str) -> bool:
 _INSTANCE = ("/metadata/instance", "/metadata/instance/compute", "/metadata/instance/compute/name")
 
 
-def _instance(path: str, asked: dict[str, str], me: Instance) -> Response:
-    if not _DATE.fullmatch(asked.get("api-version", "")):
+def _instance_response(path: str, parameters: dict[str, str], instance: Instance) -> Response:
+    if not _DATE.fullmatch(parameters.get("api-version", "")):
         return _NO_VERSION
-    group = me.scope if me.placement_group else ""
+    group = instance.scope if instance.placement_group else ""
     compute = {
-        "name": me.name,
-        "resourceGroupName": me.scope,
+        "name": instance.name,
+        "resourceGroupName": instance.scope,
         "vmScaleSetName": group,
         "placementGroupId": group,
-        "platformUpdateDomain": str(me.update_domain),
-        "platformFaultDomain": str(me.fault_domain),
+        "platformUpdateDomain": str(instance.update_domain),
+        "platformFaultDomain": str(instance.fault_domain),
     }
     if path == _INSTANCE[0]:
         return Response(200, msgspec.json.encode({"compute": compute}))
     if path == _INSTANCE[1]:
         return Response(200, msgspec.json.encode(compute))
-    if asked.get("format", "").lower() == "text":
-        return Response(200, me.name.encode(), content_type=b"text/plain; charset=utf-8")
-    return Response(200, msgspec.json.encode(me.name))
+    if parameters.get("format", "").lower() == "text":
+        return Response(200, instance.name.encode(), content_type=b"text/plain; charset=utf-8")
+    return Response(200, msgspec.json.encode(instance.name))

@@ -1,7 +1,7 @@
-"""The guests' sockets: accepted, read, written and closed here, with as few calls of the kernel as that takes.
+"""The guests' sockets: accepted, read, written and closed with as few system calls as possible.
 
-A guest that connects for every poll costs accept, receive, send, watch, receive, forget and close; what it has sent
-already is answered before anything is set up to hear more.
+A guest that connects for every poll costs accept, receive, send, watch, receive, forget and close; what it has already sent is
+answered before the socket is watched for more.
 """
 
 import errno
@@ -17,18 +17,18 @@ from forewarn.endpoint.loop import EDGE, ENDED, IN, OUT, Loop
 RECEIVE_BYTES = 8 * 1024
 MAX_ACCEPTED = 32
 ACCEPT_AGAIN_S = 1.0
-NOW = socket.MSG_DONTWAIT
+DONT_WAIT = socket.MSG_DONTWAIT
 NO_LINGER = struct.pack("ii", 1, 0)
-HEARING = IN | ENDED
+READING = IN | ENDED
 BROKEN = select.EPOLLHUP | select.EPOLLERR
-# What a machine has too little of now and may have again soon.
+# Errors of a system that lacks resources now and may have them again soon.
 SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 log = logging.getLogger("forewarn.guest")
 
 
 class Transport(Protocol):
-    """What a connection may ask of the wire it is on. The ends but `abort` wait until all is sent."""
+    """The socket of a connection. `close` and `write_eof` wait until all is sent; `abort` and `reset` do not."""
 
     @property
     def host(self) -> str: ...
@@ -49,15 +49,15 @@ class Transport(Protocol):
 
 
 class SocketHandler(Protocol):
-    """Whom a wire tells what happens on it."""
+    """Handles what happens on a socket."""
 
     def connection_made(self, transport: Transport, /) -> bool:
-        """False: it may not stay."""
+        """Return whether the connection may stay."""
 
     def data_received(self, data: bytes, /) -> None: ...
 
     def eof_received(self) -> bool:
-        """Whether it still gets an answer."""
+        """Return whether the guest still gets a response."""
 
     def pause_writing(self) -> None: ...
 
@@ -67,21 +67,21 @@ class SocketHandler(Protocol):
 
 
 class GuestSocket:
-    """One socket. What the guest does not take at once is kept, and until it is taken nothing more should be written."""
+    """One socket. It keeps what the guest does not take at once; until that is taken, its handler should write no more."""
 
-    __slots__ = ("_at_the_end", "_guest", "_interest", "_loop", "_socket", "_unsent", "_watched", "host")
+    __slots__ = ("_handler", "_interest", "_loop", "_socket", "_unsent", "_watched", "_when_sent", "host")
 
-    def __init__(self, loop: Loop, accepted: "socket.SocketType", host: str, guest: SocketHandler) -> None:
+    def __init__(self, loop: Loop, accepted: "socket.SocketType", host: str, handler: SocketHandler) -> None:
         self._loop = loop
         self._socket = accepted
         self.host = host
-        self._guest = guest
-        self._interest = HEARING | EDGE  # told of news once: the kernel need not look at it again after each answer
+        self._handler = handler
+        self._interest = READING | EDGE  # edge-triggered: the kernel need not check it again after each response
         self._watched = False
         self._unsent = b""
-        self._at_the_end: Callable[[], None] | None = None  # when all is sent
+        self._when_sent: Callable[[], None] | None = None  # how to end the connection once all is sent
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self.ready(IN)
         fd = self._socket.fileno()
         if fd >= 0:
@@ -93,26 +93,26 @@ class GuestSocket:
             if event != IN and not self._still_readable(event):
                 return
             try:
-                data = self._socket.recv(RECEIVE_BYTES, NOW)
+                data = self._socket.recv(RECEIVE_BYTES, DONT_WAIT)
             except BlockingIOError:
                 return
             except OSError:
                 self.abort()
                 return
             if data:
-                self._guest.data_received(data)
+                self._handler.data_received(data)
                 if event != IN or len(data) == RECEIVE_BYTES:
-                    self._tell_again()
-            elif self._guest.eof_received():
-                self._watch(self._interest & ~HEARING)
+                    self._watch_again()
+            elif self._handler.eof_received():
+                self._watch(self._interest & ~READING)
             else:
                 self.close()
         except Exception:
-            log.exception("a guest's connection had to be cut: answering it failed")
+            log.exception("a guest's connection is closed: answering it failed")
             self.abort()
 
-    def _tell_again(self) -> None:
-        """There may be more to read, or the end: it will be told once more, after the others had their turn."""
+    def _watch_again(self) -> None:
+        """Have the loop report the socket once more, after other sockets: there may be more to read, or the end."""
         if self._watched and (fd := self._socket.fileno()) >= 0:
             self._loop.change(fd, self._interest)
 
@@ -122,7 +122,7 @@ class GuestSocket:
         if self._interest & IN:
             return bool(event & ~OUT)
         if event & BROKEN:
-            self.abort()  # nobody would read that it ended
+            self.abort()  # reading, which would notice the end, is paused
         return False
 
     def write(self, data: bytes) -> None:
@@ -130,7 +130,7 @@ class GuestSocket:
             self._unsent += data
             return
         try:
-            sent = self._socket.send(data, NOW)
+            sent = self._socket.send(data, DONT_WAIT)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -139,12 +139,12 @@ class GuestSocket:
         if sent < len(data):
             self._unsent = data[sent:]
             self._watch(self._interest | OUT)
-            self._guest.pause_writing()
+            self._handler.pause_writing()
 
     def _flush(self) -> None:
-        """Send what is kept. The guest knows that it must wait, and hears of it again when the last byte is sent."""
+        """Send what is kept; after the last byte, let the handler write again or end the connection."""
         try:
-            sent = self._socket.send(self._unsent, NOW)
+            sent = self._socket.send(self._unsent, DONT_WAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -154,62 +154,62 @@ class GuestSocket:
         if self._unsent:
             return
         self._watch(self._interest & ~OUT)
-        if self._at_the_end is not None:
-            self._at_the_end()
+        if self._when_sent is not None:
+            self._when_sent()
         else:
-            self._guest.resume_writing()
+            self._handler.resume_writing()
 
     def write_eof(self) -> None:
-        self._end(self._shut)
+        self._end(self._shut_down)
 
     def close(self) -> None:
         self._end(self.abort)
 
     def _end(self, how: Callable[[], None]) -> None:
-        self._at_the_end = how
+        self._when_sent = how
         if not self._unsent:
             how()
 
-    def _shut(self) -> None:
+    def _shut_down(self) -> None:
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             self.abort()
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once."""
         fd = self._socket.fileno()
         if fd >= 0:
             self._loop.forget(fd)
             self._socket.close()
-            self._guest.connection_lost()
+            self._handler.connection_lost()
 
     def reset(self) -> None:
-        """At once, and the guest is told that what it was sent may be lost."""
+        """Close at once with a TCP reset: the guest learns that what it was sent may be lost."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self.abort()
 
     def pause_reading(self) -> None:
-        self._watch(self._interest & ~HEARING)
+        self._watch(self._interest & ~READING)
 
     def resume_reading(self) -> None:
-        self._watch(self._interest | HEARING)
+        self._watch(self._interest | READING)
 
     def _watch(self, interest: int) -> None:
         if interest != self._interest:
             self._interest = interest
-            self._tell_again()
+            self._watch_again()
 
 
 class Listener:
-    """A socket that guests connect to."""
+    """A listening socket, to which guests connect."""
 
-    def __init__(self, loop: Loop, listening: socket.socket, new_guest: Callable[[], SocketHandler]) -> None:
+    def __init__(self, loop: Loop, listening: socket.socket, new_handler: Callable[[], SocketHandler]) -> None:
         self._loop = loop
         self._socket = listening
         self._family = int(listening.family)
-        self._new_guest = new_guest
-        # What is accepted inherits it: the kernel need not be asked for each connection.
+        self._new_handler = new_handler
+        # Accepted sockets inherit the option, which saves a system call for each.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(listening.fileno(), self)
 
@@ -223,40 +223,40 @@ class Listener:
             self._socket.close()
 
     def ready(self, event: int) -> None:
-        """Later in this turn: the number of a socket closed in it is not given to a new one while news of the old wait."""
+        """Accept later in this turn: a new socket must not get the number of a socket for which events of this turn are left."""
         del event
         self._loop.call_soon(self._accept)
 
     def _accept(self) -> None:
         if not self.open:
             return
-        loop, new_guest = self._loop, self._new_guest
+        loop, new_handler = self._loop, self._new_handler
         for _ in range(MAX_ACCEPTED):
             try:
-                # As `accept` does it, without wrapping what comes of it twice.
+                # The same as `accept`, without the second socket object.
                 fd, peer = self._socket._accept()  # type: ignore[attr-defined] # noqa: SLF001
             except BlockingIOError:
                 return
             except OSError as error:
-                self._not_let_in(error)
+                self._accept_failed(error)
                 return
             accepted = socket.SocketType(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fd)
-            guest = new_guest()
-            wire = GuestSocket(loop, accepted, peer[0], guest)
-            if guest.connection_made(wire):
-                wire.begin()
+            handler = new_handler()
+            guest_socket = GuestSocket(loop, accepted, peer[0], handler)
+            if handler.connection_made(guest_socket):
+                guest_socket.start()
             else:
-                wire.abort()
+                guest_socket.abort()
 
-    def _not_let_in(self, error: OSError) -> None:
-        """Out of descriptors: those who wait are still there in a second. Any other error is of one guest, who is gone."""
+    def _accept_failed(self, error: OSError) -> None:
+        """Stop accepting for a second if resources are scarce. Any other error concerns one guest, which has left."""
         if error.errno not in SCARCE:
-            log.warning("a guest could not be let in: %s", error.strerror)
+            log.warning("cannot accept a guest's connection: %s", error.strerror)
             return
-        log.error("a guest could not be let in: %s; trying again in %g s", error.strerror, ACCEPT_AGAIN_S)
+        log.error("cannot accept guests' connections: %s; trying again in %g s", error.strerror, ACCEPT_AGAIN_S)
         self._loop.change(self._socket.fileno(), 0)
-        self._loop.call_later(ACCEPT_AGAIN_S, self._listen_again)
+        self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
 
-    def _listen_again(self) -> None:
+    def _accept_again(self) -> None:
         if self.open:
             self._loop.change(self._socket.fileno(), IN)

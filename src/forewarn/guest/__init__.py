@@ -1,4 +1,4 @@
-"""The guest side: an SDK and an agent. Standard library only, and nothing of the rest of forewarn.
+"""The guest side: an SDK and an agent. Uses the standard library only and imports nothing of the rest of forewarn.
 
 from forewarn.guest import Client
 

@@ -1,7 +1,7 @@
-"""The loop: poll, decide, act, remember. Everything that happens outside happens here, one action at a time.
+"""The loop: poll, decide, act, record. Every effect outside the agent happens here, one action at a time.
 
-Each action is journaled before it begins and after it ended, so killing the agent at any moment loses nothing: the next one reads
-the journal, and `decide` finds what is to be done now. No rule lives here.
+Each action is in the journal before it begins and after it ended. An agent that is killed loses nothing: the next one reads the
+journal, and `decide` finds what to do now. This module holds no rules.
 """
 
 from __future__ import annotations
@@ -9,225 +9,212 @@ from __future__ import annotations
 import logging
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from forewarn.guest.actions import Approve, CheckHealth, Note, Notify, Prepare, Recover, View, Wait
+from forewarn.guest.budget import limit_s
 from forewarn.guest.client import LONG_POLL_S, Client
 from forewarn.guest.clock import Time
-from forewarn.guest.decide import (
-    Approve,
-    CheckHealth,
-    Note,
-    Prepare,
-    Recover,
-    Tell,
-    View,
-    Wait,
-    decide,
-    lapsed,
-    limit_s,
-    tellers_of,
-)
+from forewarn.guest.decide import decide, lapsed_record, notifiers_of
 from forewarn.guest.document import Document, Event, event_json
 from forewarn.guest.errors import EndpointError, Refused, StepFailed
 from forewarn.guest.handlers import HANDLERS
-from forewarn.guest.journal import Journal, Memory
+from forewarn.guest.journal import Journal, MemoryJournal
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
-from forewarn.guest.state import State, StepState, folded
+from forewarn.guest.state import State, StepState, fold_records
 from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan
 
-GLANCE_TIMEOUT_S = 2.0
+BRIEF_POLL_TIMEOUT_S = 2.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-TELL_WITHIN_S = 5.0
-ASK_ME_EVERY_S = 30.0
-# More than any honest turn needs: a turn that does not come to rest is a fault, and must not spin.
+NOTIFY_WITHIN_S = 5.0
+IDENTIFY_EVERY_S = 30.0
+# More actions than any turn needs. A turn that goes on beyond this has a fault, and must not use up the machine.
 MAX_ACTIONS = 10_000
 
 log = logging.getLogger("forewarn.guest.agent")
 
 
 class Agent:
-    """One machine's agent. `turn` acts until there is only waiting left; `run` does so for ever."""
+    """The agent of one machine. `turn` acts until there is nothing left but to wait; `run` does so for ever."""
 
     def __init__(
         self,
         plan: Plan,
         client: Client,
-        journal: Union[Journal, Memory],
+        journal: Union[Journal, MemoryJournal],
         *,
         boot: str = "",
         time: Optional[Time] = None,
-        dry: bool = False,
-        shown: Callable[[Agent], None] = lambda _: None,
+        dry_run: bool = False,
+        handlers: Mapping[str, Any] = HANDLERS,
+        on_change: Callable[[Agent], None] = lambda _: None,
     ) -> None:
         self.plan, self.client, self.journal = plan, client, journal
         self.time = time or Time()
-        self.dry = dry
+        self.dry_run, self._handlers = dry_run, handlers
         records = journal.records
-        self.state: State = folded(records)
+        self.state: State = fold_records(records)
         if self.state.damaged:
-            log.error("%d record(s) of the journal make no sense and are passed over", self.state.damaged)
+            log.error("%d record(s) of the journal cannot be understood and are ignored", self.state.damaged)
         self.me: Optional[Me] = None
         self.document: Optional[Document] = None
-        self.doing = ""
-        self._shown, self._shown_version = shown, -1
+        self.activity = ""
+        self._on_change, self._shown_version = on_change, -1
         self._retries: Dict[str, Tuple[int, float]] = {}
-        self._asked_me_s = self._unseen_since_s = self.time.monotonic()
+        self._identified_s = self._last_document_s = self.time.monotonic()
         self._delay_s = 0.0
-        self._remember({"kind": "start", "boot": boot, **({} if records else {"new": True})})
+        self._record({"kind": "start", "boot": boot, **({} if records else {"new": True})})
 
     # -- the loop
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Poll and act until the process ends."""
         wait_s: Optional[float] = None
         while True:
-            self.look(LONG_POLL_S if wait_s is None else wait_s)
+            self.poll(LONG_POLL_S if wait_s is None else wait_s)
             wait_s = self.turn()
 
-    def look(self, wait_s: float, timeout_s: float = 0.0) -> None:
-        """Ask for the document; on failure the one we have stands."""
+    def poll(self, wait_s: float, timeout_s: float = 0.0) -> None:
+        """Request the document; keep the last one when that fails."""
         document = self.client.next(wait_s, timeout_s)
         if document is None:
             self._show()
             return
         self._identify(document)
         now_s = self.time.monotonic()
-        # With a long poll the answer comes with the change; else the change may have come right after the last answer.
-        self._delay_s = 0.0 if self.client.long_polls else now_s - self._unseen_since_s
-        self._unseen_since_s = now_s
+        # A long poll shows a change at once; otherwise the change may have come right after the last response.
+        self._delay_s = 0.0 if self.client.long_polls else now_s - self._last_document_s
+        self._last_document_s = now_s
         self.document = document
 
     def _identify(self, document: Document) -> None:
-        """Ask who we are; again and again, but seldom, while only the host name stands in."""
+        """Find out this machine's name; ask again now and then while only the host name is known."""
         now_s = self.time.monotonic()
         if self.me is not None:
-            overdue = document.differs(self.document) or now_s - self._asked_me_s >= ASK_ME_EVERY_S
+            overdue = document.differs(self.document) or now_s - self._identified_s >= IDENTIFY_EVERY_S
             if self.me.origin != "hostname" or not overdue:
                 return
-        self._asked_me_s = now_s
+        self._identified_s = now_s
         me = self.client.me()
         if me != self.me:
             log.info("this machine is %s (%s)", me.name, me.origin)
         self.me = me
 
     def turn(self) -> Optional[float]:
-        """Act until only waiting is left; how long at most, None: until the document changes."""
+        """Act until only waiting is left, and return how long at most; None means until the document changes."""
         for _ in range(MAX_ACTIONS):
             action = decide(self.plan, self.me or Me(""), self.state, self.view())
             if isinstance(action, Wait):
-                self._tidy()
+                self._rotate_journal()
                 self._show()
                 return action.seconds
             self._act(action)
-        log.error("the agent does not come to rest: it pauses; please report this")
+        log.error("the agent took %d actions without a pause; it pauses now; please report this", MAX_ACTIONS)
         return RETRY_S[0]
 
-    def _tidy(self) -> None:
-        """A journal that has grown large and holds nothing open begins anew."""
+    def _rotate_journal(self) -> None:
+        """Begin a new journal when the old one is large and nothing in it is open."""
         if self.state.quiet and self.journal.rotate():
             boot, self.state = self.state.boot, State()
-            self._remember({"kind": "start", "boot": boot})
+            self._record({"kind": "start", "boot": boot})
 
     def view(self) -> View:
         return View(
             now_s=self.time.monotonic(),
             document=self.document if self.me is not None else None,
-            not_before_s={what: at_s for what, (_, at_s) in self._retries.items()},
+            not_before_s={action: at_s for action, (_, at_s) in self._retries.items()},
             delay_s=self._delay_s,
         )
 
     # -- acting
 
-    def _act(self, action: Union[Note, Prepare, Recover, Approve, CheckHealth, Tell]) -> None:
-        if isinstance(action, Note):
-            self._note(action)
-        elif isinstance(action, Prepare):
-            self._prepare(action)
-        elif isinstance(action, Approve):
-            self._approve(action)
-        elif isinstance(action, Recover):
-            self._recover(action)
-        elif isinstance(action, CheckHealth):
-            self._check_health(action)
-        else:
-            self._tell(action)
+    def _act(self, action: Union[Note, Prepare, Recover, Approve, CheckHealth, Notify]) -> None:
+        methods: Mapping[type, Callable[[Any], None]] = {
+            Note: self._note,
+            Prepare: self._prepare,
+            Approve: self._approve,
+            Recover: self._recover,
+            CheckHealth: self._check_health,
+            Notify: self._notify,
+        }
+        methods[type(action)](action)
 
     def _note(self, action: Note) -> None:
         record = action.record
-        said = NOTES.get(str(record["kind"]))
-        if said is not None:
+        line = LOG_LINES.get(str(record["kind"]))
+        if line is not None:
             event = record.get("event")
-            about = {**record, **(event if isinstance(event, dict) else self._about(record.get("id")))}
-            log.log(said[0], said[1].format_map(_Blank(about)))
-        self._remember(record)
+            fields = {**record, **(event if isinstance(event, dict) else self._event_fields(record.get("id")))}
+            log.log(line[0], line[1].format_map(_Fields(fields)))
+        self._record(record)
 
-    def _about(self, event_id: Any) -> Mapping[str, Any]:
+    def _event_fields(self, event_id: Any) -> Mapping[str, Any]:
         known = self.state.events.get(str(event_id))
         return event_json(known.event) if known is not None else {"EventId": event_id}
 
     def _prepare(self, action: Prepare) -> None:
-        step, remembered = action.step, self.state.step(action.step.name)
-        interrupted, child = bool(remembered.under_way) or remembered.doubtful, remembered.child
+        step, step_state = action.step, self.state.step(action.step.name)
+        interrupted, child = bool(step_state.under_way) or step_state.doubtful, step_state.child
         self._begin(step, "prepare", action.event, action.share_s)
 
         def work(run: Run) -> None:
-            handler = HANDLERS[step.handler]
+            handler = self._handlers[step.handler]
             if interrupted:
                 await_orphan(child, run, self.time)
                 if handler.verify(step.spec, run) is True:
                     return
                 if not step.repeatable:
-                    raise StepFailed("it was interrupted, or no longer holds, and must not be repeated")
+                    raise StepFailed("it was interrupted, or is no longer prepared, and must not be repeated")
             handler.prepare(step.spec, run)
             if handler.verify(step.spec, run) is False:
-                raise StepFailed("it ended well, but verifying says that it is not prepared")
+                raise StepFailed("it ended without an error, but its verify says that it is not prepared")
 
-        self._finish(step, "prepare", action.event, action.share_s, work, limited=True)
+        self._carry_out(step, "prepare", action.event, action.share_s, work, limited=True)
 
     def _recover(self, action: Recover) -> None:
-        step, remembered = action.step, self.state.step(action.step.name)
-        interrupted, child = remembered.under_way == "recover", remembered.child
-        verified = remembered.verified
+        step, step_state = action.step, self.state.step(action.step.name)
+        interrupted, child = step_state.under_way == "recover", step_state.child
+        verified = step_state.verified
         if not interrupted:
-            verified, _ = self._verified(step, "recover", action.event, step.timeout_s)
+            verified, _ = self._verify(step, "recover", action.event, step.timeout_s)
         self._begin(step, "recover", action.event, step.timeout_s, verified=verified)
 
         def work(run: Run) -> None:
-            handler = HANDLERS[step.handler]
+            handler = self._handlers[step.handler]
             await_orphan(child, run, self.time)
             if interrupted and not getattr(handler, "UNDOES_AGAIN", False):
-                # What did not verify before its undoing began does not tell by that whether it was undone.
+                # Verifying shows whether undoing is complete only if the step verified before undoing began.
                 now = handler.verify(step.spec, run)
                 if (verified is True and now is False) or (now is not True and not step.repeatable):
-                    return  # it was undone, or must not be undone a second time: health has the last word
+                    return  # it was undone, or must not be undone a second time; the health check decides
             handler.recover(step.spec, run)
 
-        ok = self._finish(step, "recover", action.event, step.timeout_s, work, limited=False)
-        self._settle(f"recover {step.name}", ok)
+        ok = self._carry_out(step, "recover", action.event, step.timeout_s, work, limited=False)
+        self._set_retry(f"recover {step.name}", ok)
         if not ok:
-            log.error("THE MACHINE IS NOT BACK IN SERVICE: step %r cannot be undone; trying again", step.name)
+            log.error("THE MACHINE IS NOT BACK IN SERVICE: step %r cannot be undone; the agent tries again", step.name)
 
-    def _verified(self, step: Step, phase: str, event: Optional[Event], share_s: float) -> Tuple[Optional[bool], str]:
-        """Does it hold? None: nobody can tell; and what went wrong, if something did."""
+    def _verify(self, step: Step, phase: str, event: Optional[Event], share_s: float) -> Tuple[Optional[bool], str]:
+        """Return whether the step is prepared (None: unknown), and what went wrong with verifying, or ""."""
         child = self.state.step(step.name).child
-        said: List[Optional[bool]] = []
+        results: List[Optional[bool]] = []
 
         def work(run: Run) -> None:
             await_orphan(child, run, self.time)
-            said.append(HANDLERS[step.handler].verify(step.spec, run))
+            results.append(self._handlers[step.handler].verify(step.spec, run))
 
-        reason = self._worked(work, self._run(step.name, phase, event, share_s, limited=phase == "approve"))
-        return (said[0] if said else None), reason
+        reason = self._attempt(work, self._run(step.name, phase, event, share_s, limited=phase == "approve"))
+        return (results[0] if results else None), reason
 
     def _begin(self, step: Step, phase: str, event: Optional[Event], share_s: float, **more: Optional[bool]) -> None:
-        self.doing = f"{phase} {step.name!r}"
+        self.activity = f"{phase} {step.name!r}"
         event_id = event.id if event is not None else ""
         log.info("%s %r for %s, at most %.0f s", phase, step.name, event_id or "no event", share_s)
         begin = {"kind": "begin", "phase": phase, "step": step.name, "event": event_id, "share_s": round(share_s, 3)}
-        # A program of an earlier agent stays known until it is gone.
-        self._remember({**begin, **more, "child": list(self.state.step(step.name).child)})
+        # Keeps a program of an earlier agent known until it is gone.
+        self._record({**begin, **more, "child": list(self.state.step(step.name).child)})
         self._show()
 
-    def _finish(
+    def _carry_out(
         self,
         step: Step,
         phase: str,
@@ -238,14 +225,14 @@ class Agent:
         limited: bool,
     ) -> bool:
         began_s = self.time.monotonic()
-        reason = self._worked(work, self._run(step.name, phase, event, share_s, limited=limited))
+        reason = self._attempt(work, self._run(step.name, phase, event, share_s, limited=limited))
         took_s = self.time.monotonic() - began_s
         if reason:
             log.warning("%s %r failed after %.1f s: %s", phase, step.name, took_s, reason)
         else:
             log.info("%s %r done in %.1f s", phase, step.name, took_s)
-        self.doing = ""
-        self._remember(
+        self.activity = ""
+        self._record(
             {
                 "kind": "end",
                 "phase": phase,
@@ -258,9 +245,9 @@ class Agent:
         )
         return not reason
 
-    def _worked(self, work: Callable[[Run], None], run: Run) -> str:
-        """ "" or why not. In a dry run nothing is done, and that works."""
-        if self.dry:
+    def _attempt(self, work: Callable[[Run], object], run: Run) -> str:
+        """Do the work and return "", or why it failed. A dry run does nothing and succeeds."""
+        if self.dry_run:
             return ""
         try:
             work(run)
@@ -268,7 +255,7 @@ class Agent:
             return str(error)
         except OSError as error:
             return f"{type(error).__name__}: {error.strerror}"
-        except Exception as error:  # a handler's fault is a failed step, not the end of the agent
+        except Exception as error:  # a fault in a handler fails the step and does not end the agent
             log.exception("a fault in the handler of %r: please report it", run.step)
             return f"a fault in the handler: {type(error).__name__}"
         return ""
@@ -281,12 +268,12 @@ class Agent:
             event=event_json(event) if event is not None else {},
             share_s=share_s,
             time=self.time,
-            # An approval may use its own event's reserve; it is no reason to be late for another.
+            # Verifying before an approval may use the reserve of its own event, but must not delay another event.
             limit_s=(lambda: self._limit_s(event if phase == "prepare" else None)) if limited else (lambda: None),
-            glance=self._glance,
-            note_child=lambda pid, ticks: self._note_child(step, phase, pid, ticks),
+            poll=self._poll_briefly,
+            record_child=lambda pid, ticks: self._record_child(step, phase, pid, ticks),
             kept=self.state.steps.get(step, StepState()).kept,
-            note_kept=lambda kept: self._remember({"kind": "kept", "step": step, "kept": kept}),
+            record_kept=lambda kept: self._record({"kind": "kept", "step": step, "kept": kept}),
             health=health.command if health is not None else (),
             health_timeout_s=health.timeout_s if health is not None else HEALTH_TIMEOUT_S,
         )
@@ -295,124 +282,125 @@ class Agent:
         event_id = event.id if event is not None else ""
         return limit_s(self.plan, self.me or Me(""), self.state, self.view(), event_id)
 
-    def _note_child(self, step: str, phase: str, pid: int, ticks: int) -> None:
+    def _record_child(self, step: str, phase: str, pid: int, ticks: int) -> None:
         if phase in ("prepare", "recover"):
-            self._remember({"kind": "child", "step": step, "pid": pid, "ticks": ticks})
+            self._record({"kind": "child", "step": step, "pid": pid, "ticks": ticks})
 
-    def _glance(self) -> None:
-        """See whether something more urgent has come up, without waiting for it."""
+    def _poll_briefly(self) -> None:
+        """Poll without waiting for a change, in case a more urgent event has come."""
         if self.client.due_in_s() == 0.0:
-            self.look(0.0, GLANCE_TIMEOUT_S)
+            self.poll(0.0, BRIEF_POLL_TIMEOUT_S)
 
     def _approve(self, action: Approve) -> None:
         event = action.event
         known = self.state.events[event.id]
-        if not self._all_hold(action):
+        if not self._still_prepared(action):
             return
-        self._remember({"kind": "approving", "ids": [event.id]})
+        self._record({"kind": "approving", "ids": [event.id]})
         try:
-            if not self.dry:
+            if not self.dry_run:
                 self.client.approve(event)
         except (Refused, EndpointError) as error:
             self._not_approved(event, f"the endpoint refused it: {error}")
             return
         left_s = round(action.left_s, 3) if action.left_s is not None else None
-        log.info("approved %s %s%s", event.type, event.id, " (dry run: not really)" if self.dry else "")
-        tell = tellers_of(self.plan, event, known.do)
-        self._remember({"kind": "approved", "ids": [event.id], "left_s": left_s, "tell": tell})
-        self._settle(f"approve {event.id}", True)
+        log.info("approved %s %s%s", event.type, event.id, " (dry run: not sent)" if self.dry_run else "")
+        tell = notifiers_of(self.plan, event, known.do)
+        self._record({"kind": "approved", "ids": [event.id], "left_s": left_s, "tell": tell})
+        self._set_retry(f"approve {event.id}", True)
 
-    def _all_hold(self, action: Approve) -> bool:
-        """Each required step is asked once more: its verifying may be long ago, and somebody may have undone it since."""
+    def _still_prepared(self, action: Approve) -> bool:
+        """Verify each required step once more: somebody may have undone it since."""
         event, document = action.event, self.document
         for step in action.required:
-            self.doing = f"verify {step.name!r}"
+            self.activity = f"verify {step.name!r}"
             share_s = min(step.timeout_s, self.view().left_s(event) or step.timeout_s)
-            holds, reason = self._verified(step, "approve", event, share_s)
-            self.doing = ""
+            prepared, reason = self._verify(step, "approve", event, share_s)
+            self.activity = ""
             if reason:
                 self._not_approved(event, f"step {step.name!r} cannot be verified: {reason}")
                 return False
-            if holds is False:
-                record = lapsed(self.state, step, event)
+            if prepared is False:
+                record = lapsed_record(self.state, step, event)
                 log.warning("%s is not approved: step %r: %s", event.id, step.name, record["reason"])
-                self._remember(record)
+                self._record(record)
                 return False
-        # Meanwhile it may have started, moved, or gone: then it is decided anew.
+        # The event may have started, moved or gone meanwhile; then `decide` looks at it again.
         return self.document is document or not (self.document and self.document.differs(document))
 
     def _not_approved(self, event: Event, reason: str) -> None:
-        log.warning("%s is not approved, and will be tried again: %s", event.id, reason)
-        self._remember({"kind": "refused", "ids": [event.id], "reason": reason})
-        self._settle(f"approve {event.id}", False)
+        log.warning("%s is not approved: %s; the agent tries again", event.id, reason)
+        self._record({"kind": "refused", "ids": [event.id], "reason": reason})
+        self._set_retry(f"approve {event.id}", False)
 
     def _check_health(self, action: CheckHealth) -> None:
         health = self.plan.health
         began_s, reason = self.time.monotonic(), ""
-        self.doing = "checking health"
+        self.activity = "checking health"
         if health is not None:
             run = self._run("health", "health", action.event, health.timeout_s, limited=False)
             command = health.command
-            reason = self._worked(lambda run: run.check(command), run)
-        self.doing = ""
-        ended = self.state.coming_back()
-        tell = sorted({name for known in ended for name in tellers_of(self.plan, known.event, known.do)})
+            reason = self._attempt(lambda run: run.command(command), run)
+        self.activity = ""
+        ended = self.state.unreturned()
+        tell = sorted({name for known in ended for name in notifiers_of(self.plan, known.event, known.do)})
         if reason:
-            log.error("THE MACHINE IS NOT BACK IN SERVICE: it is not healthy: %s; trying again", reason)
+            log.error("THE MACHINE IS NOT BACK IN SERVICE: it is not healthy: %s; the agent tries again", reason)
             first = not self.state.last_health
             took_s = round(self.time.monotonic() - began_s, 3)
             record = {"kind": "health", "ok": False, "reason": reason, "took_s": took_s, "tell": tell if first else []}
-            self._remember(record)
+            self._record(record)
         else:
             log.info("the machine is back in service")
-            self._remember({"kind": "in-service", "tell": tell})
-        self._settle("health", not reason)
+            self._record({"kind": "in-service", "tell": tell})
+        self._set_retry("health", not reason)
 
-    def _tell(self, action: Tell) -> None:
-        news, step = action.news, action.step
-        about = {"step": news.step, "id": news.event.id, "change": news.change}
-        self._remember({"kind": "telling", **about})
-        run = self._run(step.name, "tell", news.event, min(TELL_WITHIN_S, step.timeout_s), limited=False)
-        run.change = news.change
-        reason = self._worked(lambda run: HANDLERS[step.handler].tell(step.spec, run), run)
-        self._settle(f"tell {step.name}", not reason)
+    def _notify(self, action: Notify) -> None:
+        message, step = action.message, action.step
+        self._record({"kind": "telling", **message.key})
+        run = self._run(step.name, "notify", message.event, min(NOTIFY_WITHIN_S, step.timeout_s), limited=False)
+        run.change = message.change
+        reason = self._attempt(lambda run: self._handlers[step.handler].notify(step.spec, run), run)
+        self._set_retry(f"notify {step.name}", not reason)
         if reason:
-            log.warning("%r was not told that %s is %s: %s", step.name, news.event.id, news.change, reason)
+            log.warning("step %r did not report that %s is %s: %s", step.name, message.event.id, message.change, reason)
         else:
-            self._remember({"kind": "told", **about, "ok": True})
+            self._record({"kind": "told", **message.key, "ok": True})
 
-    # -- remembering
+    # -- recording
 
-    def _remember(self, record: Mapping[str, Any]) -> None:
+    def _record(self, record: Mapping[str, Any]) -> None:
         self.state.apply(self.journal.append(record))
 
-    def _settle(self, what: str, ok: bool) -> None:
-        """Failed: not again before a pause that grows."""
+    def _set_retry(self, action: str, ok: bool) -> None:
+        """Delay the next attempt of a failed action, longer with each failure."""
         if ok:
-            self._retries.pop(what, None)
+            self._retries.pop(action, None)
             return
-        count = self._retries.get(what, (0, 0.0))[0]
-        self._retries[what] = (count + 1, self.time.monotonic() + RETRY_S[min(count, len(RETRY_S) - 1)])
+        count = self._retries.get(action, (0, 0.0))[0]
+        self._retries[action] = (count + 1, self.time.monotonic() + RETRY_S[min(count, len(RETRY_S) - 1)])
 
     def _show(self) -> None:
-        """Status and metrics, when something has changed: an idle agent writes nothing."""
-        version = hash((self.state.version, self.doing, self.client.failures.last))
+        """Report a change to `on_change`, which writes status and metrics; an idle agent writes nothing."""
+        version = hash((self.state.version, self.activity, self.client.failures.last))
         if version != self._shown_version:
             self._shown_version = version
-            self._shown(self)
+            self._on_change(self)
 
 
-class _Blank(Dict[str, Any]):
+class _Fields(Dict[str, Any]):
+    """Fields for a log line; a missing one is empty."""
+
     def __missing__(self, key: str) -> str:
         return ""
 
 
-NOTES: Mapping[str, Tuple[int, str]] = {
+LOG_LINES: Mapping[str, Tuple[int, str]] = {
     "seen": (logging.INFO, "{EventType} {EventId} of {Resources} is {EventStatus}, not before {NotBefore}: {do}"),
     "changed": (logging.INFO, "{EventType} {EventId} of {Resources} is now not before {NotBefore}: {do}"),
     "started": (logging.INFO, "{EventType} {EventId} has started"),
     "over": (logging.INFO, "{EventType} {EventId} is over: {how}"),
     "skip": (logging.WARNING, "step {step!r} is skipped: {reason}"),
     "end": (logging.ERROR, "step {step!r}: {reason}"),
-    "told": (logging.WARNING, "{step!r} could not be told of {id} {change}: given up"),
+    "told": (logging.WARNING, "step {step!r} could not report {id} {change}: the agent gives up"),
 }

@@ -1,8 +1,8 @@
-"""The SDK: `Client` reads the document, approves, watches for changes and knows this machine's own name.
+"""The SDK: `Client` reads the document, approves events, watches for changes and knows this machine's name.
 
-Owns the conversation: which time-out a request gets, when it is repeated, how often the endpoint is asked and where it is.
-Time and transport are arguments. Asking goes on through 404, 410, 429, 5xx, cut answers and silence; a failure is logged
-when it first comes and when it changes, not each time.
+This module decides which time-out a request gets, when it is repeated, how often and where the endpoint is polled. Time and
+transport are arguments. Polling goes on through 404, 410, 429, 5xx, broken responses and silence; a failure is logged when it
+first occurs and when it changes, not each time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
 from forewarn.guest.document import Document, Event, parse_document, parse_moment, writable
 from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
 from forewarn.guest.names import Me
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, Transport
 
 NEWEST_VERSION = "2020-07-01"
 INSTANCE_VERSION = "2017-08-01"
 PATH = "/metadata/scheduledevents"
 
-# "The first call may take up to two minutes": until one has been answered, each may.
+# "The first call may take up to two minutes": this applies until one has been answered.
 FIRST_ANSWER_TIMEOUT_S = 130.0
 ANSWER_TIMEOUT_S = 15.0
 INSTANCE_TIMEOUT_S = 5.0
 LONG_POLL_S = 60
 POLL_EVERY_S = 1.0
-# However eagerly the endpoint answers: fewer requests than the five a second a machine may send.
+# However quickly the endpoint answers: fewer requests than the five a second a machine may send.
 MIN_BETWEEN_S = 0.25
 BACKOFF_S = (1.0, 2.0, 4.0, 5.0)
 MAX_RETRY_AFTER_S = 60.0
@@ -43,7 +43,7 @@ log = logging.getLogger("forewarn.guest")
 
 
 class Client:
-    """One machine's conversation with its endpoint. Not for use by several threads at once."""
+    """One machine's connection to its endpoint. Not for use by several threads at once."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class Client:
         self._last: Optional[Document] = None
         self._answered = False
         self._unreachable = 0
-        # The endpoint that last gave a document, and how often another one has been asked for one in vain.
+        # The endpoint that last gave a document, and the number of requests to another one that gave none.
         self._proven = ""
-        self._in_vain = 0
+        self._unproven_requests = 0
         self._due_s = float("-inf")
-        # Whether the last answer came as soon as the document changed, and not at the next poll.
+        # Whether the last response was to a long poll, so that it came as soon as the document changed.
         self.long_polls = False
 
     @property
     def endpoint(self) -> str:
-        """Where we ask; looked for at the first request, and anew after three failures to connect or to get a first document."""
+        """The endpoint in use; discovered at the first request, and again after three failures to connect or get a document."""
         if not self._endpoint:
             self._endpoint = self._find()
         return self._endpoint
@@ -85,7 +85,7 @@ class Client:
     # -- reading
 
     def document(self, patience_s: float = DOCUMENT_PATIENCE_S) -> Document:
-        """The present document; asks again for up to `patience_s`, then raises what went wrong last."""
+        """Return the current document; try for up to `patience_s`, then raise the last error."""
         give_up_s = self.time.monotonic() + patience_s
         while True:
             try:
@@ -97,18 +97,18 @@ class Client:
                 self.time.sleep(pause_s)
 
     def watch(self) -> Iterator[Document]:
-        """The document, and then each change of it, for ever; by long poll where the endpoint offers it."""
-        shown: Optional[Document] = None
+        """Yield the document, and then each change of it, for ever; by long poll where the endpoint offers it."""
+        yielded: Optional[Document] = None
         while True:
             document = self.next()
-            if document is not None and document.differs(shown):
-                shown = document
+            if document is not None and document.differs(yielded):
+                yielded = document
                 yield document
 
     def next(self, wait_s: float = LONG_POLL_S, timeout_s: float = 0.0) -> Optional[Document]:
-        """Sleep until a request is due, ask once, and wait up to about `wait_s` for a change where that is offered.
+        """Sleep until a request is due, send it, and wait up to about `wait_s` for a change where the endpoint offers that.
 
-        The document, changed or not; None after a failure, which is logged and delays the next request.
+        Return the document, changed or not, or None after a failure, which is logged and delays the next request.
         """
         sleep_s = self.due_in_s()
         if sleep_s > wait_s:
@@ -122,18 +122,18 @@ class Client:
         except (EndpointError, Refused) as error:
             self._due_s = self.time.monotonic() + self.failures.failed(error)
             return None
-        # With a new tag in hand a request may wait at the endpoint instead of here.
+        # After a change the next request can wait at the endpoint instead of here.
         changed = bool(document.etag) and document.differs(before)
         self._due_s = sent_s + (MIN_BETWEEN_S if changed else self._poll_every_s)
         return document
 
     def due_in_s(self) -> float:
-        """How long until the next request may go out."""
+        """Return how long to wait before the next request."""
         return max(0.0, self._due_s - self.time.monotonic())
 
     def poll(self, wait_s: float = 0.0, timeout_s: float = 0.0) -> Document:
-        """One request. 304 is the document we have, confirmed."""
-        self._doubt_endpoint()
+        """Send one request and return the document; 304 confirms the last one."""
+        self._rediscover_unproven()
         headers: Dict[str, str] = {}
         waits = 0
         if self._last is not None and self._last.etag:
@@ -144,9 +144,9 @@ class Client:
         patience_s = ANSWER_TIMEOUT_S if self._answered else FIRST_ANSWER_TIMEOUT_S
         try:
             answer = self._request("GET", PATH, headers=headers, timeout_s=timeout_s or patience_s + waits)
-            document = self._read(answer)
+            document = self._parse(answer)
         except NoAnswer:
-            # Perhaps it is being enabled anew; then this is a first call again. A glance that was cut off says nothing.
+            # The endpoint may be enabling this scope again, as for a first call. A short time-out of the caller's proves nothing.
             self._answered = self._answered and bool(timeout_s)
             raise
         except BadDocument:
@@ -154,21 +154,21 @@ class Client:
             raise
         self._last = document
         self._answered = True
-        self._proven, self._in_vain = self._endpoint, 0
+        self._proven, self._unproven_requests = self._endpoint, 0
         self.long_polls = "preference-applied" in answer.headers
         self.failures.worked()
         return document
 
-    def _doubt_endpoint(self) -> None:
-        """A leased endpoint that answers but gives no document may be another service: the default may be up by now."""
+    def _rediscover_unproven(self) -> None:
+        """Discover the endpoint again if it gives no document: a leased one may be another service, and the default may be up."""
         if self._endpoint in ("", DEFAULT_ENDPOINT, self._proven):
             return
-        self._in_vain += 1
-        if self._in_vain % REDISCOVER_AFTER == 0:
+        self._unproven_requests += 1
+        if self._unproven_requests % REDISCOVER_AFTER == 0:
             self._endpoint = ""
 
-    def _read(self, answer: Answer) -> Document:
-        # An endpoint that does not tell the time has, as far as we know, ours.
+    def _parse(self, answer: Response) -> Document:
+        # Without a Date the endpoint's clock is taken to be ours.
         date = answer.headers.get("date") or formatdate(self.time.wall(), usegmt=True)
         now_s = self.time.monotonic()
         if answer.status == 304 and self._last is not None:
@@ -180,7 +180,7 @@ class Client:
     # -- approving
 
     def approve(self, *events: Union[Event, str]) -> None:
-        """Say go for these events; repeating it is safe. Raises Refused when an id is not this scope's."""
+        """Approve these events; repeating it is safe. Raise Refused when an id does not belong to this scope."""
         ids = list(dict.fromkeys(each.id if isinstance(each, Event) else each.upper() for each in events))
         for first in range(0, len(ids), MAX_IDS):
             self._approve(ids[first : first + MAX_IDS])
@@ -193,7 +193,7 @@ class Client:
     # -- who we are
 
     def me(self) -> Me:
-        """This machine: as configured, as `/metadata/instance` has it, else by its host name."""
+        """Return this machine's name: as configured, from `/metadata/instance`, or else the host name."""
         if self._name:
             return Me(self._name, "configured")
         try:
@@ -203,14 +203,14 @@ class Client:
             compute = json.loads(answer.body.decode("utf-8-sig"))
             name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
         except (EndpointError, Refused, ValueError, AttributeError, RecursionError) as error:
-            log.debug("the endpoint does not tell our name (%s): the host name stands in", error)
+            log.debug("the endpoint does not give this machine's name (%s): the host name is used", error)
             name = scale_set = None
         if isinstance(name, str) and name:
             return Me(writable(name), "instance", writable(scale_set) if isinstance(scale_set, str) else "")
         return Me(socket.gethostname().partition(".")[0], "hostname")
 
     def versions(self) -> None:
-        """Ask for something that enables nothing: whether anybody answers."""
+        """Request something that enables nothing, to see whether the endpoint answers."""
         self._request("GET", "/metadata/versions", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
 
     # -- one request
@@ -224,7 +224,7 @@ class Client:
         body: bytes = b"",
         version: str = "",
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         try:
             answer = self._transport.request(
                 method,
@@ -239,17 +239,17 @@ class Client:
             if self._unreachable % REDISCOVER_AFTER == 0:
                 self._endpoint = ""
             raise
-        except EndpointError:  # slow or cut, but there
+        except EndpointError:  # slow or broken, but reachable
             self._unreachable = 0
             raise
         self._unreachable = 0
-        return _accepted(answer)
+        return _check_status(answer)
 
     def close(self) -> None:
         self._transport.close()
 
 
-def _accepted(answer: Answer) -> Answer:
+def _check_status(answer: Response) -> Response:
     status = answer.status
     if status in (200, 304):
         return answer
@@ -259,13 +259,13 @@ def _accepted(answer: Answer) -> Answer:
 
 
 def _error_text(body: bytes) -> str:
-    """What the endpoint said was wrong, at most a line of it."""
+    """Return the endpoint's error message, at most a line of it."""
     try:
-        said: Any = json.loads(body.decode("utf-8", "replace"))
-        said = said.get("error", "") if isinstance(said, dict) else ""
+        error: Any = json.loads(body.decode("utf-8", "replace"))
+        error = error.get("error", "") if isinstance(error, dict) else ""
     except (ValueError, RecursionError):
-        said = body.decode("utf-8", "replace")
-    return " ".join(writable(str(said)).split())[:200] or "no reason given"
+        error = body.decode("utf-8", "replace")
+    return " ".join(writable(str(error)).split())[:200] or "no reason given"
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:
@@ -274,7 +274,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 class Failures:
-    """Failures in a row: how long to pause, and what is worth a line in the log."""
+    """Counts consecutive failures, decides how long to pause, and logs a failure when it is new."""
 
     def __init__(self, time: Time) -> None:
         self._time = time
@@ -285,7 +285,7 @@ class Failures:
         self._since_s = 0.0
 
     def failed(self, error: Union[EndpointError, Refused]) -> float:
-        """Seconds to pause before the next try."""
+        """Count a failure and return the seconds to pause before the next try."""
         kind = error.kind if isinstance(error, EndpointError) else f"{type(error).__name__} {error.status}"
         if not self.count:
             self._since_s = self._time.monotonic()

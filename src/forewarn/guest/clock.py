@@ -1,7 +1,7 @@
-"""The machine's own time: the one seam through which the guest side reads a clock or sleeps.
+"""The machine's own time. The guest side reads a clock or sleeps only through this module.
 
-Time left to an event is never computed from the wall clock here: it comes from the answer's Date and the monotonic clock
-(`document`). The wall clock only dates journal lines and what people read.
+The wall clock only dates journal lines and texts for people. The time left to an event comes from the response's Date and the
+monotonic clock (`document`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 class Time:
-    """Real time. A test holds one that it moves."""
+    """Real time; a test supplies its own."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -27,14 +27,14 @@ class Time:
 
 
 def boot_id(path: str = BOOT_ID_FILE) -> str:
-    """What changes with every boot of this machine; "" where the system has no such thing (then no reboot is noticed)."""
+    """Return the id of this boot, or "" where the system has none; then the agent notices no reboot."""
     try:
         return Path(path).read_text("ascii").strip()
     except (OSError, ValueError):
         return ""
 
 
-def shown(wall_s: float) -> str:
-    """A moment for people and journals: UTC, to the millisecond."""
+def format_time(wall_s: float) -> str:
+    """Return the moment as text in UTC, to the millisecond."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall_s))
     return f"{whole}.{int(wall_s * 1000) % 1000:03d}Z"

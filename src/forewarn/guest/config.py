@@ -1,6 +1,6 @@
-"""The configuration file: agent.toml into a frozen Config, or ConfigError saying where the wrong thing stands.
+"""The configuration file: reads agent.toml into a frozen Config, or raises ConfigError with the key that is wrong.
 
-A file that others may write is refused: it names programs the agent runs. Secrets stand in files of their own (`*_file`).
+A file that other users may write is refused: it names programs that the agent runs. Secrets are in files of their own (`*_file`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import BOOT_ID_FILE
 from forewarn.guest.config_values import (
+    check_keys,
     flag,
-    keys_of,
     one_of,
     others_may_change,
     others_may_write,
     seconds,
+    strings,
     text,
-    words,
 )
 from forewarn.guest.discovery import normal_endpoint
 from forewarn.guest.errors import ConfigError
@@ -29,7 +29,7 @@ from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
 
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 100
-TOP = (
+TOP_LEVEL_KEYS = (
     "approve", "reserve", "rules", "steps", "health", "endpoint", "api_version", "name", "source_address", "poll", "state_dir",
     "metrics_file", "boot_id_file", "log_level",
 )  # fmt: skip
@@ -52,16 +52,16 @@ class Config:
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Config:
-    """Read the file, having made sure that nobody else can write it."""
+    """Read the file; refuse it if another user can write it."""
     try:
         with path.open("rb") as file:
-            # What is looked at is what is read, whatever is put in its place meanwhile.
-            complaint = others_may_write(path) or others_may_change(os.fstat(file.fileno()), path)
-            if complaint:
-                raise ConfigError(f"{path} is refused: it names programs to run, and {complaint}")
+            # Checks the open file, so that the file checked is the file read.
+            problem = others_may_write(path) or others_may_change(os.fstat(file.fileno()), path)
+            if problem:
+                raise ConfigError(f"{path} is refused: it names programs to run, and {problem}")
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: this is no configuration file")
+            raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: this is not a configuration file")
         toml = data.decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; `forewarn-agent init` writes one") from None
@@ -76,7 +76,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Config:
 def _toml(data: str) -> Dict[str, Any]:
     try:
         import tomllib
-    except ModuleNotFoundError:  # below 3.11 the single file brings one along
+    except ModuleNotFoundError:  # below Python 3.11 the single-file agent includes tomli
         import tomli as tomllib  # type: ignore[no-redef]
     try:
         return tomllib.loads(data)
@@ -85,7 +85,7 @@ def _toml(data: str) -> Dict[str, Any]:
 
 
 def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
-    keys_of(table, TOP, "agent.toml")
+    check_keys(table, TOP_LEVEL_KEYS, "agent.toml")
     plan = Plan(
         approve=one_of(table.get("approve", "when-ready"), APPROVE_WHEN, "approve"),
         reserve_s=seconds(table.get("reserve", "30s"), "reserve"),
@@ -95,7 +95,7 @@ def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
     )
     version = text(table.get("api_version", "2020-07-01"), "api_version")
     if not _VERSION.fullmatch(version):
-        raise ConfigError(f"api_version: {version!r} is no version: write it like 2020-07-01")
+        raise ConfigError(f"api_version: {version!r} is not a version: write it like 2020-07-01")
     metrics = table.get("metrics_file")
     return Config(
         plan=plan,
@@ -112,7 +112,7 @@ def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
 
 
 def default_state_dir(environment: Mapping[str, str]) -> Path:
-    """systemd's, root's, the user's; %ProgramData% where that is the custom."""
+    """Return the folder that systemd set, else root's, else the user's; on Windows below %ProgramData%."""
     if environment.get("STATE_DIRECTORY"):
         return Path(environment["STATE_DIRECTORY"].partition(":")[0])
     if os.name != "posix":
@@ -134,20 +134,20 @@ def _tables(table: Mapping[str, Any], key: str) -> List[Any]:
 
 
 def _when(value: Any, where: str) -> When:
-    keys_of(value, ("type", "source", "max_duration"), where)
+    check_keys(value, ("type", "source", "max_duration"), where)
     return When(
-        types=_some(value.get("type", ()), f"{where}.type"),
-        sources=_some(value.get("source", ()), f"{where}.source"),
+        types=_one_or_more(value.get("type", ()), f"{where}.type"),
+        sources=_one_or_more(value.get("source", ()), f"{where}.source"),
         max_duration_s=seconds(value["max_duration"], f"{where}.max_duration") if "max_duration" in value else None,
     )
 
 
-def _some(value: Any, where: str) -> Tuple[str, ...]:
-    return () if value == () else words([value] if isinstance(value, str) else value, where)
+def _one_or_more(value: Any, where: str) -> Tuple[str, ...]:
+    return () if value == () else strings([value] if isinstance(value, str) else value, where)
 
 
 def _rule(value: Any, where: str) -> Rule:
-    keys_of(value, ("when", "do"), where)
+    check_keys(value, ("when", "do"), where)
     if "do" not in value:
         raise ConfigError(f"{where}: do is missing: use one of {', '.join(DO)}")
     return Rule(_when(value.get("when", {}), f"{where}.when"), one_of(value["do"], DO, f"{where}.do"))
@@ -160,38 +160,40 @@ def _steps(values: List[Any]) -> Tuple[Step, ...]:
     names = [step.name for step in steps]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"steps: two are named {name!r}: the journal could not tell them apart")
+            raise ConfigError(f"steps: two are named {name!r}: give each its own name")
     return steps
 
 
 def _step(value: Any, where: str) -> Step:
-    keys_of(value, ("name", "when", "timeout", "required", "repeatable", *HANDLERS), where)
+    check_keys(value, ("name", "when", "timeout", "required", "repeatable", *HANDLERS), where)
     name = text(value.get("name"), f"{where}.name")
     where = f'{where} "{name}"'
-    kinds = [kind for kind in HANDLERS if kind in value]
-    if len(kinds) != 1:
+    handlers = [handler for handler in HANDLERS if handler in value]
+    if len(handlers) != 1:
         raise ConfigError(f"{where}: write exactly one of {', '.join(HANDLERS)}")
-    (kind,) = kinds
+    (handler,) = handlers
     timeout_s = seconds(value.get("timeout", "1m"), f"{where}.timeout")
     if timeout_s < 1:
-        raise ConfigError(f"{where}.timeout: a step needs some time: write at least 1s")
-    table = value[kind]
-    keys_of(table, table if isinstance(table, Mapping) else (), f"{where}.{kind}")
+        raise ConfigError(f"{where}.timeout: too short: write at least 1s")
+    table = value[handler]
+    check_keys(table, table if isinstance(table, Mapping) else (), f"{where}.{handler}")
     step = Step(
         name=name,
-        handler=kind,
-        spec=HANDLERS[kind].parse(table, f"{where}.{kind}"),
+        handler=handler,
+        spec=HANDLERS[handler].parse(table, f"{where}.{handler}"),
         when=_when(value.get("when", {}), f"{where}.when"),
         timeout_s=timeout_s,
         required=flag(value.get("required", False), f"{where}.required"),
         repeatable=flag(value.get("repeatable", True), f"{where}.repeatable"),
     )
-    if step.tells and step.required:
-        raise ConfigError(f"{where}.required: a message that is not delivered must not keep a machine from approving")
+    if step.notifies and step.required:
+        raise ConfigError(
+            f"{where}.required: {handler} cannot be required: an undelivered message must not prevent an approval"
+        )
     return step
 
 
 def _health(value: Any) -> Health:
-    keys_of(value, ("command", "timeout"), "health")
+    check_keys(value, ("command", "timeout"), "health")
     timeout_s = seconds(value.get("timeout", "1m"), "health.timeout")
-    return Health(words(value.get("command"), "health.command"), max(1.0, timeout_s))
+    return Health(strings(value.get("command"), "health.command"), max(1.0, timeout_s))

@@ -1,4 +1,4 @@
-"""How values of a configuration file are read: each reader takes the value and where it stands, or raises ConfigError."""
+"""Readers for the values of a configuration file. Each takes the value and its key, and raises ConfigError when it is wrong."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def keys_of(table: Any, known: Iterable[str], where: str) -> None:
-    """An unknown key is an error: it is a known one misspelt."""
+def check_keys(table: Any, known: Iterable[str], where: str) -> None:
+    """Raise ConfigError for an unknown key, which is a misspelt one."""
     names = list(known)
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: write a table with {', '.join(names)}")
@@ -29,8 +29,8 @@ def keys_of(table: Any, known: Iterable[str], where: str) -> None:
             raise ConfigError(f"{where}.{key}: unknown key; the keys here are {', '.join(names)}")
 
 
-def values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:
-    """Every value by the reader named for it; a text where none is."""
+def read_values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:
+    """Return every value, read by the reader named for its key, or as a text where none is named."""
     known: Dict[str, Callable[[Any, str], Any]] = {**dict.fromkeys(table, text), **readers}
     return {key: known[key](value, f"{where}.{key}") for key, value in table.items()}
 
@@ -49,20 +49,20 @@ def flag(value: Any, where: str) -> bool:
 
 def count(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
-        raise ConfigError(f"{where}: {value!r} is no number from 0 to {MAX_COUNT}")
+        raise ConfigError(f"{where}: {value!r} is not a number from 0 to {MAX_COUNT}")
     return value
 
 
-def words(value: Any, where: str) -> Tuple[str, ...]:
+def strings(value: Any, where: str) -> Tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise ConfigError(f'{where}: write a list of words, like ["systemctl", "stop", "worker"]')
+        raise ConfigError(f'{where}: write a list of texts, like ["systemctl", "stop", "worker"]')
     return tuple(value)
 
 
 def address(value: Any, where: str) -> str:
-    """`host:port`, as it was written."""
+    """Return `host:port` as it was written."""
     if not isinstance(value, str) or not _ADDRESS.fullmatch(value) or not 0 < int(value.rpartition(":")[2]) < 65_536:
-        raise ConfigError(f"{where}: {value!r} is no address: write it like 10.0.0.4:6379 or [fd00::4]:6379")
+        raise ConfigError(f"{where}: {value!r} is not an address: write it like 10.0.0.4:6379 or [fd00::4]:6379")
     return value
 
 
@@ -73,75 +73,75 @@ def one_of(value: Any, choices: Tuple[str, ...], where: str) -> str:
 
 
 def seconds(value: Any, where: str) -> float:
-    """A number and a unit; `0` alone needs none."""
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    """Return the seconds of a text with a number and a unit; `0` needs no unit."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if value in (0, "0") and not isinstance(value, bool):
         return 0.0
-    if found is None:
+    if match is None:
         raise ConfigError(f'{where}: {value!r} is not a duration: write a number and a unit, like "90s" or "15m"')
-    duration_s = int(found[1]) * _SECONDS[found[2]]
+    duration_s = int(match[1]) * _SECONDS[match[2]]
     if duration_s > MAX_DURATION_S:
         raise ConfigError(f"{where}: {value!r} is longer than a week")
     return float(duration_s)
 
 
 def others_may_write(path: Path) -> str:
-    """ "" or who else than we and root may change this file or folder, or put another in its place."""
+    """Return how another user than this one and root could change or replace the file or folder, or ""."""
     if os.name != "posix":
         return ""
-    return next(filter(None, (others_may_change(each.lstat(), each) for each in _way_to(path))), "")
+    return next(filter(None, (others_may_change(part.lstat(), part) for part in _path_components(path))), "")
 
 
-def others_may_change(found: os.stat_result, path: Path) -> str:
-    if os.name != "posix" or (stat.S_ISLNK(found.st_mode) and _ours(found)):
+def others_may_change(file_stat: os.stat_result, path: Path) -> str:
+    if os.name != "posix" or (stat.S_ISLNK(file_stat.st_mode) and _owner_is_trusted(file_stat)):
         return ""
-    if not _ours(found):
-        return f"{path} belongs to somebody else: chown it"
-    # A sticky folder like /tmp lets nobody replace another's file, and whose the next part is, is looked at in its turn.
-    if found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
-        return f"others may write {path}: chmod go-w it"
+    if not _owner_is_trusted(file_stat):
+        return f"{path} belongs to another user: chown it"
+    # In a sticky folder like /tmp only the owner can replace a file, and the owner of the next part is checked in turn.
+    if file_stat.st_mode & 0o022 and not (stat.S_ISDIR(file_stat.st_mode) and file_stat.st_mode & stat.S_ISVTX):
+        return f"other users may write {path}: chmod go-w it"
     return ""
 
 
-def _ours(found: os.stat_result) -> bool:
-    return found.st_uid in (0, os.geteuid())
+def _owner_is_trusted(file_stat: os.stat_result) -> bool:
+    return file_stat.st_uid in (0, os.geteuid())
 
 
-def _way_to(path: Path) -> Iterator[Path]:
-    """Every folder, link and file that has a say in what `path` is, from the root on."""
-    here, ahead, links = Path("/"), list(path.absolute().parts[1:]), 0
+def _path_components(path: Path) -> Iterator[Path]:
+    """Yield every folder, link and file that determines what `path` is, from the root on."""
+    here, rest, links = Path("/"), list(path.absolute().parts[1:]), 0
     yield here
-    while ahead:
-        here = here.parent if ahead[0] == ".." else here / ahead[0]
-        del ahead[0]
+    while rest:
+        here = here.parent if rest[0] == ".." else here / rest[0]
+        del rest[0]
         yield here
         if here.is_symlink():
             links += 1
             if links > MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             target = here.parent / here.readlink()
-            here, ahead = Path("/"), [*target.parts[1:], *ahead]
+            here, rest = Path("/"), [*target.parts[1:], *rest]
 
 
-def readable_secret(name: str) -> str:
-    """ "" or what is wrong with a file that holds a secret."""
+def secret_file_problem(name: str) -> str:
+    """Return what is wrong with a file that holds a secret, or ""."""
     try:
-        found = Path(name).stat()
+        file_stat = Path(name).stat()
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
-    if os.name == "posix" and not _ours(found):
-        return f"{name}, which holds a secret, belongs to somebody else: chown it"
-    if os.name == "posix" and found.st_mode & 0o077:
-        return f"others may read {name}, which holds a secret: chmod 600 it"
+    if os.name == "posix" and not _owner_is_trusted(file_stat):
+        return f"{name}, which holds a secret, belongs to another user: chown it"
+    if os.name == "posix" and file_stat.st_mode & 0o077:
+        return f"other users may read {name}, which holds a secret: chmod 600 it"
     return "" if os.access(name, os.R_OK) else f"{name} cannot be read"
 
 
-def secret_in(name: str) -> str:
-    """What a file that holds a secret says, on its first line."""
-    complaint = readable_secret(name)
-    if complaint:
-        raise StepFailed(complaint)
+def read_secret(name: str) -> str:
+    """Return the secret on the first line of the file."""
+    problem = secret_file_problem(name)
+    if problem:
+        raise StepFailed(problem)
     lines = Path(name).read_text("utf-8", "replace").splitlines()
     if not lines or not lines[0].strip():
-        raise StepFailed(f"{name} is empty: it should hold a secret")
+        raise StepFailed(f"{name} is empty: it must hold a secret")
     return lines[0].strip()

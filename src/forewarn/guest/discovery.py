@@ -1,6 +1,6 @@
-"""Where the endpoint is: an explicit one, two variables, the well-known address, DHCP option 245, in this order.
+"""Finds the endpoint: an explicit one, two variables, the well-known address, DHCP option 245, in this order.
 
-Option 245 is present on ordinary cloud machines too: it never overrides a default that accepts connections.
+Ordinary cloud machines have option 245 too: it never overrides a default address that accepts connections.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forewarn.guest.transport import can_connect
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 CONNECT_WITHIN_S = 2.0
 MAX_LEASE_BYTES = 1024 * 1024
-# dhclient's, systemd-networkd's and NetworkManager's (its own and those of the dhclient it runs).
+# Lease files of dhclient, systemd-networkd and NetworkManager (its own and those of the dhclient it runs).
 LEASES = (
     "/var/lib/dhcp/dhclient*.lease*",
     "/var/lib/dhclient/*.lease*",
@@ -41,34 +41,34 @@ def find_endpoint(
     connect: Connect = can_connect,
     leases: Sequence[str] = LEASES,
 ) -> str:
-    """The endpoint to use now, `http://HOST[:PORT]`."""
+    """Return the endpoint to use now, `http://HOST[:PORT]`."""
     named = explicit or environment.get("FOREWARN_ENDPOINT", "") or environment.get("SCHEDULEDEVENTSIP", "")
     if named:
         return normal_endpoint(named)
-    if _accepts(DEFAULT_ENDPOINT, connect):
+    if _accepts_connections(DEFAULT_ENDPOINT, connect):
         return DEFAULT_ENDPOINT
     for endpoint in leased_endpoints(leases):
-        if _accepts(endpoint, connect):
+        if _accepts_connections(endpoint, connect):
             return endpoint
     return DEFAULT_ENDPOINT
 
 
 def normal_endpoint(text: str) -> str:
-    """`10.0.0.1`, `10.0.0.1:8169` and `http://10.0.0.1:8169/` name an endpoint; a path or https does not."""
+    """Return the endpoint as `http://HOST[:PORT]`; raise ConfigError for a path or https."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ConfigError(f"{text!r} is no endpoint: write it like http://169.254.169.254") from None
+        raise ConfigError(f"{text!r} is not an endpoint: write it like http://169.254.169.254") from None
     if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query:
-        raise ConfigError(f"{text!r} is no endpoint: write it like http://169.254.169.254")
+        raise ConfigError(f"{text!r} is not an endpoint: write it like http://169.254.169.254")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"http://{host}" + (f":{port}" if port else "")
 
 
 def leased_endpoints(patterns: Iterable[str]) -> Iterator[str]:
-    """The address in option 245 of each lease on this machine, the newest lease of a file last written counting."""
+    """Yield the address in option 245 of each lease file on this machine; the last lease of a file counts."""
     for pattern in patterns:
         for name in sorted(glob.glob(pattern)):  # noqa: PTH207 (an absolute pattern)
             address = option_245(_read(name))
@@ -77,13 +77,13 @@ def leased_endpoints(patterns: Iterable[str]) -> Iterator[str]:
 
 
 def option_245(lease: str) -> Optional[str]:
-    """The last option 245 in a lease file, if it is an address: 4 bytes."""
-    found = list(_OPTION_245.finditer(lease))
-    if not found:
+    """Return the last option 245 in a lease file if it is an address (4 bytes)."""
+    matches = list(_OPTION_245.finditer(lease))
+    if not matches:
         return None
-    last = found[-1]
+    last = matches[-1]
     if last["text"] is not None:
-        data = _unquoted(last["text"])
+        data = _unquote(last["text"])
     elif last["colons"] is not None:
         data = bytes(int(part, 16) for part in last["colons"].split(":"))
     else:
@@ -92,8 +92,8 @@ def option_245(lease: str) -> Optional[str]:
     return ".".join(str(byte) for byte in data) if len(data) == 4 else None
 
 
-def _unquoted(text: str) -> bytes:
-    """dhclient writes bytes that happen to be printable as a text, others in it as \\ooo."""
+def _unquote(text: str) -> bytes:
+    """Decode a quoted value: dhclient writes printable bytes as they are and others as \\ooo."""
     parts = re.findall(r"\\([0-7]{3})|\\(.)|(.)", text, re.DOTALL)
     values = [int(octal, 8) if octal else ord(escaped or plain) for octal, escaped, plain in parts]
     return bytes(values) if all(value < 256 for value in values) else b""
@@ -107,6 +107,6 @@ def _read(name: str) -> str:
         return ""
 
 
-def _accepts(endpoint: str, connect: Connect) -> bool:
+def _accepts_connections(endpoint: str, connect: Connect) -> bool:
     parts = urlsplit(endpoint)
     return connect(parts.hostname or "", parts.port or 80, CONNECT_WITHIN_S)

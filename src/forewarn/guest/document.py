@@ -1,8 +1,8 @@
-"""The document as a guest reads it: typed, tolerant of unknown fields and of every version's shape.
+"""The document as a guest reads it: typed, tolerant of unknown fields and of every version's format.
 
-Owns what an event means to a guest: its names without the preview's underscore, its NotBefore in either format, the
-time left to it. Incarnations are compared for difference, never for order: they start again when a scope is re-enabled.
-Knows nothing of HTTP beyond the two headers it is handed.
+Defines what an event means to a guest: names without the preview's underscore, NotBefore in either format, the time left.
+Incarnations are compared for difference, never for order: they start again when a scope is re-enabled. Knows nothing of HTTP
+except two headers that it is given.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from forewarn.guest.errors import BadDocument
 
 SCHEDULED, STARTED = "Scheduled", "Started"
-# The Date header is cut to whole seconds: the service may be up to this much further on.
+# The Date header has whole seconds: the service's clock may be up to this much ahead of it.
 DATE_RESOLUTION_S = 1.0
 MAX_EVENTS = 1_000
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d*)?(Z|[+-]\d\d:?\d\d)?")
@@ -28,7 +28,7 @@ log = logging.getLogger("forewarn.guest.document")
 
 @dataclass(frozen=True)
 class Event:
-    """One event; `raw` is as it came, unknown fields included."""
+    """One event; `raw` is the entry as received, with unknown fields."""
 
     id: str
     status: str
@@ -38,7 +38,7 @@ class Event:
     resource_type: str = "VirtualMachine"
     description: str = ""
     source: str = ""
-    # -1 is "unknown" on the wire; a version without the field knows it no better.
+    # -1 means unknown, as in the protocol; a version without the field gives -1 too.
     duration_s: int = -1
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -49,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Document:
-    """What the endpoint said, and when it said so on its clock (`date`) and on ours (`received_s`, monotonic)."""
+    """The endpoint's document, and when it came by the endpoint's clock (`date`) and by ours (`received_s`, monotonic)."""
 
     incarnation: str
     events: Tuple[Event, ...] = ()
@@ -62,38 +62,38 @@ class Document:
         return next((event for event in self.events if event.id == wanted), None)
 
     def differs(self, other: Optional[Document]) -> bool:
-        """Another incarnation, or the same number with other content: a new epoch starts at 1 again."""
+        """Return whether incarnation or content differ: in a new epoch the same number may have other content."""
         return other is None or (self.incarnation, self.events) != (other.incarnation, other.events)
 
     def confirmed(self, date: Optional[datetime], received_s: float) -> Document:
-        """The same content, said again later (304)."""
+        """Return the same content with the time of a later response (304)."""
         return replace(self, date=date or self.date, received_s=received_s if date else self.received_s)
 
     def time_left_s(self, event: Event, now_s: float) -> Optional[float]:
-        """Seconds to NotBefore by the service's clock, never more than there are; 0 once Started; None: not known.
+        """Return the seconds to NotBefore by the service's clock, rounded down; 0 once Started; None when not known.
 
-        `now_s` is this machine's monotonic clock: its wall clock may be wrong and does not matter.
+        `now_s` is this machine's monotonic clock. Its wall clock may be wrong and does not matter.
         """
         if event.started:
             return 0.0
         if event.not_before is None or self.date is None:
             return None
-        at_answer_s = (event.not_before - self.date).total_seconds() - DATE_RESOLUTION_S
-        return max(0.0, at_answer_s - max(0.0, now_s - self.received_s))
+        at_response_s = (event.not_before - self.date).total_seconds() - DATE_RESOLUTION_S
+        return max(0.0, at_response_s - max(0.0, now_s - self.received_s))
 
 
 def parse_document(body: bytes, *, etag: str = "", date: str = "", received_s: float = 0.0) -> Document:
-    """The document in an answer of any version, or BadDocument; an event in it that cannot be read is left out."""
+    """Parse a response body of any version, or raise BadDocument; leave out events that cannot be read."""
     try:
-        said = json.loads(body.decode("utf-8-sig"))
-    except Exception as error:  # RecursionError, ValueError and whatever else somebody finds
+        data = json.loads(body.decode("utf-8-sig"))
+    except Exception as error:  # RecursionError, ValueError or any other error of the parser
         raise BadDocument(f"the document is not JSON: {error}") from None
-    if not isinstance(said, dict) or not isinstance(said.get("Events", []), list):
+    if not isinstance(data, dict) or not isinstance(data.get("Events", []), list):
         raise BadDocument("the document is not an object with a list of Events")
-    incarnation = said.get("DocumentIncarnation")
+    incarnation = data.get("DocumentIncarnation")
     if incarnation is None or isinstance(incarnation, (dict, list, bool)):
         raise BadDocument("the document has no DocumentIncarnation")
-    events = said.get("Events", [])
+    events = data.get("Events", [])
     if len(events) > MAX_EVENTS:
         raise BadDocument(f"the document lists more than {MAX_EVENTS} events")
     return Document(
@@ -105,47 +105,47 @@ def parse_document(body: bytes, *, etag: str = "", date: str = "", received_s: f
     )
 
 
-def _event_or_none(said: Any) -> Optional[Event]:
-    """One event that makes no sense must not hide the others."""
+def _event_or_none(data: Any) -> Optional[Event]:
+    """Return the event, or None if it cannot be read: one bad event must not hide the others."""
     try:
-        return parse_event(said)
-    except Exception as error:  # whatever it is: an endpoint must not be able to stop the agent
-        log.warning("an event is passed over: %s", ascii(str(error) or type(error).__name__)[1:-1])
+        return parse_event(data)
+    except Exception as error:  # no content of the endpoint may stop the agent
+        log.warning("an event cannot be read and is ignored: %s", ascii(str(error) or type(error).__name__)[1:-1])
         return None
 
 
-def parse_event(said: Any) -> Event:
-    """One entry of Events; only EventId and EventStatus must be there."""
-    if not isinstance(said, dict) or not all(isinstance(said.get(key), str) for key in ("EventId", "EventStatus")):
+def parse_event(data: Any) -> Event:
+    """Parse one entry of Events; only EventId and EventStatus are required."""
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("EventId", "EventStatus")):
         raise BadDocument("an event has no EventId or no EventStatus")
-    resources = said.get("Resources")
+    resources = data.get("Resources")
     return Event(
-        id=_text(said, "EventId").upper(),
-        status=_text(said, "EventStatus"),
-        type=_text(said, "EventType"),
+        id=_text(data, "EventId").upper(),
+        status=_text(data, "EventStatus"),
+        type=_text(data, "EventType"),
         resources=tuple(bare_name(writable(str(each))) for each in resources) if isinstance(resources, list) else (),
-        not_before=parse_moment(_text(said, "NotBefore")),
-        resource_type=_text(said, "ResourceType"),
-        description=_text(said, "Description"),
-        source=_text(said, "EventSource"),
-        duration_s=_seconds(said.get("DurationInSeconds")),
-        raw=said,
+        not_before=parse_moment(_text(data, "NotBefore")),
+        resource_type=_text(data, "ResourceType"),
+        description=_text(data, "Description"),
+        source=_text(data, "EventSource"),
+        duration_s=_seconds(data.get("DurationInSeconds")),
+        raw=data,
     )
 
 
 def bare_name(resource: str) -> str:
-    """2017-03-01 puts one underscore before the names of IaaS machines; no machine's own name begins with one."""
+    """Remove the underscore that 2017-03-01 puts before names of IaaS machines; no machine's own name begins with one."""
     return resource[1:] if resource.startswith("_") else resource
 
 
 def parse_moment(text: str) -> Optional[datetime]:
-    """RFC 1123 or ISO 8601, in UTC; None for "" and for what is neither."""
-    found = _ISO.fullmatch(text.strip())
+    """Parse RFC 1123 or ISO 8601 into UTC; return None for "" and for any other text."""
+    match = _ISO.fullmatch(text.strip())
     try:
-        if found is not None:
-            zone = (found[3] or "Z").replace("Z", "+00:00")
+        if match is not None:
+            zone = (match[3] or "Z").replace("Z", "+00:00")
             zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
-            moment = datetime.fromisoformat(f"{found[1]}T{found[2]}{zone}")
+            moment = datetime.fromisoformat(f"{match[1]}T{match[2]}{zone}")
         elif text.strip():
             moment = parsedate_to_datetime(text)
         else:
@@ -156,7 +156,7 @@ def parse_moment(text: str) -> Optional[datetime]:
 
 
 def event_json(event: Event) -> Dict[str, Any]:
-    """The event as the newest version would write it: what commands get on stdin and journals keep."""
+    """Return the event in the newest version's format, which commands get on stdin and the journal stores."""
     not_before = event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if event.not_before else ""
     return {
         "EventId": event.id,
@@ -171,13 +171,13 @@ def event_json(event: Event) -> Dict[str, Any]:
     }
 
 
-def _text(said: Mapping[str, Any], key: str) -> str:
-    value = said.get(key)
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
     return writable(value) if isinstance(value, str) else ""
 
 
 def writable(text: str) -> str:
-    """Without what JSON can hold and no file, variable or terminal can: half a character, and NUL."""
+    """Replace what JSON can hold but no file, variable or terminal can: lone surrogates and NUL."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
 
 

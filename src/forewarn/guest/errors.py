@@ -1,20 +1,20 @@
-"""Every error of the guest side, one tree; the class says whose fault it is and whether asking again may help.
+"""Every error of the guest side in one tree. The class says what failed and whether trying again may help.
 
 GuestError
-  EndpointError            the endpoint; asking again may help
-    Unreachable            no connection: three in a row, and the endpoint is looked for anew
-    NoAnswer               connected, but no answer within its time-out
-    CutShort               the answer broke off, or is no HTTP
-    NotReady               404, 410, 429 or 5xx: it is there and cannot serve us yet
-    BadDocument            200, but what came is no document
-  Refused                  400, 405, …: what we sent is wrong; asking again does not help
+  EndpointError            the endpoint; trying again may help
+    Unreachable            no connection; after three in a row the endpoint is discovered again
+    NoAnswer               connected, but no response within the time-out
+    CutShort               the response broke off, or is not HTTP
+    NotReady               404, 410, 429 or 5xx: the endpoint cannot serve us yet
+    BadDocument            200, but the body is not a document
+  Refused                  400, 405, …: the request is wrong; trying again does not help
   ConfigError              the configuration file: exit code 2
-  JournalInUse             another agent has the journal
-  StepFailed               a step's own failure, with a reason fit for the journal
-    Unanswered             whoever it asked does not answer: it may yet
-    OutOfTime              it did not end within its share of the budget
+  JournalInUse             another agent uses the journal
+  StepFailed               a step failed; the text goes into journal and status
+    Unanswered             a server that the step asked does not answer; it may later
+    OutOfTime              the step did not end within its share of the budget
 
-JournalError               the journal cannot be written: the agent ends, exit code 1
+JournalError               the journal cannot be written; the agent ends with exit code 1
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class GuestError(Exception):
 
 
 class EndpointError(GuestError):
-    """The endpoint did not give what was asked for; asking again may help."""
+    """The endpoint did not give what was requested; trying again may help."""
 
-    # Two failures with the same `kind` are the same failure: it is logged once.
+    # Two consecutive failures with the same `kind` are logged once.
     @property
     def kind(self) -> str:
         return type(self).__name__
@@ -42,11 +42,11 @@ class NoAnswer(EndpointError):
 
 
 class CutShort(EndpointError):
-    """The answer broke off."""
+    """The response broke off."""
 
 
 class NotReady(EndpointError):
-    """A status that may pass: 404, 410, 429, 5xx."""
+    """A status that may change: 404, 410, 429, 5xx."""
 
     def __init__(self, status: int, text: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{status}: {text}")
@@ -59,11 +59,11 @@ class NotReady(EndpointError):
 
 
 class BadDocument(EndpointError):
-    """The body is no document of this protocol."""
+    """The body is not a document of this protocol."""
 
 
 class Refused(GuestError):
-    """The endpoint will not have this request, however often it is sent."""
+    """The endpoint refuses this request and will refuse it again."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -71,19 +71,19 @@ class Refused(GuestError):
 
 
 class ConfigError(GuestError):
-    """The configuration file says something it may not."""
+    """The configuration file has a wrong value."""
 
 
 class JournalInUse(GuestError):
-    """Two agents with one journal would act twice."""
+    """Another agent uses the journal; two agents would do everything twice."""
 
 
 class StepFailed(GuestError):
-    """A step did not do what it should; the text goes into journal and status and must hold no secret."""
+    """A step failed; the text goes into journal and status and must hold no secret."""
 
 
 class Unanswered(StepFailed):
-    """Whoever a step asked did not answer, or not sensibly: it may yet."""
+    """A server that the step asked did not answer, or not sensibly; it may later."""
 
 
 class OutOfTime(StepFailed):
@@ -91,4 +91,4 @@ class OutOfTime(StepFailed):
 
 
 class JournalError(SystemExit):
-    """What cannot be remembered must not be done. No `except Exception` around a step may take it for the step's failure."""
+    """The agent ends: it must not do what it cannot record. Not an Exception, so that no handler's `except` catches it."""

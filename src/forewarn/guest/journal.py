@@ -1,7 +1,7 @@
-"""The agent's memory: an append-only file of JSON lines, each on the disk before what follows it happens.
+"""The agent's memory: an append-only file of JSON lines, each on the disk before the agent goes on.
 
-A record is written and fsynced before a step and after it. Killed in the middle of a write, it has a torn last line, which is
-cut off at the next start: what it would have said had not happened yet. One agent at a time may have the file.
+The agent writes and fsyncs a record before a step and after it. An agent killed while writing leaves a torn last line, which the
+next start cuts off: what the line would have announced had not happened yet. One agent at a time may hold the file.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from forewarn.guest.clock import Time, shown
+from forewarn.guest.clock import Time, format_time
 from forewarn.guest.config_values import others_may_write
 from forewarn.guest.errors import ConfigError, JournalError, JournalInUse
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing keeps a second agent away there
+except ImportError:  # Windows: nothing keeps a second agent away
     fcntl = None  # type: ignore[assignment]
 
 NAME = "journal.jsonl"
-# Beyond this it begins anew, with one old file kept, as soon as nothing in it is open.
+# A journal larger than this begins anew as soon as nothing in it is open; one old file is kept.
 MAX_BYTES = 1024 * 1024
 
 log = logging.getLogger("forewarn.guest.journal")
 
 
 class Journal:
-    """Holds the file for as long as it lives, and nothing of what is in it."""
+    """Keeps the file open and locked, but none of its content in memory."""
 
-    def __init__(self, folder: Path, time: Optional[Time] = None) -> None:
+    def __init__(self, folder: Path, time: Optional[Time] = None, *, max_bytes: int = MAX_BYTES) -> None:
         self._time = time or Time()
-        self._folder = folder
+        self._folder, self._max_bytes = folder, max_bytes
         self.path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         complaint = others_may_write(folder)
         if complaint:
-            raise ConfigError(f"state_dir {folder} is refused: it says what was done, and {complaint}")
-        self._lock = _locked(folder / "agent.lock")
+            raise ConfigError(f"state_dir {folder} is refused: it records what the agent did, and {complaint}")
+        self._lock = _lock_file(folder / "agent.lock")
         self._file = self._open()
-        whole_bytes = len(_whole_lines(self.path))
-        if os.fstat(self._file).st_size > whole_bytes:
-            log.warning("the journal's last line is torn: the agent was killed while writing it; it is cut off")
-            os.ftruncate(self._file, whole_bytes)
+        complete_bytes = len(_complete_lines(self.path))
+        if os.fstat(self._file).st_size > complete_bytes:
+            log.warning(
+                "the journal's last line is incomplete and is cut off: the agent was killed while it wrote the line"
+            )
+            os.ftruncate(self._file, complete_bytes)
             os.fsync(self._file)
 
     @property
     def records(self) -> List[Dict[str, Any]]:
-        """Read from the file each time."""
+        """The records, read from the file each time."""
         return read(self.path)[0]
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
-        """On the disk when this returns; raises JournalError, and then nothing of it is there."""
-        dated = {"at": shown(self._time.wall()), **record}
+        """Write a record to the disk before returning; raise JournalError and leave nothing of it when that fails."""
+        dated = {"at": format_time(self._time.wall()), **record}
         line = json.dumps(dated, separators=(",", ":")).encode() + b"\n"
         good_bytes = os.fstat(self._file).st_size
         try:
@@ -63,15 +65,15 @@ class Journal:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
         except OSError as error:
-            # Half a line must not spoil the next one; where even this fails the next start cuts it off.
+            # Remove half a line, which would spoil the next one; if this fails too, the next start cuts it off.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, good_bytes)
             raise JournalError(f"{self.path} cannot be written: {error.strerror}") from None
         return dated
 
     def rotate(self) -> bool:
-        """Begin anew if it has grown large; call it when nothing in it is open."""
-        if os.fstat(self._file).st_size <= MAX_BYTES:
+        """Begin a new file if this one has grown large; call it only when nothing in it is open."""
+        if os.fstat(self._file).st_size <= self._max_bytes:
             return False
         os.close(self._file)
         self.path.replace(self.path.with_suffix(".1.jsonl"))
@@ -88,15 +90,15 @@ class Journal:
         return file
 
 
-class Memory:
-    """A journal that nobody keeps: for dry runs."""
+class MemoryJournal:
+    """A journal that is not stored, for dry runs."""
 
     def __init__(self, time: Optional[Time] = None) -> None:
         self._time = time or Time()
         self.records: List[Dict[str, Any]] = []
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
-        return {"at": shown(self._time.wall()), **record}
+        return {"at": format_time(self._time.wall()), **record}
 
     def rotate(self) -> bool:
         return False
@@ -106,19 +108,19 @@ class Memory:
 
 
 def read(path: Path) -> Tuple[List[Dict[str, Any]], int]:
-    """The records, and how many bytes of the file they fill: a torn last line is not among them."""
-    whole = _whole_lines(path)
+    """Return the records and how many bytes they fill; an incomplete last line is not among them."""
+    complete = _complete_lines(path)
     records = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        record = _parsed(line)
+    for number, line in enumerate(complete.splitlines(), 1):
+        record = _parse(line)
         if record is None:
-            log.error("line %d of %s cannot be read and is passed over: the disk has lost something", number, path)
+            log.error("line %d of %s cannot be read and is ignored: the disk has lost data", number, path)
         else:
             records.append(record)
-    return records, len(whole)
+    return records, len(complete)
 
 
-def _whole_lines(path: Path) -> bytes:
+def _complete_lines(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -126,7 +128,7 @@ def _whole_lines(path: Path) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def _parsed(line: bytes) -> Optional[Dict[str, Any]]:
+def _parse(line: bytes) -> Optional[Dict[str, Any]]:
     try:
         record = json.loads(line)
     except ValueError:
@@ -134,21 +136,21 @@ def _parsed(line: bytes) -> Optional[Dict[str, Any]]:
     return record if isinstance(record, dict) else None
 
 
-def _locked(path: Path) -> int:
+def _lock_file(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(file)
-            raise JournalInUse(f"another agent has {path.parent}: stop it, or name another state_dir") from None
+            raise JournalInUse(f"another agent uses {path.parent}: stop it, or name another state_dir") from None
     return file
 
 
 def in_use(folder: Path) -> bool:
-    """Whether an agent has this folder."""
+    """Return whether an agent runs with this folder."""
     try:
-        os.close(_locked(folder / "agent.lock"))
+        os.close(_lock_file(folder / "agent.lock"))
     except JournalInUse:
         return True
     except OSError:
@@ -159,7 +161,7 @@ def in_use(folder: Path) -> bool:
 def _sync_folder(folder: Path) -> None:
     try:
         file = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows has no such thing
+    except OSError:  # Windows cannot open a folder
         return
     try:
         os.fsync(file)

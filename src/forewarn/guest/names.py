@@ -1,5 +1,7 @@
-"""Who this machine is, and whether an event means it. Scale-set instances have a name in two notations:
-`pool_35` in documents and metadata, `pool00000Z` (six digits of base 36) as a host's own name.
+"""This machine's name, and whether an event names it.
+
+An instance of a scale set has a name in two notations: `pool_35` in documents and metadata, `pool00000Z` (six digits of base 36)
+as its host name.
 """
 
 from __future__ import annotations
@@ -29,24 +31,24 @@ class Me:
         return bool(event.resources) and self._is(event.resources[0])
 
     def _is(self, resource: str) -> bool:
-        """A name that was told is the one documents have; a host's own name may be in the other notation."""
+        """Compare names; only a host name may be in the other notation, a configured or fetched name is as in documents."""
         if self.origin == "hostname":
             return same_machine(self.name, resource)
         return bare_name(self.name).lower() == bare_name(resource).lower()
 
 
 def same_machine(one: str, other: str) -> bool:
-    """The same name in any letter case, or the two notations of one scale-set instance."""
+    """Return whether both are the same name in any letter case, or the two notations of one scale-set instance."""
     one, other = bare_name(one).lower(), bare_name(other).lower()
-    return one == other or _two_notations(one, other) or _two_notations(other, one)
+    return one == other or _is_computer_name_of(one, other) or _is_computer_name_of(other, one)
 
 
-def _two_notations(instance: str, computer: str) -> bool:
-    known = _instance(instance)
-    found = _COMPUTER.fullmatch(computer)
-    return known is not None and found is not None and known == (found["set"], int(found["number"], 36))
+def _is_computer_name_of(instance: str, computer: str) -> bool:
+    parsed = _parse_instance(instance)
+    match = _COMPUTER.fullmatch(computer)
+    return parsed is not None and match is not None and parsed == (match["set"], int(match["number"], 36))
 
 
-def _instance(name: str) -> Optional[Tuple[str, int]]:
-    found = _INSTANCE.fullmatch(name)
-    return (found["set"], int(found["number"])) if found else None
+def _parse_instance(name: str) -> Optional[Tuple[str, int]]:
+    match = _INSTANCE.fullmatch(name)
+    return (match["set"], int(match["number"])) if match else None

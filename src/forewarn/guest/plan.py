@@ -1,4 +1,4 @@
-"""What the agent is configured to do, as data: rules, steps, health. `config` reads it from TOML; `decide` obeys it."""
+"""What the agent is configured to do, as data: rules, steps, health. `config` reads it from TOML; `decide` follows it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from forewarn.guest.document import Event
 
 APPROVE_WHEN = ("when-ready", "first-in-resources", "never")
 DO = ("approve", "prepare", "prepare-only", "ignore")
-# Handlers that are told of changes instead of being prepared and undone.
-TELLERS = ("log", "notify")
-# Handlers whose work is good for one event only: prepared once for each, also while it is prepared for another.
+# Handlers that report changes instead of preparing something and undoing it.
+NOTIFIERS = ("log", "notify")
+# Handlers that prepare once for each event, even while they are prepared for another.
 EACH_EVENT = ("checkpoint",)
 
 
 @dataclass(frozen=True)
 class When:
-    """Which events a rule or step is for; what is not said matches everything."""
+    """Which events a rule or step applies to; an empty field matches every event."""
 
     types: Tuple[str, ...] = ()
     sources: Tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class When:
             return False
         if self.sources and event.source not in self.sources:
             return False
-        # A duration that nobody knows may be a long one.
+        # An unknown duration may be a long one.
         return self.max_duration_s is None or 0 <= event.duration_s <= self.max_duration_s
 
 
@@ -40,7 +40,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do before an event and to undo after it; `spec` is the handler's own."""
+    """One thing to do before an event and to undo after it; `spec` is what the handler's `parse` returned."""
 
     name: str
     handler: str
@@ -51,8 +51,8 @@ class Step:
     repeatable: bool = True
 
     @property
-    def tells(self) -> bool:
-        return self.handler in TELLERS
+    def notifies(self) -> bool:
+        return self.handler in NOTIFIERS
 
     @property
     def each_event(self) -> bool:
@@ -74,15 +74,16 @@ class Plan:
     health: Optional[Health] = None
 
     def do(self, event: Event) -> str:
-        """What the first rule that matches says; `prepare` when none does."""
+        """Return what the first matching rule says, or `prepare` when no rule matches."""
         return next((rule.do for rule in self.rules if rule.when.matches(event)), "prepare")
 
-    def wanted(self, event: Event) -> Tuple[Step, ...]:
-        """The steps that prepare for this event, in order."""
-        return tuple(step for step in self.steps if not step.tells and step.when.matches(event))
+    def preparing(self, event: Event) -> Tuple[Step, ...]:
+        """Return the steps to prepare for this event, in order."""
+        return tuple(step for step in self.steps if not step.notifies and step.when.matches(event))
 
-    def tellers(self, event: Event) -> Tuple[Step, ...]:
-        return tuple(step for step in self.steps if step.tells and step.when.matches(event))
+    def notifying(self, event: Event) -> Tuple[Step, ...]:
+        """Return the steps that report changes of this event."""
+        return tuple(step for step in self.steps if step.notifies and step.when.matches(event))
 
     def step(self, name: str) -> Optional[Step]:
         return next((step for step in self.steps if step.name == name), None)

@@ -1,7 +1,7 @@
-"""Connections with one deadline for all of it: the name's look-up, every address tried, every byte sent and received.
+"""Connections with one deadline for everything: the name look-up, every address tried, every byte sent and received.
 
-A socket's own time-out begins anew with each byte, and a look-up has none at all: whoever hangs or trickles would hold up the
-agent beyond a step's time. Nothing here goes on in the background after the deadline but the look-up, which has no effect.
+A socket's own time-out begins anew with each byte, and a look-up has none at all: a slow peer would hold up the agent beyond a
+step's time. After the deadline only a look-up may go on in the background, without effect.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class Deadline:
-    """So many seconds from now, for real."""
+    """A moment so many real seconds from now."""
 
     def __init__(self, seconds: float) -> None:
         self._at_s = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """More than nothing, or socket.timeout."""
+        """Return the seconds left; raise socket.timeout when none are."""
         left_s = self._at_s - time.monotonic()
         if left_s <= 0:
             raise socket.timeout("timed out")
@@ -30,72 +30,72 @@ class Deadline:
 
 
 def connect(host: str, port: int, deadline: Deadline, source: Optional[Tuple[str, int]] = None) -> socket.socket:
-    """A connection to the first of the host's addresses that takes one; OSError, socket.timeout among them."""
-    failed: OSError = OSError(f"{host} has no address")
-    addresses = _looked_up(host, port, deadline)
+    """Return a connection to the first of the host's addresses that accepts one; raise OSError or socket.timeout."""
+    last_error: OSError = OSError(f"{host} has no address")
+    addresses = _look_up(host, port, deadline)
     for number, (family, address) in enumerate(addresses):
-        # A silent one leaves the others their part of the time.
+        # A silent address leaves the others their part of the time.
         part = Deadline(deadline.left_s() / (len(addresses) - number))
         try:
-            return _connected(family, address, part, source)
+            return _connect_to(family, address, part, source)
         except OSError as error:
-            failed = error
-    raise failed
+            last_error = error
+    raise last_error
 
 
-def _looked_up(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
-    found: List[Tuple[int, Any]] = []
-    failed: List[OSError] = []
+def _look_up(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
+    addresses: List[Tuple[int, Any]] = []
+    failures: List[OSError] = []
 
-    def look() -> None:
+    def look_up() -> None:
         try:
-            found.extend((each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            addresses.extend((each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
-            failed.append(OSError(f"{host} cannot be looked up: {error}"))
+            failures.append(OSError(f"{host} cannot be looked up: {error}"))
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    looking.join(deadline.left_s())
-    if failed:
-        raise failed[0]
-    if not found:
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(deadline.left_s())
+    if failures:
+        raise failures[0]
+    if not addresses:
         raise socket.timeout(f"{host} could not be looked up in time")
-    return found
+    return addresses
 
 
-def _connected(
+def _connect_to(
     family: int, address: Any, deadline: Deadline, source: Optional[Tuple[str, int]] = None
 ) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    connection = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.settimeout(deadline.left_s())
+        connection.settimeout(deadline.left_s())
         if source is not None:
-            made.bind(source)
-        made.connect(address)
+            connection.bind(source)
+        connection.connect(address)
     except OSError:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
-def ask(address: str, line: str, deadline: Deadline) -> str:
-    """One line to `/path/of/a.socket` or `host:port`; everything that comes back until the other side closes."""
-    with _reached(address, deadline) as talking:
-        talking.settimeout(deadline.left_s())
-        talking.sendall(line.encode() + b"\n")
-        whole = b""
+def ask(address: str, line: str, deadline: Deadline, *, max_bytes: int = MAX_ANSWER_BYTES) -> str:
+    """Send one line to `/path/of/a.socket` or `host:port` and return everything it sends until it closes."""
+    with _open(address, deadline) as connection:
+        connection.settimeout(deadline.left_s())
+        connection.sendall(line.encode() + b"\n")
+        received = b""
         while True:
-            talking.settimeout(deadline.left_s())
-            chunk = talking.recv(_CHUNK_BYTES)
+            connection.settimeout(deadline.left_s())
+            chunk = connection.recv(_CHUNK_BYTES)
             if not chunk:
-                return whole.decode("utf-8", "replace")
-            whole += chunk
-            if len(whole) > MAX_ANSWER_BYTES:
-                raise OSError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+                return received.decode("utf-8", "replace")
+            received += chunk
+            if len(received) > max_bytes:
+                raise OSError(f"its answer is longer than {max_bytes} bytes")
 
 
-def _reached(address: str, deadline: Deadline) -> socket.socket:
+def _open(address: str, deadline: Deadline) -> socket.socket:
     if address.startswith("/"):
-        return _connected(socket.AF_UNIX, address, deadline)
+        return _connect_to(socket.AF_UNIX, address, deadline)
     host, _, port = address.rpartition(":")
     return connect(host.strip("[]"), int(port), deadline)

@@ -1,7 +1,7 @@
-"""What the agent remembers: the journal's records, folded. Pure: the same records give the same state, on any machine.
+"""What the agent remembers: the state that the journal's records add up to.
 
-A record is a dict with a `kind`; KINDS below is the whole list. Nothing else may change what is remembered, so whatever was
-going on when the agent was killed is found again by reading the journal.
+Pure: the same records give the same state on any machine. A record is a dict with a `kind`; KINDS below maps each kind to the
+function that applies it. Nothing else changes the state, so an agent that was killed finds everything in its journal.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from forewarn.guest.document import Event, parse_event
 from forewarn.guest.errors import BadDocument
 
 Record = Mapping[str, Any]
-# How an event can be over for this machine.
+# How an event can end for this machine.
 COMPLETED, CANCELLED, REBOOTED = "completed", "cancelled", "rebooted"
 
 
 @dataclass
 class EventState:
-    """An event that means this machine, from first sight until it is gone and the machine is back."""
+    """An event that names this machine, kept until the event is gone and the machine is back in service."""
 
     event: Event
     do: str
     reserve_s: float
-    # The boot during which it was last Scheduled, or first seen: Started in a later one, its reboot is behind us.
+    # The boot in which the event was last seen Scheduled, or first seen. Started in a later boot, its reboot has happened.
     boot: str
     started: bool = False
-    # It was never seen Scheduled: there was no notice to use.
+    # It was first seen Started: there was no notice.
     missed: bool = False
     approved: bool = False
     refused: str = ""
+    # How it ended; "" while it is open.
     over: str = ""
+    # It is no longer in the document.
     gone: bool = False
-    # The machine has been back in service since it was over.
+    # The machine has been back in service since the event ended.
     back: bool = False
 
     @property
@@ -47,43 +49,48 @@ class EventState:
 
 @dataclass
 class StepState:
-    """A step is the machine's, not an event's: prepared once however many events want it, undone once."""
+    """A step as it is on this machine: prepared once for all events that need it, and undone once."""
 
     # Prepared, verified, and not undone since.
-    held: bool = False
-    # Its preparing was begun and not undone since: there may be something to undo.
+    prepared: bool = False
+    # Preparing began and was not undone since: there may be something to undo.
     dirty: bool = False
-    # "prepare" or "recover" while that is begun and has not ended.
+    # "prepare" or "recover" while that phase runs or was interrupted.
     under_way: str = ""
-    # The machine has been rebooted since it was prepared, or its undoing has begun: who knows whether it still holds.
+    # Unknown whether it is still prepared: the machine was rebooted since, or undoing has begun.
     doubtful: bool = False
     # How often it was found undone by somebody else.
     lapses: int = 0
-    # Whether it verified when its undoing began, in this boot.
+    # Whether it verified when undoing began, in this boot.
     verified: Optional[bool] = None
     share_s: float = 0.0
     child: Tuple[int, int] = (0, 0)
-    # What the handler must know to undo it: how things were before.
+    # What the handler needs to undo it, such as how things were before.
     kept: Dict[str, Any] = field(default_factory=dict)
-    # By event: whether it went well, and why not.
+    # By event id: whether preparing succeeded, and if not, why.
     outcomes: Dict[str, Tuple[bool, str]] = field(default_factory=dict)
-    # The events it was not begun for.
+    # The events for which it was skipped.
     skipped: Set[str] = field(default_factory=set)
 
 
 @dataclass
-class News:
-    """A change somebody is to be told of, once."""
+class Message:
+    """A change that a step is to report, once."""
 
     step: str
     change: str
     event: Event
-    tried: int = 0
+    attempts: int = 0
+
+    @property
+    def key(self) -> Dict[str, str]:
+        """Return the fields by which journal records name this message."""
+        return {"step": self.step, "id": self.event.id, "change": self.change}
 
 
 @dataclass
 class Tally:
-    """What the metrics count."""
+    """What the metrics file shows."""
 
     approvals: int = 0
     missed_notices: int = 0
@@ -97,44 +104,44 @@ class Tally:
 
 
 class State:
-    """Fold records into it with `apply`."""
+    """What the agent knows after the records given to `apply`."""
 
     def __init__(self) -> None:
         self.boot = ""
-        # The journal began with nothing, and no event has ended since: an agent whose journal is lost may have prepared.
+        # The journal began empty and no event has ended since: an earlier journal may be lost, with steps prepared.
         self.new = False
         self.events: Dict[str, EventState] = {}
         self.steps: Dict[str, StepState] = {}
-        self.news: List[News] = []
+        self.messages: List[Message] = []
         self.tally = Tally()
-        # Something was prepared, or an event started: the machine is not back in service until health says so.
+        # A step was prepared or an event started, and health has not passed since.
         self.out_of_service = False
         self.last_health = ""
-        # Records that made no sense: of a journal that a disk has damaged.
+        # Records that could not be applied, from a damaged journal.
         self.damaged = 0
-        # Grows with every record: who has shown this state need not show it again.
+        # Grows with every record.
         self.version = 0
 
     def apply(self, record: Record) -> None:
         self.version += 1
-        fold = KINDS.get(str(record.get("kind")))
-        if fold is not None:  # a later agent's record, found by an earlier one, is left alone
-            fold(self, record)
+        apply = KINDS.get(str(record.get("kind")))
+        if apply is not None:  # a record of a later version of the agent is left alone
+            apply(self, record)
 
     def step(self, name: str) -> StepState:
         return self.steps.setdefault(name, StepState())
 
     @property
     def quiet(self) -> bool:
-        """Nothing is open: the journal could begin anew."""
-        return not (self.events or self.news or self.out_of_service or any(s.dirty for s in self.steps.values()))
+        """Whether nothing is open, so that the journal may begin anew."""
+        return not (self.events or self.messages or self.out_of_service or any(s.dirty for s in self.steps.values()))
 
-    def coming_back(self) -> List[EventState]:
-        """The events that are over, and the machine not back since."""
+    def unreturned(self) -> List[EventState]:
+        """Return the events that are over and since which the machine has not been back in service."""
         return [known for known in self.events.values() if known.over and not known.back]
 
-    def tell(self, record: Record, event: Event, change: str) -> None:
-        self.news += [News(step, change, event) for step in record.get("tell", ())]
+    def add_messages(self, record: Record, event: Event, change: str) -> None:
+        self.messages += [Message(step, change, event) for step in record.get("tell", ())]
 
 
 def _start(state: State, record: Record) -> None:
@@ -143,8 +150,8 @@ def _start(state: State, record: Record) -> None:
     if state.boot and boot and boot != state.boot:
         for step in state.steps.values():
             step.child, step.verified = (0, 0), None
-            if step.held:
-                step.held, step.doubtful = False, True
+            if step.prepared:
+                step.prepared, step.doubtful = False, True
                 step.outcomes.clear()
     state.boot = boot or state.boot
 
@@ -156,11 +163,11 @@ def _seen(state: State, record: Record) -> None:
     state.events[event.id] = EventState(event, record["do"], float(record["reserve_s"]), state.boot)
     state.tally.events += 1
     state.tally.detection_delay_s = float(record.get("delay_s") or 0.0)
-    state.tell(record, event, "scheduled" if not event.started else "started")
+    state.add_messages(record, event, "scheduled" if not event.started else "started")
 
 
 def _changed(state: State, record: Record) -> None:
-    """Another NotBefore is another budget: what was skipped may be begun after all."""
+    """Allow skipped steps again: a new NotBefore is a new budget."""
     event = parse_event(record["event"])
     known = state.events[event.id]
     known.event, known.do, known.reserve_s = event, record["do"], float(record["reserve_s"])
@@ -181,7 +188,7 @@ def _started(state: State, record: Record) -> None:
     state.tally.missed_notices += known.missed
     if known.do != "ignore":
         state.out_of_service = True
-    state.tell(record, known.event, "started")
+    state.add_messages(record, known.event, "started")
 
 
 def _begin(state: State, record: Record) -> None:
@@ -192,7 +199,7 @@ def _begin(state: State, record: Record) -> None:
         step.dirty = True
         state.out_of_service = True
     else:
-        step.held, step.doubtful, step.verified = False, True, record.get("verified")
+        step.prepared, step.doubtful, step.verified = False, True, record.get("verified")
         step.outcomes.clear()
 
 
@@ -210,7 +217,7 @@ def _end(state: State, record: Record) -> None:
     state.tally.step_failures += not ok
     step.under_way, step.child = "", (0, 0)
     if phase == "prepare":
-        step.held, step.doubtful = ok, False
+        step.prepared, step.doubtful = ok, False
         step.outcomes[record["event"]] = (ok, str(record.get("reason", "")))
         step.skipped.discard(record["event"])
     elif ok:
@@ -218,15 +225,15 @@ def _end(state: State, record: Record) -> None:
 
 
 def _lapsed(state: State, record: Record) -> None:
-    """Wanted again by each event; or failed for each."""
+    """Prepare the step again for each event, or count it as failed for each."""
     step = state.step(record["step"])
-    step.held, step.doubtful, step.lapses = False, True, step.lapses + 1
+    step.prepared, step.doubtful, step.lapses = False, True, step.lapses + 1
     failed = {event_id: (False, str(record["reason"])) for event_id in (*step.outcomes, record["event"])}
     step.outcomes = {} if record["again"] else failed
 
 
 def _skip(state: State, record: Record) -> None:
-    """Not begun is not dirty; unless a journal that is lost may have known better."""
+    """Skip the step. It becomes dirty only if a lost journal may have recorded that it was prepared."""
     step = state.step(record["step"])
     known = state.events.get(record["event"])
     step.dirty = step.dirty or (state.new and known is not None and known.missed)
@@ -242,7 +249,7 @@ def _approved(state: State, record: Record) -> None:
         if known is not None and not known.approved:
             known.approved, known.refused = True, ""
             state.tally.approvals += 1
-            state.tell(record, known.event, "approved")
+            state.add_messages(record, known.event, "approved")
     if record.get("left_s") is not None:
         state.tally.lead_time_s = float(record["left_s"])
 
@@ -254,12 +261,12 @@ def _refused(state: State, record: Record) -> None:
 
 
 def _over(state: State, record: Record) -> None:
-    """Gone from the document, or Started in an earlier boot."""
+    """End an event: it is gone from the document, or it was Started in an earlier boot."""
     known = state.events[record["id"]]
     known.gone = record["how"] != REBOOTED
     if known.open:
         known.over = record["how"]
-        state.tell(record, known.event, record["how"])
+        state.add_messages(record, known.event, record["how"])
     if known.gone and not state.out_of_service:
         _forget(state, known.event.id)
 
@@ -268,28 +275,28 @@ def _health(state: State, record: Record) -> None:
     state.last_health = "" if record["ok"] else str(record["reason"])
     state.tally.health_failures += not record["ok"]
     if not record["ok"]:
-        for known in state.coming_back():
-            state.tell(record, known.event, "not healthy")
+        for known in state.unreturned():
+            state.add_messages(record, known.event, "not healthy")
 
 
 def _in_service(state: State, record: Record) -> None:
     state.out_of_service, state.last_health, state.new = False, "", False
     state.tally.recoveries += 1
-    for known in state.coming_back():
-        state.tell(record, known.event, "back in service")
+    for known in state.unreturned():
+        state.add_messages(record, known.event, "back in service")
         known.back = True
     for known in list(state.events.values()):
         if known.gone:
             _forget(state, known.event.id)
 
 
-def _telling(state: State, record: Record) -> None:
-    for news in _news(state, record):
-        news.tried += 1
+def _notifying(state: State, record: Record) -> None:
+    for message in _matching(state, record):
+        message.attempts += 1
 
 
-def _told(state: State, record: Record) -> None:
-    state.news = [news for news in state.news if news not in _news(state, record)]
+def _notified(state: State, record: Record) -> None:
+    state.messages = [message for message in state.messages if message not in _matching(state, record)]
 
 
 def _forget(state: State, event_id: str) -> None:
@@ -299,39 +306,36 @@ def _forget(state: State, event_id: str) -> None:
         step.skipped.discard(event_id)
 
 
-def _news(state: State, record: Record) -> List[News]:
-    key = (record["step"], record["id"], record["change"])
-    return [news for news in state.news if (news.step, news.event.id, news.change) == key][:1]
-
-
-def _nothing(state: State, record: Record) -> None:
-    del state, record
+def _matching(state: State, record: Record) -> List[Message]:
+    key = {name: record[name] for name in ("step", "id", "change")}
+    return [message for message in state.messages if message.key == key][:1]
 
 
 KINDS: Mapping[str, Callable[[State, Record], None]] = {
-    "start": _start,  # the agent began: which boot this is, and whether it found no journal
-    "seen": _seen,  # an event that means us, for the first time
-    "changed": _changed,  # its NotBefore, its Resources, its type
-    "still": _still,  # an event that is still Scheduled after a reboot that was not its own
+    "start": _start,  # the agent started; with the id of this boot, and whether the journal was empty
+    "seen": _seen,  # an event that names this machine, for the first time
+    "changed": _changed,  # its NotBefore, Resources or type changed
+    "still": _still,  # it is still Scheduled after a reboot that was not its own
     "started": _started,
-    "begin": _begin,  # a step's prepare or recover is about to begin
-    "child": _child,  # the program that does it, before it may go
-    "kept": _kept,  # what undoing it will need to know
-    "end": _end,  # and what came of it
-    "lapsed": _lapsed,  # a step that was prepared does not hold any more, seen before approving
-    "skip": _skip,  # a step that will not be begun for this event, and why
-    "approving": _nothing,  # about to say go
+    "begin": _begin,  # a step is about to be prepared or undone
+    "child": _child,  # the program that does it, written before the program may run
+    "kept": _kept,  # what the handler will need to undo it
+    "end": _end,  # the step has been prepared or undone, or has failed
+    "lapsed": _lapsed,  # right before approving, a prepared step turned out to be undone
+    "skip": _skip,  # a step will not begin for this event, and why
+    "approving": lambda _state, _record: None,  # the approval is about to be sent
     "approved": _approved,
     "refused": _refused,
     "over": _over,
     "health": _health,
     "in-service": _in_service,
-    "telling": _telling,  # somebody is about to be told
-    "told": _told,
+    "telling": _notifying,  # a step is about to report a change
+    "told": _notified,  # it has, or the agent has given up
 }
 
 
-def folded(records: List[Dict[str, Any]]) -> State:
+def fold_records(records: List[Dict[str, Any]]) -> State:
+    """Return the state after these records; count the records that cannot be applied."""
     state = State()
     for record in records:
         try:

@@ -1,4 +1,4 @@
-"""What the agent shows of itself: a status file for people and a Prometheus textfile, derived from its state."""
+"""The agent's status file for people and its Prometheus textfile, both derived from its state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from forewarn.guest.agent import Agent
-from forewarn.guest.clock import shown
-from forewarn.guest.decide import budget_left_s, why_not_approved
+from forewarn.guest.budget import budget_left_s
+from forewarn.guest.clock import format_time
+from forewarn.guest.decide import why_not_approved
 from forewarn.guest.names import Me
 from forewarn.guest.state import EventState, State
 
@@ -17,20 +18,20 @@ NAME = "status.json"
 
 
 def describe(agent: Agent) -> Dict[str, Any]:
-    """The agent's state for people: what it is doing, what remains of the budget, why it has not approved."""
+    """Return the content of the status file: current activity, remaining budget, and why an event is not approved."""
     wall_s = agent.time.wall()
     return {
-        "at": shown(wall_s),
+        "at": format_time(wall_s),
         "pid": os.getpid(),
         "machine": agent.me.name if agent.me is not None else "",
         "endpoint": agent.client.endpoint,
         "failing": agent.client.failures.last,
-        "doing": agent.doing,
-        "dry_run": agent.dry,
+        "doing": agent.activity,
+        "dry_run": agent.dry_run,
         "in_service": not agent.state.out_of_service,
         "health": agent.state.last_health,
         "events": [_event(agent, known, wall_s) for known in agent.state.events.values()],
-        "steps": [_step(agent.state, step.name) for step in agent.plan.steps if not step.tells],
+        "steps": [_step(agent.state, step.name) for step in agent.plan.steps if not step.notifies],
     }
 
 
@@ -46,7 +47,7 @@ def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
         "status": "over" if known.over else event.status,
         "do": known.do,
         "not_before": event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if event.not_before else "",
-        # On this machine's own clock, so that whoever reads it later can tell what is left then.
+        # By this machine's clock, so that a later reader can compute what is left.
         "starts_at": _at(wall_s, left_s),
         "budget_ends_at": _at(wall_s, budget_s),
         "approved": known.approved,
@@ -61,24 +62,24 @@ def _at(wall_s: float, in_s: Optional[float]) -> Optional[float]:
 
 
 def _step(state: State, name: str) -> Dict[str, Any]:
-    remembered = state.steps.get(name)
-    if remembered is None:
+    step_state = state.steps.get(name)
+    if step_state is None:
         return {"name": name, "state": "idle", "reason": ""}
-    reason = next((why for ok, why in remembered.outcomes.values() if not ok), "")
-    if remembered.under_way:
-        shown_state = f"{remembered.under_way} under way"
-    elif remembered.held:
-        shown_state, reason = "prepared", ""
-    elif remembered.doubtful:
-        shown_state = "in doubt: verified again before it is trusted"
+    reason = next((why for ok, why in step_state.outcomes.values() if not ok), "")
+    if step_state.under_way:
+        step_text = f"{step_state.under_way} under way"
+    elif step_state.prepared:
+        step_text, reason = "prepared", ""
+    elif step_state.doubtful:
+        step_text = "in doubt: verified again before it is trusted"
     else:
-        shown_state = ("failed" if remembered.dirty else "skipped") if reason else "idle"
-    return {"name": name, "state": shown_state, "reason": reason}
+        step_text = ("failed" if step_state.dirty else "skipped") if reason else "idle"
+    return {"name": name, "state": step_text, "reason": reason}
 
 
-def lines(status: Mapping[str, Any], now_s: float, running: bool) -> List[str]:
-    """For a terminal."""
-    told = [
+def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> List[str]:
+    """Return the status as lines for a terminal."""
+    lines = [
         f"agent      {'running, pid ' + str(status['pid']) if running else 'NOT RUNNING'}"
         + (" (dry run)" if status["dry_run"] else ""),
         f"machine    {status['machine'] or 'not known yet'}, asking {status['endpoint']}",
@@ -86,21 +87,21 @@ def lines(status: Mapping[str, Any], now_s: float, running: bool) -> List[str]:
         + (f": not healthy: {status['health']}" if status["health"] else ""),
     ]
     if status["failing"]:
-        told.append(f"endpoint   does not answer: {status['failing']}")
-    told.append(f"doing      {status['doing'] or 'waiting'}")
+        lines.append(f"endpoint   does not answer: {status['failing']}")
+    lines.append(f"doing      {status['doing'] or 'waiting'}")
     for event in status["events"]:
-        told.append(f"event      {event['type']} {event['id']} {event['status']}: {event['do']}{_left(event, now_s)}")
-        told.append(
+        lines.append(f"event      {event['type']} {event['id']} {event['status']}: {event['do']}{_left(event, now_s)}")
+        lines.append(
             "           approved"
             if event["approved"]
             else f"           not approved: {event['why_not_approved']}"
             + (" (there was no notice)" if event["missed_notice"] else "")
         )
-    told += [
+    lines += [
         f"step       {step['name']}: {step['state']}" + (f": {step['reason']}" if step["reason"] else "")
         for step in status["steps"]
     ]
-    return told
+    return lines
 
 
 def _left(event: Mapping[str, Any], now_s: float) -> str:
@@ -111,9 +112,9 @@ def _left(event: Mapping[str, Any], now_s: float) -> str:
 
 
 def metrics(state: State, failures: int) -> str:
-    """In Prometheus' text format, for the node exporter's textfile collector."""
+    """Return the metrics in Prometheus' text format, for the textfile collector of the node exporter."""
     tally = state.tally
-    told = [
+    samples = [
         ("events_total", "counter", "Events that meant this machine.", tally.events),
         ("approvals_total", "counter", "Events this machine approved.", tally.approvals),
         ("missed_notices_total", "counter", "Events first seen when they had started.", tally.missed_notices),
@@ -131,7 +132,7 @@ def metrics(state: State, failures: int) -> str:
         ("lead_time_seconds", "gauge", "Time that was left to NotBefore at the last approval.", tally.lead_time_s),
     ]
     out: List[str] = []
-    for name, kind, text, value in told:
+    for name, kind, text, value in samples:
         out += [
             f"# HELP forewarn_agent_{name} {text}",
             f"# TYPE forewarn_agent_{name} {kind}",
@@ -147,15 +148,15 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def write_whole(path: Path, text: str, mode: int) -> None:
-    """All of it or nothing, whoever reads meanwhile."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+def write_atomically(path: Path, text: str, mode: int) -> None:
+    """Replace the file atomically: a reader sees the old content or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
         file.write(text)
-    beside.replace(path)
+    temporary.replace(path)
 
 
 def write(agent: Agent, folder: Path, metrics_file: Optional[Path]) -> None:
-    write_whole(folder / NAME, json.dumps(describe(agent)) + "\n", 0o600)
+    write_atomically(folder / NAME, json.dumps(describe(agent)) + "\n", 0o600)
     if metrics_file is not None:
-        write_whole(metrics_file, metrics(agent.state, agent.client.failures.total), 0o644)
+        write_atomically(metrics_file, metrics(agent.state, agent.client.failures.total), 0o644)

@@ -1,38 +1,38 @@
-"""What `forewarn-agent init` writes: a complete agent.toml, every key explained."""
+"""The agent.toml that `forewarn-agent init` writes, with every key explained."""
 
 from __future__ import annotations
 
 TEMPLATE = """\
-# forewarn-agent: what this machine does about events that mean it.
-# docs/guide/agent-configuration.md explains everything here.
-# Nobody but the agent's user and root may be able to write this file.
+# forewarn-agent: what this machine does when an event names it.
+# docs/guide/agent-configuration.md explains every key.
+# Only the agent's user and root may have write access to this file.
 
 approve = "when-ready"            # when-ready | first-in-resources | never
-reserve = "30s"                   # kept free before NotBefore; never more than a quarter of the notice
+reserve = "30s"                   # time kept free before NotBefore; at most a quarter of the notice
 
-# endpoint = "http://169.254.169.254"   # found by itself: this, or DHCP option 245
-# api_version = "2020-07-01"      # an older one for an older service
-# name = "web-0"                  # told by the endpoint, else the host name
+# endpoint = "http://169.254.169.254"   # default: this address, or DHCP option 245
+# api_version = "2020-07-01"      # use an older version for an older service
+# name = "web-0"                  # default: from the endpoint, else the host name
 # source_address = "10.0.0.4"     # for machines with several addresses
-# poll = "1s"                     # where the endpoint offers no long poll
+# poll = "1s"                     # used where the endpoint offers no long poll
 # state_dir = "/var/lib/forewarn-agent"
 # metrics_file = "/var/lib/prometheus/node-exporter/forewarn-agent.prom"
-# boot_id_file = "/proc/sys/kernel/random/boot_id"   # what changes with every boot
+# boot_id_file = "/proc/sys/kernel/random/boot_id"   # its content changes with every boot
 # log_level = "info"              # debug | info | warning | error
 
-# Rules: the first that matches says what to do with an event; without one, prepare.
+# Rules: the first that matches decides what to do with an event; without one, prepare.
 [[rules]]
 when = { type = ["Freeze"], max_duration = "9s" }   # also: source = ["Platform"]
 do = "approve"                    # approve | prepare | prepare-only | ignore
 
-# Steps: done in this order before the event, undone in reverse after it.
-# [[steps]]                       # what takes the machine out of a pool stands first: first out, last in
+# Steps: prepared in this order before the event, undone in reverse order after it.
+# [[steps]]                       # put steps that leave a pool first: first out, last in
 # name = "leave the proxies' pool"
 # [steps.haproxy]                 # docs/guide/handlers/haproxy.md
-# proxies = ["/run/haproxy/admin.sock"]   # or host:port; every one that sends requests here
+# proxies = ["/run/haproxy/admin.sock"]   # or host:port; every proxy that sends requests to this machine
 # servers = ["web/web-0"]         # backend/server
 # drain_for = "90s"               # sessions still open then are left behind; 0, the default: the step fails instead
-# keep = 1                        # so many others must be up before ours goes
+# keep = 1                        # so many other servers must be up before ours leaves
 
 # [[steps]]
 # name = "leave our own upstream"
@@ -51,14 +51,14 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # [[steps]]
 # name = "stop the worker"
 # when = { type = ["Reboot", "Redeploy"] }
-# timeout = "2m"                  # its time is never more, and less when the notice is short
-# required = true                 # failing means: do not approve
-# repeatable = true               # false: never done again after it was interrupted
+# timeout = "2m"                  # the most time it gets; less when the notice is short
+# required = true                 # if it fails, the event is not approved
+# repeatable = true               # false: not repeated after an interruption
 # command = { prepare = ["/usr/local/bin/drain"], verify = ["/usr/local/bin/is-drained"], recover = ["/usr/local/bin/undrain"] }
 
 # [[steps]]
 # name = "stop the cache"
-# systemd = { unit = "cache.service" }      # or units = ["a.service", "b.service"]; user = true for a user's own
+# systemd = { unit = "cache.service" }      # or units = ["a.service", "b.service"]; user = true for a user's own unit
 
 # [[steps]]
 # name = "stop the importer"
@@ -67,9 +67,9 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # signal = "TERM"
 # kill_after = "20s"              # 0, the default: it is never killed, the step fails instead
 # start = ["/usr/local/bin/importer"]
-# foreground = true               # it writes no pid file: the agent does
+# foreground = true               # the program writes no pid file: the agent does
 # up_for = "1s"                   # it must live so long to count as up
-# match = "importer"              # must occur in its command line: an old pid file may name somebody else
+# match = "importer"              # must occur in its command line: an old pid file may name another process
 
 # [[steps]]
 # name = "hand over the database"
@@ -83,7 +83,7 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # [steps.redis]                   # docs/guide/handlers/redis.md
 # address = "10.0.0.4:6379"       # this machine's own Redis
 # sentinels = ["10.0.0.4:26379", "10.0.0.5:26379", "10.0.0.6:26379"]   # without them: by FAILOVER
-# master = "shop"                 # what the Sentinels call it
+# master = "shop"                 # the Sentinels' name for it
 
 # [[steps]]
 # name = "save the simulation"
@@ -94,14 +94,14 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # restore = ["/usr/local/bin/simulation-start", "--from", "{checkpoint}"]
 
 # [[steps]]
-# name = "write it down"
+# name = "log every change"
 # log = { file = "/var/log/forewarn-events.jsonl" }      # or syslog = "daemon"
 
 # [[steps]]
 # name = "tell the team"
 # notify = { url_file = "/etc/forewarn/webhook", shape = "slack" }   # or shape = "event"
 
-# [health]                        # must be green before the machine goes back into service
+# [health]                        # must pass before the machine returns to service
 # command = ["curl", "-fsS", "http://127.0.0.1:8080/healthz"]
 # timeout = "1m"
 """

@@ -1,6 +1,6 @@
-"""One request, one answer, over plain http.client: named time-outs, a kept connection, no proxy. The SDK's test seam.
+"""One HTTP request and its response over http.client: named time-outs, a kept connection, no proxy. The SDK's test seam.
 
-Whatever goes wrong becomes one of three errors: Unreachable (no connection), NoAnswer (too slow), CutShort (broke off).
+Every failure becomes one of three errors: Unreachable (no connection), NoAnswer (too slow), CutShort (broke off).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CONNECT_TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 1024 * 1024
 
 
-class Answer(NamedTuple):
-    """`headers` by lower-case name."""
+class Response(NamedTuple):
+    """An HTTP response; `headers` by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,10 +29,10 @@ class Answer(NamedTuple):
 
 
 class Transport:
-    """Speaks to one endpoint at a time over one connection; `http_proxy` and its like are never looked at."""
+    """Sends requests to one endpoint at a time over one connection; ignores `http_proxy` and its like."""
 
     def __init__(self, *, source_address: str = "", time: Optional[Time] = None, ca_file: str = "") -> None:
-        self._ca_file = ca_file  # whom to trust for https, where that is not the system's choice
+        self._ca_file = ca_file  # the certificates to trust for https; "": those of the system
         self._source = (source_address, 0) if source_address else None
         self._time = time or Time()
         self._endpoint = ""
@@ -47,21 +47,21 @@ class Transport:
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float,
-    ) -> Answer:
-        """The whole answer within `timeout_s`, or one of the three errors.
+    ) -> Response:
+        """Return the whole response within `timeout_s`, or raise one of the three errors.
 
-        A kept connection may have been closed by the other side meanwhile: that says nothing, so the request goes out
-        again, once, on a new one. Every request of the protocol may be repeated.
+        The other side may have closed a kept connection meanwhile. Then the request is sent once more on a new one. Every request
+        of the protocol may be repeated.
         """
         deadline_s = self._time.monotonic() + timeout_s
         if self._connection is not None and endpoint == self._endpoint:
             try:
-                return self._ask(method, path, headers, body, deadline_s)
+                return self._exchange(method, path, headers, body, deadline_s)
             except CutShort:
                 pass
         self.close()
         self._connect(endpoint, timeout_s)
-        return self._ask(method, path, headers, body, deadline_s)
+        return self._exchange(method, path, headers, body, deadline_s)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -78,36 +78,36 @@ class Transport:
             connection.sock = connect(connection.host, connection.port, deadline, self._source)
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if secure:
-                connection.sock = _wrapped(connection.sock, connection.host, deadline, self._ca_file)
+                connection.sock = _wrap_in_tls(connection.sock, connection.host, deadline, self._ca_file)
         except OSError as error:
             connection.close()
             raise Unreachable(f"no connection to {endpoint}: {error.strerror or error}") from None
-        _notice_death(connection.sock)
+        _enable_keepalive(connection.sock)
         self._endpoint, self._connection = endpoint, connection
 
-    def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline_s: float) -> Answer:
+    def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline_s: float) -> Response:
         connection = self._connection
         if connection is None or connection.sock is None:
             raise CutShort("the connection is gone")
         try:
-            with _cut_after(self._left_s(deadline_s), connection.sock):
+            with _shut_after(self._left_s(deadline_s), connection.sock):
                 connection.sock.settimeout(self._left_s(deadline_s))
                 connection.request(method, path, body=body or None, headers=dict(headers))
                 response = connection.getresponse()
-                whole = _read(response)
+                body_bytes = _read(response)
         except socket.timeout:
             self.close()
             raise NoAnswer("no answer in time") from None
         except (http.client.HTTPException, OSError, ValueError) as error:
             self.close()
             raise CutShort(f"the answer broke off: {type(error).__name__}") from None
-        except BaseException:  # a signal in the middle: half an answer must not be read as the next one
+        except BaseException:  # a signal in the middle: the rest of this response must not be read as the next one
             self.close()
             raise
-        answer = Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, whole)
+        result = Response(response.status, {name.lower(): value for name, value in response.getheaders()}, body_bytes)
         if response.will_close:
             self.close()
-        return answer
+        return result
 
     def _left_s(self, deadline_s: float) -> float:
         left_s = deadline_s - self._time.monotonic()
@@ -116,59 +116,73 @@ class Transport:
         return left_s
 
 
-def _wrapped(connected: socket.socket, host: str, deadline: Deadline, ca_file: str) -> socket.socket:
+def _wrap_in_tls(connection: socket.socket, host: str, deadline: Deadline, ca_file: str) -> socket.socket:
     import ssl
 
     context = ssl.create_default_context(cafile=ca_file or None)
     context.set_alpn_protocols(["http/1.1"])
-    connected.settimeout(deadline.left_s())  # of the whole handshake
-    return context.wrap_socket(connected, server_hostname=host)
+    connection.settimeout(deadline.left_s())  # for the whole handshake
+    return context.wrap_socket(connection, server_hostname=host)
 
 
 @contextlib.contextmanager
-def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
-    """Shut the connection then: a socket's own time-out begins anew with each byte, so a trickle would outlast it."""
-    over = threading.Event()
+def _shut_after(seconds: float, connection: socket.socket) -> Iterator[None]:
+    """Shut the connection after so long: a socket's own time-out begins anew with each byte, so a slow peer would outlast it."""
+    expired = threading.Event()
 
-    def cut() -> None:
-        over.set()
+    def shut() -> None:
+        expired.set()
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(connected, socket.SHUT_RDWR)
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    timer = threading.Timer(seconds, cut)
+    timer = threading.Timer(seconds, shut)
     timer.daemon = True
     timer.start()
     try:
         yield
     except (http.client.HTTPException, OSError, ValueError):
-        if not over.is_set():
+        if not expired.is_set():
             raise
     finally:
         timer.cancel()
         timer.join()
-    if over.is_set():
+    if expired.is_set():
         raise socket.timeout()
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    whole = response.read(MAX_BODY_BYTES + 1)
-    if len(whole) > MAX_BODY_BYTES:
+    body_bytes = response.read(MAX_BODY_BYTES + 1)
+    if len(body_bytes) > MAX_BODY_BYTES:
         raise CutShort(f"the answer is longer than {MAX_BODY_BYTES} bytes")
-    if response.length:  # read(n) hands over what there is and does not complain
-        raise http.client.IncompleteRead(whole, response.length)
-    return whole
+    if response.length:  # read(n) returns what there is without an error
+        raise http.client.IncompleteRead(body_bytes, response.length)
+    return body_bytes
 
 
-def _notice_death(connected: socket.socket) -> None:
-    """An endpoint that vanished during a long poll is noticed by the kernel within a quarter of a minute."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def _enable_keepalive(connection: socket.socket) -> None:
+    """Let the kernel notice within 15 s that an endpoint vanished during a long poll."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2)):
         if hasattr(socket, option):
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def request_once(
+    method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout_s: float, ca_file: str = ""
+) -> Response:
+    """Send one request to a URL on its own connection."""
+    parts = urlsplit(url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    transport = Transport(ca_file=ca_file)
+    try:
+        endpoint = f"{parts.scheme}://{parts.netloc}"
+        return transport.request(method, endpoint, path, headers=headers, body=body, timeout_s=timeout_s)
+    finally:
+        transport.close()
 
 
 def can_connect(host: str, port: int, timeout_s: float) -> bool:
-    """Whether something accepts a connection there."""
+    """Return whether something accepts a connection there."""
     try:
         socket.create_connection((host, port), timeout_s).close()
     except OSError:

@@ -25,7 +25,7 @@ ELSEWHERE_AFTER_S = 20.0
 log = logging.getLogger("forewarn.service.leases")
 
 
-class Leases:
+class NodeLeases:
     """The leases of the node `node`. With `shared=None` the store has no other nodes, and this node needs no lease.
 
     A node is called `STATE_DIR_NAME:PROCESS`. A node that may not tick never takes the ticker's lease.
@@ -40,6 +40,7 @@ class Leases:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shared = shared
+        self.shared = shared is not None
         self._node = node
         self._may_tick = may_tick
         self._monotonic = monotonic
@@ -86,8 +87,8 @@ class Leases:
         """Return those of `nodes` whose orders this node may take over."""
         if self._shared is None:
             return set()
-        living = self._shared.living() - self._ended
-        living_lately = self._shared.living(ELSEWHERE_AFTER_S)
+        living = self._shared.live_nodes() - self._ended
+        living_lately = self._shared.live_nodes(ELSEWHERE_AFTER_S)
         return {
             node
             for node in nodes

@@ -18,7 +18,7 @@ from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Executor, OrderReport, Progress, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
-from forewarn.service.leases import Leases
+from forewarn.service.leases import NodeLeases
 from forewarn.store import Focus, Store
 
 BATCH = 100
@@ -36,11 +36,9 @@ class Orders:
         store: Store,
         clock: Clock,
         executor: Executor,
-        leases: Leases,
+        leases: NodeLeases,
         *,
-        actor: Actor,
         node: str,
-        shared: bool,
         stopping: threading.Event,
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
     ) -> None:
@@ -49,15 +47,14 @@ class Orders:
         self._clock = clock
         self._executor = executor
         self._leases = leases
-        self._actor = actor
-        self._shared = shared
+        self._actor = Actor("ticker", node)
         self._stopping = stopping
         self._alone = alone
         # The executor is part of the name: after a restart with another executor, its orders are not ours.
         self._prefix = f"{executor.name} on "
         self._taker = self._prefix + node
         # The name under which reports are saved; empty where no other node could have taken over the order.
-        self._reporter = self._taker if shared else ""
+        self._reporter = self._taker if leases.shared else ""
         # Reports that are not saved yet: they must survive a store that is away.
         self._unsaved: deque[OrderReport] = deque()
         # Orders that may be ours: the store failed while it saved them, or our lease ended. If they are ours, no other
@@ -79,7 +76,7 @@ class Orders:
         running = [self._work_of(order) for order in ours]
         self._executor.tidy(running)
         for work in running:
-            if not self._shared or work.order.node == self._taker:
+            if not self._leases.shared or work.order.node == self._taker:
                 self._resume(work)
 
     def take_over(self) -> Counter[str]:
@@ -174,7 +171,7 @@ class Orders:
         return done
 
     def _runs_elsewhere(self, report: OrderReport) -> bool:
-        if not self._shared:
+        if not self._leases.shared:
             return False
         with suppress(NotFound):
             _, order = self._control.event(report.order_id)

@@ -19,7 +19,7 @@ from forewarn.core.model import Actor, Status
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
-from forewarn.service.leases import UNREADY_AFTER_S, Leases
+from forewarn.service.leases import UNREADY_AFTER_S, NodeLeases
 from forewarn.service.orders import Orders
 from forewarn.service.pruning import Pruner
 from forewarn.store import SharedStore, Store
@@ -76,18 +76,9 @@ class Ticker:
         self._cycling = threading.RLock()
         self._nudged = threading.Event()
         self._stopping = threading.Event()
-        self.leases = Leases(shared, node, may_tick=may_tick, monotonic=monotonic)
+        self.leases = NodeLeases(shared, node, may_tick=may_tick, monotonic=monotonic)
         self._orders = Orders(
-            control,
-            store,
-            clock,
-            executor,
-            self.leases,
-            actor=self._actor,
-            node=node,
-            shared=shared is not None,
-            stopping=self._stopping,
-            alone=alone,
+            control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
         )
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
         self._chores: list[Chore] = []

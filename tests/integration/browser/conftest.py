@@ -1,4 +1,4 @@
-"""One Chromium for all of it, a fresh context for every test; whatever its console complains about fails the test."""
+"""One Chromium for all tests of a session, a fresh context for every page; any error in a console fails the test."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from tests.support.waiting import PATIENCE_S
 # Playwright's own limit, 5 s, is a claim about the machine's speed.
 expect.set_options(timeout=PATIENCE_S * 1000)
 
-Visitors = Callable[..., Page]
+NewPage = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
@@ -27,24 +27,31 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visitors(browser: Browser) -> Iterator[Visitors]:
-    """Makes visitors, each with a browser context of their own; `expect` names complaints that belong to the test."""
-    complaints: list[str] = []
+def new_page(browser: Browser) -> Iterator[NewPage]:
+    """Return a function that opens a page in a context of its own; `expect` names console errors that the test causes."""
+    errors: list[str] = []
     contexts = []
 
     def make(*, expect: tuple[str, ...] = (), **options: Any) -> Page:
-        def heard(message: ConsoleMessage) -> None:
+        def record(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning") and not any(each in message.text for each in expect):
-                complaints.append(message.text)
+                errors.append(message.text)
 
         contexts.append(browser.new_context(**options))
         page: Page = contexts[-1].new_page()
         page.set_default_timeout(PATIENCE_S * 1000)
-        page.on("console", heard)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", record)
+        page.on("pageerror", lambda error: errors.append(str(error)))
         return page
 
     yield make
     for context in contexts:
         context.close()
-    assert not complaints
+    assert not errors
+
+
+def log_in(page: Page, url: str, token: str) -> None:
+    page.goto(f"{url}/login")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Now", exact=True).wait_for()

@@ -1,4 +1,4 @@
-"""Every page, in light and dark: axe-core finds nothing, the console is silent, a phone need not scroll sideways."""
+"""Every page, in light and dark: axe-core finds no violation, the console has no errors, a phone does not scroll sideways."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -8,12 +8,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from jinja2 import Environment
 from playwright.sync_api import Page
-from scripts.screenshots import PAGES, SCHEMES, Scheme, log_in, visit
-from scripts.staged import Stage, staged
+from scripts.example_service import ExampleService, running_example
+from scripts.screenshots import PAGES, SCHEMES, Scheme, log_in, open_page
 from starlette.routing import compile_path
 
-from forewarn.operator.portal.app import LOOKS
-from tests.integration.browser.conftest import Visitors
+from forewarn.operator.portal import app
+from tests.integration.browser.conftest import NewPage
 
 NAMES = tuple(PAGES)
 HALF = len(NAMES) // 2
@@ -21,14 +21,14 @@ EXPECTED = ("400 (Bad Request)", "401 (Unauthorized)", "404 (Not Found)")
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with staged() as running:
+def stage() -> Iterator[ExampleService]:
+    with running_example() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Stage]:
-    with staged(demo=True) as running:
+def demo() -> Iterator[ExampleService]:
+    with running_example(demo=True) as running:
         yield running
 
 
@@ -37,34 +37,34 @@ def open_all(page: Page) -> None:
         details.evaluate("each => each.open = true")
 
 
-def test_every_path_is_looked_at() -> None:
-    """Each that can be asked for stands in the list of pages."""
-    asked = [path.partition("?")[0] for path in PAGES.values()]
-    for path, _ in LOOKS:
+def test_every_path_is_in_the_list_of_pages() -> None:
+    """So the tests below check each page of the portal."""
+    paths = [path.partition("?")[0] for path in PAGES.values()]
+    for path, _ in app.PAGES:
         pattern, _, _ = compile_path(path)
-        assert any(pattern.match(each) for each in asked), path
+        assert any(pattern.match(each) for each in paths), path
 
 
 @pytest.mark.parametrize("names", [NAMES[:HALF], NAMES[HALF:]], ids=["first half", "second half"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_page_violates_a_rule_of_accessibility(
-    stage: Stage, visitors: Visitors, scheme: Scheme, names: tuple[str, ...]
+    stage: ExampleService, new_page: NewPage, scheme: Scheme, names: tuple[str, ...]
 ) -> None:
-    """axe-core's whole rule set, in the light and in the dark."""
-    page = visitors(color_scheme=scheme, expect=EXPECTED)
+    """axe-core's whole rule set, in light and dark."""
+    page = new_page(color_scheme=scheme, expect=EXPECTED)
     log_in(page, stage)
     for name in names:
-        visit(page, stage, name)
+        open_page(page, stage, name)
         open_all(page)
         found = Axe().run(page)
         assert found.violations_count == 0, f"{name}: {found.generate_report()}"
 
 
-def test_the_guide_violates_no_rule_of_accessibility(demo: Stage, visitors: Visitors) -> None:
-    """The demo's first page, in the light and in the dark, and on a phone."""
+def test_the_guide_violates_no_rule_of_accessibility(demo: ExampleService, new_page: NewPage) -> None:
+    """The demo's first page on a phone, in light and dark."""
     for scheme in SCHEMES:
-        page = visitors(color_scheme=scheme, viewport={"width": 360, "height": 700})
-        visit(page, demo, "guide")
+        page = new_page(color_scheme=scheme, viewport={"width": 360, "height": 700})
+        open_page(page, demo, "guide")
         open_all(page)
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
@@ -72,33 +72,33 @@ def test_the_guide_violates_no_rule_of_accessibility(demo: Stage, visitors: Visi
 
 
 def test_no_page_scrolls_sideways_on_a_phone(
-    stage: Stage, demo: Stage, visitors: Visitors, monkeypatch: pytest.MonkeyPatch
+    stage: ExampleService, demo: ExampleService, new_page: NewPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 360 pixels everything fits, or scrolls in a box of its own; and not one template was left out."""
-    made = set()
+    """At 360 pixels everything fits or scrolls in a box of its own; the pages use every template."""
+    rendered = set()
     load = Environment.get_template
 
-    def noted(self: Environment, name: str, *more: Any) -> Any:
-        made.add(name)
+    def record(self: Environment, name: str, *more: Any) -> Any:
+        rendered.add(name)
         return load(self, name, *more)
 
-    monkeypatch.setattr(Environment, "get_template", noted)
-    page = visitors(viewport={"width": 360, "height": 700}, expect=EXPECTED)
+    monkeypatch.setattr(Environment, "get_template", record)
+    page = new_page(viewport={"width": 360, "height": 700}, expect=EXPECTED)
     log_in(page, stage)
     for name in NAMES:
-        visit(page, stage, name)
+        open_page(page, stage, name)
         open_all(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, name
-    visit(page, demo, "guide")
+    open_page(page, demo, "guide")
     templates = {each.name for each in (files("forewarn.operator.portal") / "templates").iterdir()}
-    assert templates - made == set()
+    assert templates - rendered == set()
 
 
-def test_the_picture_is_told_in_words_too(stage: Stage, visitors: Visitors) -> None:
-    """Each strip has a title, and the same stands in a table."""
-    page = visitors()
+def test_the_chart_has_a_text_alternative(stage: ExampleService, new_page: NewPage) -> None:
+    """Each row has a title, and the table has the same events."""
+    page = new_page()
     log_in(page, stage)
-    strips = page.locator("svg.strip")
-    assert strips.count() == page.locator("#as-table tbody tr").count() > 3
-    told = [strips.nth(n).locator("title").text_content() or "" for n in range(strips.count())]
-    assert any("published" in each and "NotBefore" in each and "started" in each for each in told)
+    rows = page.locator("svg.strip")
+    assert rows.count() == page.locator("#as-table tbody tr").count() > 3
+    titles = [rows.nth(n).locator("title").text_content() or "" for n in range(rows.count())]
+    assert any("published" in each and "NotBefore" in each and "started" in each for each in titles)

@@ -19,8 +19,8 @@ from tests.integration.chaos.history import Fault, History, Recorder, Request
 from tests.integration.chaos.house import a_house
 from tests.integration.chaos.run import NODES, run
 from tests.integration.chaos.sights import stage
-from tests.integration.handlers.loopback import alone
-from tests.integration.handlers.patronis import SQL_PORT, TTL_S, WITHIN_S, Cluster, Member, cluster_of
+from tests.support.own_network import own_network
+from tests.support.patroni_cluster import SQL_PORT, TTL_S, WITHIN_S, Cluster, Member, cluster_of
 from tests.support.waiting import until
 
 SEED = 4
@@ -34,7 +34,7 @@ GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 @contextmanager
 def failing_over(folder: Path, *, synchronous: bool) -> Iterator[tuple[Cluster, History]]:
     """The cluster after it all, and what happened."""
-    with alone(), cluster_of(synchronous=synchronous) as cluster:
+    with own_network(), cluster_of(synchronous=synchronous) as cluster:
         with psycopg.connect(f"{address_of(cluster, 'postgres')}", autocommit=True) as connection:
             connection.execute("CREATE DATABASE forewarn")
         address = address_of(cluster, "forewarn")

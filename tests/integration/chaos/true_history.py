@@ -108,6 +108,6 @@ def happened() -> list[Entry]:
         note(14, 9.5, "order finished", **{**r, **ticker}),
         note(15, 35.1, "event started", **{**p, **ticker}),
         note(16, 35.2, "order taken", **{**p, **ticker}, detail="attempt 1 by command on vm:1"),
-        note(17, 45.5, "order taken over", **{**p, **ticker}, detail="attempt 1 by command on vm:2, begun by command on vm:1"),
+        note(17, 45.5, "order taken over", **{**p, **ticker}, detail="attempt 1 by command on vm:2, taken by command on vm:1"),
         note(18, 46.1, "order finished", **{**p, **ticker}),
     ]  # fmt: skip

@@ -191,6 +191,6 @@ def test_commands_run_once_each_however_often_the_service_is_killed(installed: I
         with installed.served():
             time.sleep(choose.uniform(0.0, 0.15))
     with installed.served():
-        until(installed.all_done, told=lambda: f"with seed {seed}")
+        until(installed.all_done, detail=lambda: f"with seed {seed}")
     assert installed.begun() == {f"{order.id} 1": 1 for order in installed.orders()}, f"seed {seed}"
     assert len(installed.orders()) == ORDERS

@@ -1,4 +1,4 @@
-"""`checkpoint` with a real program that counts: saved, killed and restored; and what is not restored."""
+"""`checkpoint` with a real program that counts: it is saved, killed and restored, or not restored."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from forewarn.core.model import Status
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
-from forewarn.guest.handlers.process import running
+from forewarn.guest.handlers.process import running_pid
 from forewarn.guest.steps import Run
-from tests.guest.talking import StepTime
-from tests.integration.handlers.agents import Agent, hurried, run_of
-from tests.integration.handlers.announced import announced, page_steps
+from tests.integration.handlers.agent_process import Agent, fast_run, new_run
+from tests.integration.handlers.service_with_event import page_steps, service_with_event
+from tests.support.fake_endpoint import StepTime
 from tests.support.waiting import until
 
-COUNTER = str(Path(__file__).parent / "counter.py")
+COUNTER = str(Path(__file__).parent / "counting_program.py")
 # The example of the documentation, for a program that counts.
 (PAGE_STEP,) = page_steps("checkpoint")
 # Starts it and returns.
@@ -46,7 +46,7 @@ def counting(folder: Path, *options: str) -> Iterator["subprocess.Popen[bytes]"]
     finally:
         process.kill()
         process.wait()
-        if pid := running(str(folder / "pid"), "counter.py"):
+        if pid := running_pid(str(folder / "pid"), "counting_program.py"):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -78,15 +78,15 @@ def step_of(folder: Path) -> str:
     starter.chmod(0o755)
     step = PAGE_STEP.replace("/var/lib/simulation", str(folder)).replace("/run/simulation.pid", str(folder / "pid"))
     step = step.replace("/usr/local/bin/simulation-start", str(starter))
-    return step.replace('match = "simulation"', 'match = "counter.py"')
+    return step.replace('match = "simulation"', 'match = "counting_program.py"')
 
 
 @contextmanager
 def machine(tmp_path: Path, damage: str = "") -> Iterator[tuple[Path, Agent]]:
-    """A program that counts on a machine whose power has gone, as announced, after its agent approved."""
+    """A program that counts on a machine whose power has gone, as service_with_event, after its agent approved."""
     folder = tmp_path / "counter"
     power_off = POWER_OFF.format(agent=tmp_path / "agent-0", folder=folder, damage=damage)
-    with counting(folder), announced(tmp_path, command=power_off) as service:
+    with counting(folder), service_with_event(tmp_path, command=power_off) as service:
         agent = service.agent(step_of(folder))
         agent.up()
         until(lambda: (agent.folder / "down").exists())
@@ -112,13 +112,13 @@ def test_it_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
         assert (folder / "asked").read_text() == "asked\n"
 
 
-def test_a_truncated_checkpoint_is_refused_loudly(tmp_path: Path) -> None:
-    """Nothing is restored and the machine is not in service, which is said, until the right file is there."""
+def test_a_truncated_checkpoint_is_not_restored(tmp_path: Path) -> None:
+    """The machine stays out of service, and the log says so, until the right file is there."""
     damage = "cp {0}/checkpoint {0}/right; truncate -s 100 {0}/checkpoint".format(tmp_path / "counter")
     with machine(tmp_path, damage) as (folder, agent):
         until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         assert "is damaged: it is not what was saved, and is not restored" in agent.log
-        assert not running(str(folder / "pid"), "counter.py")
+        assert not running_pid(str(folder / "pid"), "counting_program.py")
         assert "in-service" not in agent.kinds
         (folder / "right").replace(folder / "checkpoint")
         until(lambda: "in-service" in agent.kinds)
@@ -127,9 +127,9 @@ def test_a_truncated_checkpoint_is_refused_loudly(tmp_path: Path) -> None:
 
 
 def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
-    """Not approved by the dead; the next agent finds the file new, does not ask again, and approves when it is whole."""
+    """The next agent finds the file new, requests no second checkpoint, and approves when it is complete."""
     folder = tmp_path / "counter"
-    with counting(folder, "--slowly", "--ends"), announced(tmp_path) as service:
+    with counting(folder, "--slowly", "--ends"), service_with_event(tmp_path) as service:
         agent = service.agent(step_of(folder))
         agent.up()
         until(lambda: (folder / "checkpoint").exists())
@@ -144,35 +144,35 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
         until(lambda: service.status is Status.STARTED)
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    """None written, one from before, nothing in it, one that does not stop growing, nobody to ask."""
+def test_files_that_do_not_count_as_checkpoint(tmp_path: Path) -> None:
+    """Not written, older than the request, empty, still growing, or no process to signal."""
     with counting(tmp_path, "--never"):
         spec = spec_of(tmp_path)
         (tmp_path / "checkpoint").write_text("an old one")
         with pytest.raises(OutOfTime, match=r"there is no checkpoint: .*/checkpoint was not written"):
-            checkpoint.prepare(spec, hurried())
+            checkpoint.prepare(spec, fast_run())
         (tmp_path / "checkpoint").unlink()
-    with pytest.raises(StepFailed, match="pid names no process that lives"):
-        checkpoint.prepare(spec_of(tmp_path), hurried())
+    with pytest.raises(StepFailed, match="pid names no live process"):
+        checkpoint.prepare(spec_of(tmp_path), fast_run())
     by_command = {"file": str(tmp_path / "checkpoint"), "stable_for": "1s"}
     with pytest.raises(OutOfTime, match="was not written"):
-        checkpoint.prepare(checkpoint.parse({**by_command, "command": ["touch", "{checkpoint}"]}, "here"), hurried())
+        checkpoint.prepare(checkpoint.parse({**by_command, "command": ["touch", "{checkpoint}"]}, "here"), fast_run())
 
     def grow() -> None:
         with (tmp_path / "checkpoint").open("a") as out:
             out.write("x")
 
-    growing = Run(step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(rate=10), glance=grow)
+    growing = Run(step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(rate=10), poll=grow)
     with pytest.raises(OutOfTime, match="does not stop changing"):
         checkpoint.prepare(checkpoint.parse({**by_command, "command": ["true"]}, "here"), growing)
 
 
-def test_a_command_is_told_where(tmp_path: Path) -> None:
-    """By the placeholder and by a variable; its failure is the step's."""
+def test_a_command_gets_the_path_of_the_checkpoint(tmp_path: Path) -> None:
+    """By the placeholder and by a variable; if the command fails, the step fails."""
     words = ["/bin/sh", "-c", 'echo saved > "$FOREWARN_CHECKPOINT"; test "$0" = "$FOREWARN_CHECKPOINT"', "{checkpoint}"]
     restore = ["/bin/sh", "-c", 'cp "$1" "$FOREWARN_CHECKPOINT.restored"', "sh", "{checkpoint}"]
     where = {"file": str(tmp_path / "state"), "stable_for": "0", "command": words, "restore": restore}
-    spec, run = checkpoint.parse(where, "here"), run_of()
+    spec, run = checkpoint.parse(where, "here"), new_run()
     assert checkpoint.check(spec) == []
     assert checkpoint.verify(spec, run) is None
     checkpoint.prepare(spec, run)
@@ -184,17 +184,17 @@ def test_a_command_is_told_where(tmp_path: Path) -> None:
     assert not (tmp_path / "state.restored").exists()
     failing = checkpoint.parse({**where, "command": ["false"]}, "here")
     with pytest.raises(StepFailed, match="false ended with 1"):
-        checkpoint.prepare(failing, run_of())
+        checkpoint.prepare(failing, new_run())
 
 
-def test_it_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_is_synced_before_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and the folder that has its name are synced before the journal knows the checksum."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
     kept: list[Mapping[str, object]] = []
     run = Run(
         step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
-        note_kept=lambda facts: kept.append({**facts, "synced": len(synced)}),
+        record_kept=lambda facts: kept.append({**facts, "synced": len(synced)}),
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
     spec = checkpoint.parse({"file": str(tmp_path / "state"), "stable_for": "0", "command": words}, "here")
@@ -207,7 +207,7 @@ def test_the_content_decides_when_the_file_was_touched(tmp_path: Path) -> None:
     """Copied back it is as good as before; another content of the same size is not."""
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
     spec = checkpoint.parse({"file": str(tmp_path / "state"), "stable_for": "0", "command": words}, "here")
-    run = run_of()
+    run = new_run()
     checkpoint.prepare(spec, run)
     (tmp_path / "copy").write_text("saved\n")
     (tmp_path / "copy").replace(tmp_path / "state")
@@ -221,19 +221,19 @@ def test_the_content_decides_when_the_file_was_touched(tmp_path: Path) -> None:
 def test_a_program_that_still_runs_is_not_restored(tmp_path: Path) -> None:
     """As after an event that was cancelled; nor is anything where nothing was saved."""
     with counting(tmp_path):
-        spec, run = spec_of(tmp_path, restore=["touch", str(tmp_path / "restored")]), run_of()
+        spec, run = spec_of(tmp_path, restore=["touch", str(tmp_path / "restored")]), new_run()
         checkpoint.prepare(spec, run)
         checkpoint.recover(spec, run)
-        checkpoint.recover(spec, run_of())
+        checkpoint.recover(spec, new_run())
         assert not (tmp_path / "restored").exists()
 
 
-def test_a_program_that_was_started_afresh_is_told(tmp_path: Path) -> None:
-    """Started by somebody else without the checkpoint: nothing is restored over it, and that is said until it has ended."""
+def test_a_program_started_without_the_checkpoint_is_reported(tmp_path: Path) -> None:
+    """The checkpoint is not restored while it runs, and the reason says so."""
     start = [sys.executable, COUNTER, str(tmp_path), "--from", "{checkpoint}"]
     spec = spec_of(tmp_path, restore=["/bin/sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *start])
     with counting(tmp_path):
-        run = run_of()
+        run = new_run()
         checkpoint.prepare(spec, run)
     at = saved(tmp_path)
     with (
@@ -244,27 +244,27 @@ def test_a_program_that_was_started_afresh_is_told(tmp_path: Path) -> None:
     checkpoint.recover(spec, run)
     try:
         until(lambda: count(tmp_path) > at)
-        first = running(str(tmp_path / "pid"), "counter.py")
+        first = running_pid(str(tmp_path / "pid"), "counting_program.py")
         checkpoint.recover(spec, run)
         # Killed while it restored, an agent leaves this behind: what runs is what was restored.
-        checkpoint.recover(spec, run_of(**{**run.kept, "restored": "begun"}))
-        assert running(str(tmp_path / "pid"), "counter.py") == first
+        checkpoint.recover(spec, new_run(**{**run.kept, "restored": "begun"}))
+        assert running_pid(str(tmp_path / "pid"), "counting_program.py") == first
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_a_program_that_is_gone_without_a_checkpoint_is_told(tmp_path: Path) -> None:
-    """The machine went down unprepared: nothing can be restored, and nobody may take that for being back."""
+def test_a_program_that_is_gone_without_a_checkpoint_is_reported(tmp_path: Path) -> None:
+    """Nothing can be restored, and the step does not count as undone."""
     spec = spec_of(tmp_path, restore=["touch", str(tmp_path / "restored")])
     with counting(tmp_path, "--never"):
-        run = hurried()
+        run = fast_run()
         with pytest.raises(OutOfTime, match="there is no checkpoint"):
             checkpoint.prepare(spec, run)
-        checkpoint.recover(spec, run_of(**run.kept))  # it still runs: nothing is lost
+        checkpoint.recover(spec, new_run(**run.kept))  # it still runs: nothing is lost
     with pytest.raises(StepFailed, match=r"no checkpoint was made, and the program that .*/pid names is gone"):
-        checkpoint.recover(spec, run_of(**run.kept))
+        checkpoint.recover(spec, new_run(**run.kept))
     with counting(tmp_path):  # started by hand
-        checkpoint.recover(spec, run_of(**run.kept))
+        checkpoint.recover(spec, new_run(**run.kept))
     assert not (tmp_path / "restored").exists()
 
 
@@ -272,7 +272,7 @@ def test_a_restore_that_fails_is_tried_again(tmp_path: Path) -> None:
     """What runs after it failed was not restored."""
     spec = spec_of(tmp_path, restore=["false"])
     with counting(tmp_path):
-        run = run_of()
+        run = new_run()
         checkpoint.prepare(spec, run)
     with pytest.raises(StepFailed, match="false ended with 1"):
         checkpoint.recover(spec, run)
@@ -289,7 +289,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
 
     run = Run(
         step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
-        glance=write,
+        poll=write,
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
     spec = checkpoint.parse({"file": str(file), "stable_for": "0", "command": words}, "here")
@@ -298,15 +298,15 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
     assert checkpoint.verify(spec, run) is False
 
 
-def test_a_program_that_does_not_come_up_is_told(tmp_path: Path) -> None:
-    """The restore command went well, but nobody lives; the next try restores again."""
+def test_a_program_that_does_not_come_up_is_reported(tmp_path: Path) -> None:
+    """The restore command succeeded, but no process lives; the next attempt restores again."""
     spec = spec_of(tmp_path, restore=["true"])
     with counting(tmp_path):
-        run = run_of()
+        run = new_run()
         checkpoint.prepare(spec, run)
     for _ in range(2):
         with pytest.raises(OutOfTime, match="was restored, but its process is not there"):
-            checkpoint.recover(spec, hurried(**run.kept))
+            checkpoint.recover(spec, fast_run(**run.kept))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_program_that_does_not_come_up_is_told(tmp_path: Path) -> None:
         ({"file": "x"}, "here: write either `command`, or `signal` and `pid_file`"),
         ({"file": "x", "command": ["a"], "signal": "USR1"}, "here: write either `command`, or `signal` and `pid_file`"),
         ({"file": "x", "signal": "USR1"}, "here.signal: pid_file is missing"),
-        ({"file": "x", "signal": "USR9", "pid_file": "p"}, "here.signal: 'USR9' is no signal"),
+        ({"file": "x", "signal": "USR9", "pid_file": "p"}, "here.signal: 'USR9' is not a signal"),
         ({"file": "x", "command": ["a"], "checksum": True}, "here.checksum: unknown key"),
     ],
 )
@@ -327,13 +327,13 @@ def test_what_the_file_may_not_say(said: dict[str, object], told: str) -> None:
     assert told in str(caught.value)
 
 
-def test_what_check_tells(tmp_path: Path) -> None:
-    """A program and a folder that are not there."""
+def test_check_reports_a_missing_program_and_folder(tmp_path: Path) -> None:
+    """`check` names a program and a folder that do not exist."""
     spec = checkpoint.parse(
         {"file": "/nowhere/at/all", "command": ["/nowhere/save"], "restore": ["/nowhere/x"]}, "here"
     )
     assert checkpoint.check(spec) == [
-        "/nowhere/save is no program here",
-        "/nowhere/x is no program here",
-        "/nowhere/at, where the checkpoint should be, is no folder",
+        "/nowhere/save is not a program on this machine",
+        "/nowhere/x is not a program on this machine",
+        "/nowhere/at, where the checkpoint should be, is not a folder",
     ]

@@ -1,4 +1,4 @@
-"""`haproxy` against real HAProxies: what they say of the server, before, meanwhile and after; and when they misbehave."""
+"""`haproxy` against real HAProxies: their state before, during and after the event, and when they misbehave."""
 
 import logging
 import re
@@ -16,11 +16,11 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import haproxy
 from forewarn.guest.handlers.haproxy import Spec
 from forewarn.guest.sockets import Deadline, ask
-from forewarn.guest.steps import LOOK_NEEDS_S, Run
-from tests.guest.talking import StepTime
-from tests.integration.handlers.agents import allowed_s, hurried, run_of
-from tests.integration.handlers.living import living
-from tests.integration.handlers.pools import Held, Pool, get, pool, relay
+from forewarn.guest.steps import CHECK_NEEDS_S, Run
+from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
+from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
+from tests.integration.handlers.proxied_pool import OpenRequest, Pool, get, pool, relay
+from tests.support.fake_endpoint import StepTime
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -39,22 +39,22 @@ def spec_of(*proxies: str, **more: object) -> Spec:
 def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
     """A request under way ends well, new ones go elsewhere, and maintenance begins when the last session is over."""
     proxy = web.haproxy()
-    spec, run = spec_of(proxy), run_of()
+    spec, run = spec_of(proxy), new_run()
     assert haproxy.check(spec) == []
-    held = Held(web.front(), web.services["web-0"])
+    held = OpenRequest(web.front(), web.services["web-0"])
     preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
     preparing.start()
-    until(lambda: web.seen(proxy).admin == "drain")
+    until(lambda: web.server_state(proxy).admin == "drain")
     assert {get(web.front()) for _ in range(4)} == {"web-1"}
     assert haproxy.verify(spec, run) is False
     assert preparing.is_alive()
     assert set(held.answers()) <= {"web-0", "web-1"}
     preparing.join(PATIENCE_S)
-    assert web.seen(proxy) == ("maint", False, 0, False)
+    assert web.server_state(proxy) == ("maint", False, 0, False)
     assert haproxy.verify(spec, run) is True
     assert run.kept == {"before": {f"web/web-0 at {proxy}": "ready"}, "unused": [], "left": {}}
     haproxy.recover(spec, run)
-    assert web.seen(proxy).usable
+    assert web.server_state(proxy).usable
     assert {get(web.front()) for _ in range(4)} == {"web-0", "web-1"}
     assert haproxy.verify(spec, run) is False
 
@@ -63,137 +63,137 @@ def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
 def test_what_was_out_before_stays_out(web: Pool, before: str) -> None:
     """The state an operator gave it is the one it has afterwards, also when preparing was interrupted and done twice."""
     proxy = web.haproxy()
-    web.tell(proxy, before)
-    spec, run = spec_of(proxy), run_of()
+    web.set_state(proxy, before)
+    spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
-    assert web.seen(proxy).admin == "maint"
-    again = run_of(**run.kept)
+    assert web.server_state(proxy).admin == "maint"
+    again = new_run(**run.kept)
     haproxy.prepare(spec, again)
     haproxy.recover(spec, again)
-    assert web.seen(proxy).admin == before
+    assert web.server_state(proxy).admin == before
 
 
-def test_every_proxy_must_say_so(web: Pool) -> None:
-    """One that is down fails the step and is named; the others are told all the same, out and in again."""
+def test_every_proxy_must_confirm(web: Pool) -> None:
+    """A proxy that is down fails the step and is named; the others are changed all the same."""
     one, two = web.haproxy("one"), web.haproxy("two")
-    spec, run = spec_of(two, one), run_of()
+    spec, run = spec_of(two, one), new_run()
     web.stop("two")
-    short = hurried()
+    short = fast_run()
     with pytest.raises(OutOfTime, match=f"^the proxy {two} does not answer: Connection refused$"):
         haproxy.prepare(spec, short)
     run.keep(**short.kept)
-    assert web.seen(one).admin == "maint"
+    assert web.server_state(one).admin == "maint"
     with pytest.raises(StepFailed, match="does not answer"):
         haproxy.verify(spec, run)
     with pytest.raises(StepFailed, match=f"^the proxy {two} does not answer"):
-        haproxy.recover(spec, hurried(**run.kept))
-    assert web.seen(one).usable
+        haproxy.recover(spec, fast_run(**run.kept))
+    assert web.server_state(one).usable
     assert haproxy.check(spec) == [f"the proxy {two} does not answer: Connection refused"]
     preparing = threading.Thread(target=haproxy.prepare, args=(spec, run))
     preparing.start()
-    until(lambda: web.seen(one).admin == "maint")
+    until(lambda: web.server_state(one).admin == "maint")
     assert preparing.is_alive(), "it waits for the other"
     Path(two).unlink()
     web.haproxy("two")
     preparing.join(PATIENCE_S)
     assert haproxy.verify(spec, run) is True
-    web.tell(two, "ready")
+    web.set_state(two, "ready")
     assert haproxy.verify(spec, run) is False
     haproxy.recover(spec, run)
-    assert web.seen(one).usable
-    assert web.seen(two).usable
+    assert web.server_state(one).usable
+    assert web.server_state(two).usable
 
 
 def test_the_last_one_does_not_leave(web: Pool) -> None:
     """With too few others up it waits for them, and fails at the end of its time with the server as it was."""
     proxy = web.haproxy()
-    web.tell(proxy, "maint", "web-1")
+    web.set_state(proxy, "maint", "web-1")
     with pytest.raises(OutOfTime, match=f"^too few others of its backend are up: web/web-0 at {proxy}$"):
-        haproxy.prepare(spec_of(proxy), hurried())
-    assert web.seen(proxy).usable
-    threading.Timer(0.5, web.tell, (proxy, "ready", "web-1")).start()
-    run = run_of()
+        haproxy.prepare(spec_of(proxy), fast_run())
+    assert web.server_state(proxy).usable
+    threading.Timer(0.5, web.set_state, (proxy, "ready", "web-1")).start()
+    run = new_run()
     haproxy.prepare(spec_of(proxy), run)
-    web.tell(proxy, "maint", "web-1")
+    web.set_state(proxy, "maint", "web-1")
     haproxy.prepare(spec_of(proxy), run)  # it is out already: nothing is lost by that
     haproxy.recover(spec_of(proxy), run)
     haproxy.prepare(spec_of(proxy, keep=0), run)
-    assert web.seen(proxy).admin == "maint"
+    assert web.server_state(proxy).admin == "maint"
 
 
 def test_sessions_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    """They fail the step at the end of its time; with `drain_for` they are left behind, which is said and remembered."""
+    """Open sessions fail the step at the end of its time; with `drain_for` they are left behind, which is logged and recorded."""
     proxy = web.haproxy()
-    held = Held(web.front(), web.services["web-0"])
-    run = hurried()
+    held = OpenRequest(web.front(), web.services["web-0"])
+    run = fast_run()
     with pytest.raises(OutOfTime, match=f"^sessions are still open: web/web-0 at {proxy}$"):
         haproxy.prepare(spec_of(proxy), run)
-    assert web.seen(proxy).admin == "drain"
-    patient = run_of(**run.kept)
+    assert web.server_state(proxy).admin == "drain"
+    patient = new_run(**run.kept)
     with caplog.at_level(logging.WARNING):
         haproxy.prepare(spec_of(proxy, drain_for="1s"), patient)
     assert "1 session(s) are left behind after 1 s" in caplog.text
     assert patient.kept["left"] == {f"web/web-0 at {proxy}": 1}
-    assert web.seen(proxy) == ("maint", False, 1, False)
+    assert web.server_state(proxy) == ("maint", False, 1, False)
     assert haproxy.verify(spec_of(proxy), patient) is True
     for left in ({}, {f"web/web-0 at {proxy}.other": 1}):
-        assert haproxy.verify(spec_of(proxy), run_of(left=left)) is False, "they were left behind elsewhere, not here"
+        assert haproxy.verify(spec_of(proxy), new_run(left=left)) is False, "they were left behind elsewhere, not here"
     held.answers()
     haproxy.recover(spec_of(proxy), patient)
-    assert web.seen(proxy).usable
+    assert web.server_state(proxy).usable
 
 
 def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
     """Where `drain_for` is longer than the time there is, sessions are left behind while it can still leave the pool."""
     proxy = web.haproxy()
-    held = Held(web.front(), web.services["web-0"])
-    run = run_of(share_s=20.0, time=StepTime(rate=10))
+    held = OpenRequest(web.front(), web.services["web-0"])
+    run = new_run(share_s=20.0, time=StepTime(rate=10))
     with caplog.at_level(logging.WARNING):
         haproxy.prepare(spec_of(proxy, drain_for="90s"), run)
     assert "1 session(s) are left behind after 15 s" in caplog.text
-    assert web.seen(proxy).admin == "maint"
+    assert web.server_state(proxy).admin == "maint"
     assert haproxy.verify(spec_of(proxy), run) is True
     held.answers()
 
 
 @pytest.mark.parametrize("phase", [haproxy.prepare, haproxy.recover])
 @pytest.mark.parametrize("fault", ["hang", "garble", "nothing"])
-def test_a_hiccup_is_not_the_end(web: Pool, phase: Callable[[Spec, Run], None], fault: str) -> None:
+def test_a_proxy_that_fails_once_is_asked_again(web: Pool, phase: Callable[[Spec, Run], None], fault: str) -> None:
     """A proxy that does not answer, or not sensibly, is asked again while there is time."""
     proxy = web.haproxy()
     with relay(proxy) as between:
-        spec, run = spec_of(between.address), run_of()
+        spec, run = spec_of(between.address), new_run()
         if phase is haproxy.recover:
             haproxy.prepare(spec, run)
         between.mode = fault
         threading.Timer(1.0, between.heal).start()
         phase(spec, run)
-        assert web.seen(proxy).admin == ("maint" if phase is haproxy.prepare else "ready")
+        assert web.server_state(proxy).admin == ("maint" if phase is haproxy.prepare else "ready")
 
 
-def test_a_proxy_that_hangs_does_not_keep_the_others(web: Pool) -> None:
-    """It is asked once for all its servers, and after those that answer."""
+def test_a_hanging_proxy_does_not_delay_the_others(web: Pool) -> None:
+    """It is asked once for all its servers, after the proxies that answer."""
     one = web.haproxy()
     with relay(one) as between:
         between.mode = "hang"
         servers = ["web/web-0", "web/web-1"]
         spec = haproxy.parse({"proxies": [between.address, one], "servers": servers, "keep": 0}, "here")
-        run = run_of(share_s=9.0, time=Time())
+        run = new_run(share_s=9.0, time=Time())
         with pytest.raises(OutOfTime, match=f"^the proxy {between.address} does not answer: timed out$"):
             haproxy.prepare(spec, run)
-        assert run.left_s() < LOOK_NEEDS_S, "it was given all of the time"
-    assert {web.seen(one, name).admin for name in ("web-0", "web-1")} == {"maint"}
+        assert run.left_s() < CHECK_NEEDS_S, "it was given all of the time"
+    assert {web.server_state(one, name).admin for name in ("web-0", "web-1")} == {"maint"}
 
 
 def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:
     """With the weight 0 it is back when it is as it was."""
     proxy = web.haproxy()
     ask(proxy, "set server web/web-0 weight 0", Deadline(5))
-    spec, run = spec_of(proxy), run_of()
+    spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
-    assert web.seen(proxy).admin == "maint"
+    assert web.server_state(proxy).admin == "maint"
     haproxy.recover(spec, run)
-    assert web.seen(proxy).admin == "ready"
+    assert web.server_state(proxy).admin == "ready"
 
 
 @pytest.mark.parametrize("mode", ["hang", "trickle"])
@@ -203,10 +203,10 @@ def test_a_proxy_that_hangs_or_trickles_is_left_in_time(web: Pool, mode: str) ->
     with relay(proxy) as between:
         between.mode = mode
         for phase in (haproxy.prepare, haproxy.verify, haproxy.recover):
-            with allowed_s() as given, pytest.raises(StepFailed):
-                phase(spec_of(between.address), run_of(share_s=0.5, time=Time(), before={}))
+            with recorded_timeouts_s() as given, pytest.raises(StepFailed):
+                phase(spec_of(between.address), new_run(share_s=0.5, time=Time(), before={}))
             assert max(given) <= 0.5
-    assert web.seen(proxy).usable
+    assert web.server_state(proxy).usable
 
 
 @pytest.mark.parametrize("scur", ["", "many"])
@@ -216,17 +216,17 @@ def test_sessions_that_cannot_be_read_are_not_none(web: Pool, scur: str) -> None
     with relay(proxy) as between:
         between.scur = scur
         with pytest.raises(StepFailed, match=f"^the proxy {between.address} does not answer sensibly$"):
-            haproxy.prepare(spec_of(between.address), hurried())
-    assert web.seen(proxy).admin == "ready"
+            haproxy.prepare(spec_of(between.address), fast_run())
+    assert web.server_state(proxy).admin == "ready"
 
 
 def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
-    """It says done and is not: the step fails; nor is a lie believed when the server should be in again."""
+    """The step fails when the proxy confirms a change that it did not make, in prepare and in recover."""
     proxy = web.haproxy()
     with relay(proxy) as between:
-        spec, run = spec_of(between.address), run_of()
+        spec, run = spec_of(between.address), new_run()
         between.mode = "lie"
-        with pytest.raises(StepFailed, match=f"^web/web-0 at {between.address} was told drain and is not$"):
+        with pytest.raises(StepFailed, match=f"^web/web-0 at {between.address} did not become drain$"):
             haproxy.prepare(spec, run)
         assert haproxy.verify(spec, run) is False
         between.mode = "pass"
@@ -236,14 +236,14 @@ def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
             haproxy.recover(spec, run)
 
 
-def test_not_allowed_and_not_there(web: Pool) -> None:
-    """What HAProxy says to that is told."""
+def test_a_missing_permission_or_server_is_reported(web: Pool) -> None:
+    """The reason contains HAProxy's own answer."""
     proxy = web.haproxy(level="operator")
     assert haproxy.check(spec_of(proxy)) == [
-        f"the proxy {proxy} does not let us change it: its socket needs `level admin`"
+        f"the proxy {proxy} does not allow changes: its socket needs `level admin`"
     ]
-    with pytest.raises(StepFailed, match="was told drain and is not: Permission denied"):
-        haproxy.prepare(spec_of(proxy), run_of())
+    with pytest.raises(StepFailed, match="did not become drain: Permission denied"):
+        haproxy.prepare(spec_of(proxy), new_run())
     no_server = haproxy.parse({"proxies": [proxy], "servers": ["web/web-9"]}, "here")
     assert haproxy.check(no_server)[1:] == [
         f"web/web-9 at {proxy}: there is no such server; the backend has web-0, web-1"
@@ -253,52 +253,54 @@ def test_not_allowed_and_not_there(web: Pool) -> None:
 
 
 def test_back_only_when_healthy(web: Pool, tmp_path: Path) -> None:
-    """Until `[health]` is green it stays in maintenance, and that is said."""
+    """The server stays in maintenance until `[health]` passes, and the reason says so."""
     proxy = web.haproxy()
-    spec, run = spec_of(proxy), run_of()
+    spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
     green = tmp_path / "green"
     health = ("test", "-e", str(green))
     with pytest.raises(OutOfTime, match="the machine is not healthy, as test says"):
-        haproxy.recover(spec, hurried(health, **run.kept))
-    assert web.seen(proxy).admin == "maint"
+        haproxy.recover(spec, fast_run(health, **run.kept))
+    assert web.server_state(proxy).admin == "maint"
     threading.Timer(0.7, green.touch).start()
-    haproxy.recover(spec, run_of(health=health, **run.kept))
+    haproxy.recover(spec, new_run(health=health, **run.kept))
     assert green.exists()
-    assert web.seen(proxy).usable
+    assert web.server_state(proxy).usable
 
 
-def test_ready_is_not_yet_up(web: Pool) -> None:
-    """Told to be ready and still without requests: that is not back, and is said until it is."""
+def test_a_ready_server_must_be_up(web: Pool) -> None:
+    """A server that is ready but gets no requests does not count as back."""
     proxy = web.haproxy()
-    spec, run = spec_of(proxy), run_of()
+    spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
     ask(proxy, "set server web/web-0 weight 0", Deadline(5))
     with pytest.raises(OutOfTime, match=f"^not up again: web/web-0 at {proxy}$"):
-        haproxy.recover(spec, hurried(**run.kept))
+        haproxy.recover(spec, fast_run(**run.kept))
     ask(proxy, "set server web/web-0 weight 100%", Deadline(5))
     haproxy.recover(spec, run)
 
 
-def test_out_and_nobody_knows_why(web: Pool) -> None:
-    """A journal that does not know of it puts nothing in, and says so loudly; where it is in there is nothing to do."""
+def test_a_server_that_the_agent_did_not_take_out_is_not_put_in(web: Pool) -> None:
+    """Without a record the step fails with a reason; if the server is in, nothing is to do."""
     proxy = web.haproxy()
-    haproxy.recover(spec_of(proxy), run_of())
-    web.tell(proxy, "maint")
-    with pytest.raises(StepFailed, match="is not ready, and not by this agent: set it to ready if it should be"):
-        haproxy.recover(spec_of(proxy), run_of())
-    assert web.seen(proxy).admin == "maint"
+    haproxy.recover(spec_of(proxy), new_run())
+    web.set_state(proxy, "maint")
+    with pytest.raises(
+        StepFailed, match="is not ready, and this agent did not change it: set it to ready if it should be"
+    ):
+        haproxy.recover(spec_of(proxy), new_run())
+    assert web.server_state(proxy).admin == "maint"
 
 
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({}, "here.proxies: write a list of words"),
+        ({}, "here.proxies: write a list of texts"),
         ({"proxies": ["/a"], "servers": ["web"]}, "here.servers: 'web': write it like backend/server"),
         ({"proxies": ["/a"], "servers": ["web/a; shutdown"]}, "write it like backend/server"),
-        ({"proxies": ["nowhere"], "servers": ["a/b"]}, "here.proxies: 'nowhere' is no address: write it like"),
+        ({"proxies": ["nowhere"], "servers": ["a/b"]}, "here.proxies: 'nowhere' is not an address: write it like"),
         ({"proxies": ["a:99999"], "servers": ["a/b"]}, "here.proxies: 'a:99999' is no address"),
-        ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is no number from 0 to 10000"),
+        ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is not a number from 0 to 10000"),
         ({"proxies": ["/a"], "servers": ["a/b"], "drain_for": 5}, "here.drain_for: 5 is not a duration"),
         ({"proxies": ["/a"] * 65, "servers": ["a/b"]}, "more than 64 servers at all proxies together"),
         ({"proxies": ["/a"], "server": ["a/b"]}, "here.server: unknown key; the keys here are proxies, servers"),
@@ -331,110 +333,116 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
     proxy = web.haproxy()
     with relay(proxy) as between:
         between.hang_at = "state maint"
-        with living(tmp_path, step(between.address), lambda: web.seen(proxy).admin == "maint") as (platform, agent):
+        with agent_with_endpoint(tmp_path, step(between.address), lambda: web.server_state(proxy).admin == "maint") as (
+            platform,
+            agent,
+        ):
             platform.announce()
             assert between.hung.wait(PATIENCE_S), agent.log
             agent.kill()
-            assert web.seen(proxy).admin == "maint"
+            assert web.server_state(proxy).admin == "maint"
             assert platform.approvals == []
             between.mode = "pass"
             if cancelled:
                 platform.end()
             agent.up()
             if not cancelled:
-                agent.until(lambda: platform.approvals == [True])
+                agent.wait_until(lambda: platform.approvals == [True])
                 platform.start()
-                agent.until(lambda: "started" in agent.kinds)
+                agent.wait_until(lambda: "started" in agent.kinds)
                 platform.end()
-            agent.until_back()
+            agent.wait_until_back()
             assert platform.approvals == ([] if cancelled else [True])
-        assert web.seen(proxy).usable
+        assert web.server_state(proxy).usable
 
 
 def test_killed_when_one_of_two_proxies_has_it_back(web: Pool, tmp_path: Path) -> None:
     """Half undone is not undone: the next agent sees to the other proxy."""
     one, two = web.haproxy("one"), web.haproxy("two")
     with relay(two) as between:
-        with living(tmp_path, step(one, between.address), lambda: True) as (platform, agent):
+        with agent_with_endpoint(tmp_path, step(one, between.address), lambda: True) as (platform, agent):
             platform.announce()
-            agent.until(lambda: bool(platform.approvals))
+            agent.wait_until(lambda: bool(platform.approvals))
             between.hang_at = "show stat"  # when it is verified before it is undone
             platform.end()
-            agent.until(lambda: web.seen(one).admin == "ready")
+            agent.wait_until(lambda: web.server_state(one).admin == "ready")
             agent.kill()
-            assert web.seen(two).admin == "maint"
+            assert web.server_state(two).admin == "maint"
             between.mode = "pass"
             agent.up()
-            agent.until_back()
-        assert web.seen(one).usable
-        assert web.seen(two).usable
+            agent.wait_until_back()
+        assert web.server_state(one).usable
+        assert web.server_state(two).usable
 
 
 @pytest.mark.parametrize("fault", ["down", "hang", "lie"])
 def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     proxy = web.haproxy()
     with relay(proxy) as between:
         if fault == "down":
             web.stop()
         else:
             between.mode = fault
-        with living(tmp_path, step(between.address, timeout="1s"), lambda: False) as (platform, agent):
+        with agent_with_endpoint(tmp_path, step(between.address, timeout="1s"), lambda: False) as (platform, agent):
             platform.announce()
-            agent.until(lambda: agent.went("prepare")[:1] == [False])
+            agent.wait_until(lambda: agent.outcomes("prepare")[:1] == [False])
             platform.end()
             if fault != "lie":  # what lied was never out
-                agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+                agent.wait_until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
             if fault == "down":
                 Path(proxy).unlink()
                 web.haproxy()
             between.mode = "pass"
             agent.kill()
             agent.up()  # at once, and not after a pause
-            agent.until_back()
+            agent.wait_until_back()
             assert platform.approvals == []
-        assert web.seen(proxy).usable
+        assert web.server_state(proxy).usable
 
 
-def test_a_proxy_restarted_meanwhile_means_no_approval(web: Pool, tmp_path: Path) -> None:
-    """It has forgotten what it was told while a slow step was prepared: the machine is taken out again, then approved."""
+def test_a_proxy_restarted_before_the_approval_delays_it(web: Pool, tmp_path: Path) -> None:
+    """The proxy has lost its state: the machine is taken out again, then the event is approved."""
     proxy = web.haproxy()
     slow = f"while [ ! -e {tmp_path}/go ]; do touch {tmp_path}/waiting; sleep 0.1; done"
     second = f"""[[steps]]\nname = "slow"\ncommand = {{ prepare = ["/bin/sh", "-c", "{slow}"] }}\n"""
-    with living(tmp_path, step(proxy) + second, lambda: web.seen(proxy).admin == "maint") as (platform, agent):
+    with agent_with_endpoint(tmp_path, step(proxy) + second, lambda: web.server_state(proxy).admin == "maint") as (
+        platform,
+        agent,
+    ):
         platform.announce()
-        agent.until((tmp_path / "waiting").exists)
+        agent.wait_until((tmp_path / "waiting").exists)
         web.stop()
         Path(proxy).unlink()
         web.haproxy()
-        assert web.seen(proxy).usable
+        assert web.server_state(proxy).usable
         (tmp_path / "go").touch()
-        agent.until(lambda: bool(platform.approvals))
+        agent.wait_until(lambda: bool(platform.approvals))
         assert platform.approvals == [True]
         assert "lapsed" in agent.kinds
         platform.end()
-        agent.until_back()
-    assert web.seen(proxy).usable
+        agent.wait_until_back()
+    assert web.server_state(proxy).usable
 
 
-def test_a_journal_that_is_lost_is_said(web: Pool, tmp_path: Path) -> None:
-    """Approved, the journal gone with the disk, the event Started and over: out of the pool is not back in service."""
+def test_a_lost_journal_is_reported(web: Pool, tmp_path: Path) -> None:
+    """A machine that is still out of the pool does not count as back in service."""
     proxy = web.haproxy()
-    with living(tmp_path, step(proxy), lambda: True) as (platform, agent):
+    with agent_with_endpoint(tmp_path, step(proxy), lambda: True) as (platform, agent):
         platform.announce()
-        agent.until(lambda: bool(platform.approvals))
+        agent.wait_until(lambda: bool(platform.approvals))
         agent.kill()
         shutil.rmtree(tmp_path / "state")
         (tmp_path / "boot").write_text("boot-2")
         platform.start()
         agent.up()
-        agent.until(lambda: "started" in agent.kinds)
+        agent.wait_until(lambda: "started" in agent.kinds)
         platform.end()
-        agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+        agent.wait_until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         assert "is not ready, and not by this agent" in agent.log
-        assert web.seen(proxy).admin == "maint"
-        web.tell(proxy, "ready")
-        agent.until_back()
+        assert web.server_state(proxy).admin == "maint"
+        web.set_state(proxy, "ready")
+        agent.wait_until_back()
 
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
@@ -446,15 +454,17 @@ def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
     one, two = web.haproxy("one"), web.haproxy("two")
     ours = toml.replace(printed.spec.proxies[0], one).replace(printed.spec.proxies[1], two)
     ours = ours.replace(str(tomllib.loads(toml)["health"]["command"]).replace("'", '"'), '["true"]')
-    with living(tmp_path, ours, lambda: [web.seen(proxy).admin for proxy in (one, two)] == ["maint"] * 2) as (
+    with agent_with_endpoint(
+        tmp_path, ours, lambda: [web.server_state(proxy).admin for proxy in (one, two)] == ["maint"] * 2
+    ) as (
         platform,
         agent,
     ):
         platform.announce()
-        agent.until(lambda: platform.approvals == [True])
+        agent.wait_until(lambda: platform.approvals == [True])
         platform.start()
-        agent.until(lambda: "started" in agent.kinds)
+        agent.wait_until(lambda: "started" in agent.kinds)
         platform.end()
-        agent.until_back()
-    assert web.seen(one).usable
-    assert web.seen(two).usable
+        agent.wait_until_back()
+    assert web.server_state(one).usable
+    assert web.server_state(two).usable

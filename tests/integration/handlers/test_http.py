@@ -1,4 +1,4 @@
-"""`http` against a registrar of our own that speaks HTTP: it drains a while, hangs, trickles and lies when told to."""
+"""`http` against a fake registrar over HTTP that drains for a while, hangs, trickles or lies."""
 
 import contextlib
 import json
@@ -18,17 +18,17 @@ from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import http
 from forewarn.guest.handlers.http import Spec
-from forewarn.guest.handlers.http_registrar import Look
-from tests.guest.talking import http_endpoint, say
-from tests.integration.handlers.agents import allowed_s, hurried, run_of
-from tests.integration.handlers.living import living
+from forewarn.guest.handlers.http_registrar import Expectation
+from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
+from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
+from tests.support.fake_endpoint import http_server, respond
 
 ROOT = Path(__file__).parents[3]
 MEMBER = "/api/pools/web/members/web-0"
 
 
 class Registrar:
-    """One member of one pool; PUT sets its state, GET shows it, after `drains_for` looks that still show the old one."""
+    """One member of one pool: PUT sets its state, and GET shows the old one for `drains_for` more requests."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -51,11 +51,11 @@ class Registrar:
         if hiccup == "close":
             handler.close_connection = True
         elif hiccup:
-            say(handler, int(hiccup))
+            respond(handler, int(hiccup))
         elif self.forgets and handler.command == "GET":
-            say(handler, 404)
+            respond(handler, 404)
         elif self.refuses and handler.command != "GET":
-            say(handler, int(self.refuses))
+            respond(handler, int(self.refuses))
         elif self.mode == "hang" or (self.mode == "hang at GET" and handler.command == "GET"):
             while self.mode.startswith("hang"):
                 time.sleep(0.02)
@@ -66,14 +66,14 @@ class Registrar:
                     handler.wfile.write(b"H")
                     time.sleep(0.05)
         elif self.mode.isdigit():
-            say(handler, int(self.mode))
+            respond(handler, int(self.mode))
         elif handler.command == "GET":
             self._show(handler)
         else:
             self.forgets = False
             if self.mode != "lie":
                 self.state = json.loads(body)["state"]
-            say(handler, 204)
+            respond(handler, 204)
             self.mode = self.lock_after or self.mode
 
     def _show(self, handler: BaseHTTPRequestHandler) -> None:
@@ -81,7 +81,7 @@ class Registrar:
         if self.drains_for:
             self.drains_for -= 1
             shown = "draining"
-        say(handler, 200, json.dumps({"member": {"name": "web-0", "state": shown}}).encode())
+        respond(handler, 200, json.dumps({"member": {"name": "web-0", "state": shown}}).encode())
 
     @property
     def changes(self) -> list[str]:
@@ -91,7 +91,7 @@ class Registrar:
 @contextmanager
 def registering() -> Iterator[Registrar]:
     registrar = Registrar()
-    with http_endpoint(registrar) as url:
+    with http_server(registrar) as url:
         registrar.url = url
         try:
             yield registrar
@@ -126,8 +126,8 @@ def secret(tmp_path: Path, text: str = "X-Key: hunter2\n\nX-Other:  a b \n") -> 
 
 
 def test_out_confirmed_and_in_again(registrar: Registrar, tmp_path: Path) -> None:
-    """The registrar takes a while to drain: prepared when its own answer says so; with the headers of the file."""
-    spec, run = spec_of(registrar.url, headers_file=secret(tmp_path)), run_of()
+    """The member counts as prepared when the registrar shows it; the headers of the file are sent."""
+    spec, run = spec_of(registrar.url, headers_file=secret(tmp_path)), new_run()
     assert http.check(spec) == []
     assert http.verify(spec, run) is False
     registrar.drains_for = 3
@@ -147,83 +147,86 @@ def test_out_confirmed_and_in_again(registrar: Registrar, tmp_path: Path) -> Non
 def test_in_again_as_the_registrar_shows_it(registrar: Registrar) -> None:
     """With `recovered` it is that which must hold: not being out any more is not yet being in."""
     back = {"url": f"{registrar.url}{MEMBER}", "contains": '"state": "up"'}
-    spec, run = spec_of(registrar.url, recovered=back), run_of()
+    spec, run = spec_of(registrar.url, recovered=back), new_run()
     http.prepare(spec, run)
     registrar.drains_for = 3
     http.recover(spec, run)
     assert registrar.drains_for == 0
     http.prepare(spec, run)
     registrar.mode = "lie"
-    with pytest.raises(OutOfTime, match=r'^the request was answered well, but .* does not contain \'"state": "up"\'$'):
-        http.recover(spec, hurried(**run.kept))
+    with pytest.raises(OutOfTime, match=r'^the request succeeded, but .* does not contain \'"state": "up"\'$'):
+        http.recover(spec, fast_run(**run.kept))
 
 
 def test_what_was_out_before_stays_out(registrar: Registrar) -> None:
     """Nothing is sent on the way out or back, also when preparing was interrupted and done twice."""
     registrar.state = "drained"
-    spec, run = spec_of(registrar.url), run_of()
+    spec, run = spec_of(registrar.url), new_run()
     http.prepare(spec, run)
-    http.recover(spec, run_of(**run.kept))
+    http.recover(spec, new_run(**run.kept))
     assert registrar.changes == []
-    with pytest.raises(StepFailed, match="says that it is out, and not by this agent: put it in if it should be"):
-        http.recover(spec, run_of())
+    with pytest.raises(
+        StepFailed, match="says that it is out, and this agent did not do it: put it in if it should be"
+    ):
+        http.recover(spec, new_run())
 
 
 def test_a_registrar_that_lies_is_not_believed(registrar: Registrar) -> None:
     """It answers 204 and shows something else."""
     registrar.mode = "lie"
     spec = spec_of(registrar.url)
-    with pytest.raises(
-        OutOfTime, match=r"^the request was answered well, but .*/web-0 has something else than 'drained' at"
-    ):
-        http.prepare(spec, hurried())
-    assert http.verify(spec, run_of()) is False
+    with pytest.raises(OutOfTime, match=r"^the request succeeded, but .*/web-0 has something else than 'drained' at"):
+        http.prepare(spec, fast_run())
+    assert http.verify(spec, new_run()) is False
     registrar.state = "drained"
     with pytest.raises(OutOfTime, match="still says that it is out"):
-        http.recover(spec, hurried(before="in"))
+        http.recover(spec, fast_run(before="in"))
 
 
 @pytest.mark.parametrize("mode", ["hang", "trickle"])
-def test_a_registrar_that_hangs_or_trickles_is_left_in_time(registrar: Registrar, mode: str) -> None:
-    """However it spreads its bytes, the step is over with its time; the query is not told."""
+def test_a_slow_registrar_cannot_outlast_the_step(registrar: Registrar, mode: str) -> None:
+    """The step ends with its time, and the reason does not contain the query."""
     registrar.mode = mode
     for phase in (http.prepare, http.verify, http.recover):
-        with allowed_s() as given, pytest.raises(StepFailed, match=f"^GET {registrar.url}{MEMBER}: no answer in time$"):
-            phase(spec_of(registrar.url), run_of(share_s=2.0, time=Time()))
+        with (
+            recorded_timeouts_s() as given,
+            pytest.raises(StepFailed, match=f"^GET {registrar.url}{MEMBER}: no answer in time$"),
+        ):
+            phase(spec_of(registrar.url), new_run(share_s=2.0, time=Time()))
         assert max(given) <= 2.0
     assert registrar.changes == []
 
 
 @pytest.mark.parametrize("status", ["302", "401", "403", "407", "408", "429", "500"])
-def test_an_answer_that_is_about_the_asking(registrar: Registrar, status: str) -> None:
-    """It tells neither in nor out: nothing is taken for prepared, and nothing that is out is taken for in."""
+def test_an_inconclusive_answer_means_neither_in_nor_out(registrar: Registrar, status: str) -> None:
+    """The member counts neither as prepared nor as in."""
     spec, said = spec_of(registrar.url), f"^GET {registrar.url}{MEMBER} was answered {status}$"
     registrar.mode, registrar.state = status, "drained"
     assert re.match(said, http.check(spec)[0])
     for phase in (http.prepare, http.verify, http.recover):
         with pytest.raises(StepFailed, match=said):
-            phase(spec, hurried())
+            phase(spec, fast_run())
     with pytest.raises(StepFailed, match=said):
-        http.recover(spec, hurried(before="in"))
+        http.recover(spec, fast_run(before="in"))
     assert registrar.changes == []
 
 
 @pytest.mark.parametrize("status", ["302", "403", "409"])
 def test_a_change_that_is_refused(registrar: Registrar, status: str) -> None:
-    """No status but 2xx is a change made, and one that says no is not asked again."""
+    """Any status but 2xx means that nothing was changed, and a refused request is not repeated."""
     registrar.refuses = status
     with pytest.raises(StepFailed, match=f"^PUT {registrar.url}{MEMBER} was answered {status}$"):
-        http.prepare(spec_of(registrar.url), run_of())
+        http.prepare(spec_of(registrar.url), new_run())
     assert len(registrar.changes) == 1
 
 
-def test_a_member_that_is_not_there_is_not_in(registrar: Registrar) -> None:
-    """404 where a value should tell: it is not touched on the way out, and asked for on the way back."""
-    spec, run = spec_of(registrar.url), run_of()
+def test_a_missing_member_is_not_in(registrar: Registrar) -> None:
+    """With 404 instead of a value the member is not changed in prepare, and is requested in recover."""
+    spec, run = spec_of(registrar.url), new_run()
     registrar.mode = "404"
     with pytest.raises(OutOfTime, match=f"^{registrar.url}{MEMBER} answers 404, not 200$"):
-        http.prepare(spec, hurried())
-    assert http.check(spec) == [f"{registrar.url}{MEMBER} answers 404, not 200: that tells neither in nor out"]
+        http.prepare(spec, fast_run())
+    assert http.check(spec) == [f"{registrar.url}{MEMBER} answers 404, not 200: this says neither in nor out"]
     assert registrar.changes == []
     registrar.mode = "pass"
     http.prepare(spec, run)
@@ -233,9 +236,9 @@ def test_a_member_that_is_not_there_is_not_in(registrar: Registrar) -> None:
 
 
 @pytest.mark.parametrize("hiccup", ["503", "429", "close"])
-def test_a_hiccup_is_not_the_end(registrar: Registrar, hiccup: str) -> None:
-    """One answer that fails, at the first look, at the change and at the look after it: asked again while there is time."""
-    spec, run = spec_of(registrar.url), run_of()
+def test_a_request_that_fails_once_is_repeated(registrar: Registrar, hiccup: str) -> None:
+    """One failure at the first check, the change or the check after it is repeated while there is time."""
+    spec, run = spec_of(registrar.url), new_run()
     for phase, state in ((http.prepare, "drained"), (http.recover, "up")):
         registrar.hiccups = [hiccup, "", hiccup, "", hiccup]
         phase(spec, run)
@@ -243,21 +246,21 @@ def test_a_hiccup_is_not_the_end(registrar: Registrar, hiccup: str) -> None:
         assert registrar.state == state
 
 
-def test_nobody_there() -> None:
-    """Told by check too, without the query."""
+def test_an_unreachable_registrar() -> None:
+    """`check` reports it too, without the query."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         spec = spec_of(url)
         with pytest.raises(StepFailed, match=f"^GET {url}{MEMBER}: no connection to {url}: Connection refused$"):
-            http.prepare(spec, hurried())
+            http.prepare(spec, fast_run())
         assert "hunter2" not in http.check(spec)[0]
 
 
-def test_a_name_that_nobody_knows() -> None:
-    """The look-up has the step's time, not its own."""
-    with allowed_s() as given, pytest.raises(StepFailed, match="no connection to"):
-        http.prepare(spec_of("http://registrar.invalid"), run_of(share_s=1.0, time=Time()))
+def test_an_unknown_host_name() -> None:
+    """The look-up is limited by the step's time."""
+    with recorded_timeouts_s() as given, pytest.raises(StepFailed, match="no connection to"):
+        http.prepare(spec_of("http://registrar.invalid"), new_run(share_s=1.0, time=Time()))
     assert max(given) <= 1.0
 
 
@@ -279,29 +282,29 @@ def test_a_name_that_nobody_knows() -> None:
         ({"pointer": "", "equals": "x"}, False),
     ],
 )
-def test_what_a_look_sees(look: dict[str, object], holds: bool | None) -> None:
-    """Its status, a piece of its text, a value in its JSON; a value that is not there tells neither."""
+def test_what_an_expectation_checks(look: dict[str, object], holds: bool | None) -> None:
+    """Status, text and JSON value are checked; a missing value is inconclusive."""
     whole = {"member": {"name": "web-0", "state": "up"}, "list": [0, {"a/b": 1}], "true": True}
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        say(handler, 200, json.dumps(whole).encode())
+        respond(handler, 200, json.dumps(whole).encode())
 
-    with http_endpoint(reply) as url:
+    with http_server(reply) as url:
         asked = http.parse(table_of(url, verify={"url": url, **look}), "here").verify
-        assert isinstance(asked, Look)
-        good, seen = asked.see({}, 5)
+        assert isinstance(asked, Expectation)
+        good, seen = asked.check({}, 5)
         assert good is holds
         assert bool(seen) is (not holds)
 
 
 @pytest.mark.parametrize("text", ["no colon hunter2", "X-Key:", "X Key: hunter2", "X-Key: hunter2\x00", "a: b\n" * 51])
 def test_a_file_of_headers_that_is_none(tmp_path: Path, text: str) -> None:
-    """Told without a word of what is in it; as is one that others may read."""
+    """Told without a word of what is in it; as is one that other users may read."""
     path = secret(tmp_path, text)
     spec = spec_of("http://127.0.0.1:9", headers_file=path)
     assert http.check(spec) == [f"{path} must have lines like `Authorization: Bearer …`, at most 50"]
     Path(path).chmod(0o644)
-    assert http.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+    assert http.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
 
 
 U = "http://a/b"
@@ -313,11 +316,11 @@ U = "http://a/b"
         ({"prepare": None}, "here.prepare: write a table with method, url, body"),
         ({"prepare": {"url": U}}, "here.prepare.method: None is unknown: use one of PUT, POST, DELETE, PATCH"),
         ({"verify": {"url": U, "pointer": "/a"}}, "here.verify: `pointer` and `equals` go together"),
-        ({"verify": {"url": U, "pointer": "a", "equals": 1}}, "here.verify.pointer: 'a' is no JSON pointer"),
+        ({"verify": {"url": U, "pointer": "a", "equals": 1}}, "here.verify.pointer: 'a' is not a JSON pointer"),
         ({"verify": {"url": U, "pointer": "/a", "equals": [1]}}, "here.verify.equals: write a text, a number"),
-        ({"verify": {"url": "ftp://a"}}, "here.verify.url: this is no http:// or https:// address"),
-        ({"verify": {"url": "http://a:b/"}}, "here.verify.url: this is no http:// or https:// address"),
-        ({"verify": {"url": "http://a/ b"}}, "here.verify.url: this is no http:// or https:// address"),
+        ({"verify": {"url": "ftp://a"}}, "here.verify.url: this is not an http:// or https:// address"),
+        ({"verify": {"url": "http://a:b/"}}, "here.verify.url: this is not an http:// or https:// address"),
+        ({"verify": {"url": "http://a/ b"}}, "here.verify.url: this is not an http:// or https:// address"),
         ({"verify": {"url": "http://me:hunter2@a/"}}, "here.verify.url: a password is a secret"),
         ({"headers": "x"}, "here.headers: unknown key"),
     ],
@@ -351,9 +354,9 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
     """The next agent verifies and approves; or finds the event gone and puts the machine back. Nothing is sent twice."""
     registrar.lock_after = "hang at GET"
     toml = step(registrar.url, secret(tmp_path))
-    with living(tmp_path, toml, lambda: registrar.state == "drained") as (platform, agent):
+    with agent_with_endpoint(tmp_path, toml, lambda: registrar.state == "drained") as (platform, agent):
         platform.announce()
-        agent.until(lambda: registrar.changes == ["PUT drained"] and registrar.mode == "hang at GET")
+        agent.wait_until(lambda: registrar.changes == ["PUT drained"] and registrar.mode == "hang at GET")
         agent.kill()
         assert platform.approvals == []
         registrar.mode, registrar.lock_after = "pass", ""
@@ -361,11 +364,11 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
             platform.end()
         agent.up()
         if not cancelled:
-            agent.until(lambda: platform.approvals == [True])
+            agent.wait_until(lambda: platform.approvals == [True])
             platform.start()
-            agent.until(lambda: "started" in agent.kinds)
+            agent.wait_until(lambda: "started" in agent.kinds)
             platform.end()
-        agent.until_back()
+        agent.wait_until_back()
         assert platform.approvals == ([] if cancelled else [True])
         assert registrar.changes == ["PUT drained", "PUT up"]
         assert registrar.state == "up"
@@ -380,34 +383,37 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
 def test_killed_while_it_is_put_in_again(registrar: Registrar, tmp_path: Path) -> None:
     """Out no longer is not yet in: a registrar that has forgotten the request meanwhile is sent another."""
     recovered = f"recovered = {_inline({'url': registrar.url + MEMBER, 'contains': 'up'})}\n"
-    with living(tmp_path, step(registrar.url, secret(tmp_path)) + recovered, lambda: True) as (platform, agent):
+    with agent_with_endpoint(tmp_path, step(registrar.url, secret(tmp_path)) + recovered, lambda: True) as (
+        platform,
+        agent,
+    ):
         platform.announce()
-        agent.until(lambda: platform.approvals == [True])
+        agent.wait_until(lambda: platform.approvals == [True])
         registrar.lock_after = "hang at GET"
         platform.end()
-        agent.until(lambda: registrar.changes == ["PUT drained", "PUT up"] and registrar.mode == "hang at GET")
+        agent.wait_until(lambda: registrar.changes == ["PUT drained", "PUT up"] and registrar.mode == "hang at GET")
         agent.kill()
         registrar.state, registrar.mode, registrar.lock_after = "unknown", "pass", ""
         agent.up()
-        agent.until_back()
+        agent.wait_until_back()
     assert registrar.changes == ["PUT drained", "PUT up", "PUT up"]
     assert registrar.state == "up"
 
 
 @pytest.mark.parametrize("fault", ["500", "hang", "lie"])
 def test_a_target_at_fault_means_no_approval(registrar: Registrar, tmp_path: Path, fault: str) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     registrar.mode = fault
-    with living(tmp_path, step(registrar.url, secret(tmp_path), "1s"), lambda: False) as (platform, agent):
+    with agent_with_endpoint(tmp_path, step(registrar.url, secret(tmp_path), "1s"), lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.went("prepare")[:1] == [False])
+        agent.wait_until(lambda: agent.outcomes("prepare")[:1] == [False])
         platform.end()
         if fault != "lie":  # what lied was never out
-            agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+            agent.wait_until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         registrar.mode = "pass"
         agent.kill()
         agent.up()  # at once, and not after a pause
-        agent.until_back()
+        agent.wait_until_back()
         assert platform.approvals == []
         assert registrar.state == "up"
         assert "hunter2" not in agent.log
@@ -421,12 +427,12 @@ def test_the_worked_example(registrar: Registrar, tmp_path: Path) -> None:
     assert set(printed.spec._fields) == set(tomllib.loads(toml)["steps"][0]["http"])
     ours = toml.replace("https://lb.internal", registrar.url).replace(printed.spec.headers_file, secret(tmp_path))
     ours = ours.replace(str(tomllib.loads(toml)["health"]["command"]).replace("'", '"'), '["true"]')
-    with living(tmp_path, ours, lambda: registrar.state == "drained") as (platform, agent):
+    with agent_with_endpoint(tmp_path, ours, lambda: registrar.state == "drained") as (platform, agent):
         platform.announce()
-        agent.until(lambda: platform.approvals == [True])
+        agent.wait_until(lambda: platform.approvals == [True])
         platform.start()
-        agent.until(lambda: "started" in agent.kinds)
+        agent.wait_until(lambda: "started" in agent.kinds)
         platform.end()
-        agent.until_back()
+        agent.wait_until_back()
     assert registrar.changes == ["PUT drained", "PUT up"]
     assert {path for _, path, _, _ in registrar.asked} == {MEMBER}

@@ -1,4 +1,4 @@
-"""`nginx` against a real nginx: its include file, its generations of workers, its answers; and when it misbehaves."""
+"""`nginx` against a real nginx: its include file, its generations of workers, its answers, and when it misbehaves."""
 
 import contextlib
 import errno
@@ -23,10 +23,10 @@ from forewarn.guest.handlers.nginx import Spec
 from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
 from forewarn.guest.handlers.process import command_line
 from forewarn.guest.steps import Run
-from tests.guest.talking import StepTime, event
-from tests.integration.handlers.agents import hurried, run_of
-from tests.integration.handlers.living import living
-from tests.integration.handlers.pools import Held, Pool, get, pool
+from tests.integration.handlers.agent_process import fast_run, new_run
+from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
+from tests.integration.handlers.proxied_pool import OpenRequest, Pool, get, pool
+from tests.support.fake_endpoint import StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ def spec_of(web: Pool, **more: object) -> Spec:
     return nginx.parse(table_of(web, **more), "here")
 
 
-def who(web: Pool) -> set[str]:
+def answering_servers(web: Pool) -> set[str]:
     return {get(web.folder / "nginx.front") for _ in range(6)}
 
 
@@ -62,13 +62,13 @@ def test_down_in_force_drained_and_back_byte_for_byte(web: Pool) -> None:
     """A request under way ends well, new ones go elsewhere; prepared when the last old worker is gone."""
     web.include.chmod(0o640)
     before, was = web.include.read_bytes(), web.include.stat()
-    spec, run = spec_of(web), run_of()
+    spec, run = spec_of(web), new_run()
     assert nginx.check(spec) == []
     assert nginx.verify(spec, run) is False
-    held = Held(web.folder / "nginx.front", web.services["web-0"])
+    held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
     preparing = threading.Thread(target=nginx.prepare, args=(spec, run))
     preparing.start()
-    until(lambda: who(web) == {"web-1"})
+    until(lambda: answering_servers(web) == {"web-1"})
     assert nginx.verify(spec, run) is False
     assert preparing.is_alive()
     assert set(held.answers()) <= {"web-0", "web-1"}
@@ -79,7 +79,7 @@ def test_down_in_force_drained_and_back_byte_for_byte(web: Pool) -> None:
     assert web.include.read_bytes() == before
     assert stat.S_IMODE(web.include.stat().st_mode) == 0o640
     assert (web.include.stat().st_uid, web.include.stat().st_gid) == (was.st_uid, was.st_gid)
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
     assert nginx.verify(spec, run) is False
     assert sorted(path.name for path in web.folder.glob(".*")) == []
 
@@ -88,7 +88,7 @@ def test_what_was_down_before_stays_down(web: Pool) -> None:
     """Nothing is changed, on the way out or back."""
     marked = web.include.read_text().replace("web-0 ", "web-0 down ").encode()
     web.include.write_bytes(marked)
-    spec, run = spec_of(web), run_of()
+    spec, run = spec_of(web), new_run()
     nginx.prepare(spec, run)
     assert nginx.verify(spec, run) is True
     nginx.recover(spec, run)
@@ -100,33 +100,33 @@ def test_the_last_one_does_not_leave(web: Pool) -> None:
     text = web.include.read_text().replace("web-1 ", "web-1 down ")
     web.include.write_text(text)
     with pytest.raises(StepFailed, match=r"^fewer than 1 other servers of .* are up"):
-        nginx.prepare(spec_of(web), run_of())
+        nginx.prepare(spec_of(web), new_run())
     assert web.include.read_text() == text
-    nginx.prepare(spec_of(web, keep=0), run_of())
-    assert who(web) == {"502"}
+    nginx.prepare(spec_of(web, keep=0), new_run())
+    assert answering_servers(web) == {"502"}
 
 
 def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    """They fail the step at the end of its time; with `drain_for` they are left behind, which is said and remembered."""
-    held = Held(web.folder / "nginx.front", web.services["web-0"])
-    run = hurried()
+    """Open connections fail the step when its time is over; with `drain_for` they are left behind, logged and recorded."""
+    held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
+    run = fast_run()
     with pytest.raises(OutOfTime, match=r"^connections of [12] old worker\(s\) of nginx are still open$"):
         nginx.prepare(spec_of(web), run)
-    assert nginx.verify(spec_of(web), run_of(**run.kept)) is False
-    patient = run_of(**run.kept)
+    assert nginx.verify(spec_of(web), new_run(**run.kept)) is False
+    patient = new_run(**run.kept)
     with caplog.at_level(logging.WARNING):
         nginx.prepare(spec_of(web, drain_for="1s"), patient)
     assert "are left behind after 1 s" in caplog.text
     assert nginx.verify(spec_of(web), patient) is True
     nginx.recover(spec_of(web), patient)
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
     held.answers()
 
 
 def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
     """Where `drain_for` is longer than the time there is, connections are left behind in time to be ready."""
-    held = Held(web.folder / "nginx.front", web.services["web-0"])
-    run = run_of(share_s=20.0, time=StepTime(rate=10))
+    held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
+    run = new_run(share_s=20.0, time=StepTime(rate=10))
     with caplog.at_level(logging.WARNING):
         nginx.prepare(spec_of(web, drain_for="90s"), run)
     assert "are left behind after" in caplog.text
@@ -134,13 +134,13 @@ def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCapture
     held.answers()
 
 
-def test_a_reload_that_lies_is_not_believed(web: Pool) -> None:
-    """The command says done and nothing was reloaded: the workers are the old ones, so it is not in force."""
-    run = hurried()
-    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
+def test_a_reload_that_does_nothing_fails(web: Pool) -> None:
+    """The command succeeded, but the workers are the old ones, so the reload is not in force."""
+    run = fast_run()
+    with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
         nginx.prepare(spec_of(web, reload=["true"]), run)
-    assert nginx.verify(spec_of(web), run_of(**run.kept)) is False
-    nginx.recover(spec_of(web), run_of(**run.kept))
+    assert nginx.verify(spec_of(web), new_run(**run.kept)) is False
+    nginx.recover(spec_of(web), new_run(**run.kept))
     assert b"down" not in web.include.read_bytes()
 
 
@@ -148,7 +148,7 @@ def test_what_nginx_will_not_have_is_taken_back(web: Pool) -> None:
     """A test that fails leaves the file as it was, and nothing is reloaded."""
     before, pids = web.include.read_bytes(), web.nginx_pids()
     with pytest.raises(StepFailed, match=r"^false ended with 1; .*/web.conf is as before$"):
-        nginx.prepare(spec_of(web, test=["false"]), run_of())
+        nginx.prepare(spec_of(web, test=["false"]), new_run())
     assert web.include.read_bytes() == before
     assert web.nginx_pids() == pids
 
@@ -160,7 +160,7 @@ def test_commands_that_hang_are_ended_in_time(web: Pool, tmp_path: Path, key: st
     hangs = ["/bin/sh", "-c", f"touch {begun}; exec sleep 600"]
     run = Run(
         step="one", phase="prepare", event=event(), share_s=10, time=clock,
-        glance=lambda: clock.move(10) if begun.exists() else None,
+        poll=lambda: clock.move(10) if begun.exists() else None,
     )  # fmt: skip
     with pytest.raises(StepFailed, match="sh did not end in time and was ended"):
         nginx.prepare(spec_of(web, **{key: hangs}), run)
@@ -169,12 +169,12 @@ def test_commands_that_hang_are_ended_in_time(web: Pool, tmp_path: Path, key: st
 def test_nginx_is_down(web: Pool) -> None:
     """It cannot be seen in force, so it has failed; back again, what was written is undone."""
     before = web.include.read_bytes()
-    spec, run = spec_of(web), run_of()
+    spec, run = spec_of(web), new_run()
     for pid in web.nginx_pids():
         os.kill(pid, signal.SIGKILL)
     until(lambda: not web.nginx_pids())
     (web.folder / "nginx.front").unlink()
-    with pytest.raises(StepFailed, match=r"^nginx is not running: .*/nginx.pid leads to no worker of it$"):
+    with pytest.raises(StepFailed, match=r"^nginx is not running: .*/nginx.pid names no process with workers$"):
         nginx.prepare(spec, run)
     assert any("nginx is not running" in each for each in nginx.check(spec))
     with pytest.raises(StepFailed, match="nginx is not running"):
@@ -182,38 +182,38 @@ def test_nginx_is_down(web: Pool) -> None:
     assert web.include.read_bytes() == before
     web.nginx()
     nginx.recover(spec, run)
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
-def test_somebody_else_changed_the_file(web: Pool) -> None:
-    """Their change is not written over: still down is said loudly; with `down` taken out by them, the rest follows."""
-    spec, run = spec_of(web), run_of()
+def test_a_file_changed_by_somebody_else_is_not_overwritten(web: Pool) -> None:
+    """While the server is still down the step fails with a reason; without `down` it goes on."""
+    spec, run = spec_of(web), new_run()
     nginx.prepare(spec, run)
     web.include.write_text(web.include.read_text() + "# theirs\n")
-    with pytest.raises(StepFailed, match="was changed by somebody since: take `down` out of it"):
+    with pytest.raises(StepFailed, match="was changed since by somebody else: take `down` out of it"):
         nginx.recover(spec, run)
     theirs = web.include.read_text().replace(" down;", ";")
     web.include.write_text(theirs)
     nginx.recover(spec, run)
     assert web.include.read_text() == theirs
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
-def test_down_and_nobody_knows_why(web: Pool) -> None:
-    """A journal that does not know of it takes nothing out of the file, and says so loudly."""
-    nginx.recover(spec_of(web), run_of())
+def test_a_server_that_the_agent_did_not_mark_stays_down(web: Pool) -> None:
+    """Without a record the step fails with a reason."""
+    nginx.recover(spec_of(web), new_run())
     web.include.write_text(web.include.read_text().replace("web-0 ", "web-0 down "))
     with pytest.raises(StepFailed, match="and not by this agent: see whether it should be"):
-        nginx.recover(spec_of(web), run_of())
+        nginx.recover(spec_of(web), new_run())
 
 
 def test_back_only_when_healthy(web: Pool) -> None:
     """Until `[health]` is green it stays down."""
-    spec, run = spec_of(web), run_of()
+    spec, run = spec_of(web), new_run()
     nginx.prepare(spec, run)
     with pytest.raises(OutOfTime, match="the machine is not healthy"):
-        nginx.recover(spec, hurried(("false",), **run.kept))
-    assert who(web) == {"web-1"}
+        nginx.recover(spec, fast_run(("false",), **run.kept))
+    assert answering_servers(web) == {"web-1"}
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,10 @@ def test_back_only_when_healthy(web: Pool) -> None:
 )
 def test_which_lines_are_marked(before: str, after: str) -> None:
     """Those of the server, once each, and nothing else in the file."""
-    assert Upstream(before).marked(("a",)).text == after
+    assert Upstream(before).with_down(("a",)).text == after
     assert not Upstream(before).is_down(("a",))
     assert Upstream(after).is_down(("a",))
-    assert Upstream(after).marked(("a",)).text == after
+    assert Upstream(after).with_down(("a",)).text == after
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +248,10 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["web.conf"]
 
 
-def test_a_file_that_is_not_fit(web: Pool) -> None:
-    """Not there, too large, without such a line: told by check, and nothing is done."""
+def test_an_unusable_include_file(web: Pool) -> None:
+    """`check` reports a missing or too large file and a missing line, and nothing is changed."""
     other = spec_of(web, servers=["10.0.0.9:80"])
-    assert nginx.check(other) == ["no line `server 10.0.0.9:80 …;` is in the include file"]
+    assert nginx.check(other) == ["the include file has no line `server 10.0.0.9:80 …;`"]
     gone = spec_of(web, file="/nowhere/web.conf")
     assert nginx.check(gone) == ["/nowhere/web.conf cannot be read: No such file or directory"]
     web.include.write_bytes(b"#" * (MAX_BYTES + 1))
@@ -264,7 +264,7 @@ def test_a_file_that_is_not_fit(web: Pool) -> None:
         ({}, "here: file is missing: write the include file"),
         ({"file": "/a"}, "here: servers is missing"),
         ({"file": "/a", "servers": ["b"], "keep": True}, "here.keep: True is no number"),
-        ({"file": "/a", "servers": ["b"], "reload": "nginx"}, "here.reload: write a list of words"),
+        ({"file": "/a", "servers": ["b"], "reload": "nginx"}, "here.reload: write a list of texts"),
         ({"file": "/a", "servers": ["b"], "pid": "/c"}, "here.pid: unknown key"),
     ],
 )
@@ -332,7 +332,7 @@ def made_up(tmp_path: Path) -> Iterator[MadeUp]:
     made.close()
 
 
-class Scripted(Time):
+class ScriptedTransport(Time):
     """With every pause of a step the next thing happens; a pause takes no time but on this clock."""
 
     def __init__(self, *happens: Callable[[], object]) -> None:
@@ -348,7 +348,7 @@ class Scripted(Time):
 
 
 def scripted(*happens: Callable[[], object]) -> Run:
-    return Run(step="one", phase="prepare", event=event(NotBefore="soon"), share_s=2, time=Scripted(*happens))
+    return Run(step="one", phase="prepare", event=event(NotBefore="soon"), share_s=2, time=ScriptedTransport(*happens))
 
 
 def test_a_new_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
@@ -386,7 +386,7 @@ def test_a_moment_without_any_worker_to_be_seen(made_up: MadeUp) -> None:
 
 
 def test_workers_that_come_up_late(made_up: MadeUp) -> None:
-    """Nobody is told to reload before there is a worker that could be replaced."""
+    """The agent does not reload before there is a worker to replace."""
     old = list[subprocess.Popen[bytes]]()
     run = scripted(lambda: old.append(made_up.worker()), made_up.worker, lambda: made_up.end(old[0]))
     nginx.prepare(made_up.spec, run)
@@ -394,22 +394,22 @@ def test_workers_that_come_up_late(made_up: MadeUp) -> None:
 
 
 def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
-    """It is of the old generation all the same: named later and still at work, it says that nothing was reloaded."""
+    """It belongs to the old generation: while it works, the reload is not in force."""
     first, second = made_up.worker(), made_up.fork()
 
     def named_late() -> None:
         made_up.entitle(second)
         made_up.end(first)
 
-    with pytest.raises(OutOfTime, match=r"^nginx was told to reload, and goes on as before$"):
+    with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
         nginx.prepare(made_up.spec, scripted(named_late))
 
 
-def test_what_is_no_worker(made_up: MadeUp) -> None:
-    """The new master of an upgrade, which has children of its own, and those who look after the cache."""
+def test_processes_that_are_not_workers(made_up: MadeUp) -> None:
+    """The new master of an upgrade and the cache processes are not workers."""
     made_up.fork("sleep 600 & read -r title")
     made_up.entitle(made_up.fork(), "nginx: cache manager process")
-    upgraded = r"^nginx is not running: .*/pid leads to no worker of it$"
+    upgraded = r"^nginx is not running: .*/pid names no process with workers$"
     until(lambda: bool(nginx.check(made_up.spec)))
     with pytest.raises(StepFailed, match=upgraded):
         nginx.prepare(made_up.spec, scripted())
@@ -433,26 +433,26 @@ def test_killed_between_preparing_and_verifying(web: Pool, tmp_path: Path, cance
     reload = f"{' '.join(web.nginx_command)} -s reload; touch {tmp_path}/reloaded"
     script.write_text(f"#!/bin/sh\n{reload}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n")
     script.chmod(0o700)
-    ready = lambda: who(web) == {"web-1"}  # noqa: E731
-    with living(tmp_path, step(web, reload=[str(script)]), ready) as (platform, agent):
+    ready = lambda: answering_servers(web) == {"web-1"}  # noqa: E731
+    with agent_with_endpoint(tmp_path, step(web, reload=[str(script)]), ready) as (platform, agent):
         platform.announce()
-        agent.until((tmp_path / "reloaded").exists)
+        agent.wait_until((tmp_path / "reloaded").exists)
         agent.kill()
         assert platform.approvals == []
         if cancelled:
             platform.end()
         agent.up()
-        agent.until(lambda: agent.kinds.count("start") == 2)
+        agent.wait_until(lambda: agent.kinds.count("start") == 2)
         (tmp_path / "go").touch()
         if not cancelled:
-            agent.until(lambda: platform.approvals == [True])
+            agent.wait_until(lambda: platform.approvals == [True])
             platform.start()
-            agent.until(lambda: "started" in agent.kinds)
+            agent.wait_until(lambda: "started" in agent.kinds)
             platform.end()
-        agent.until_back()
+        agent.wait_until_back()
         assert platform.approvals == ([] if cancelled else [True])
     assert web.include.read_bytes() == before
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
 def test_killed_when_the_file_is_back_and_nginx_not_reloaded(web: Pool, tmp_path: Path) -> None:
@@ -461,20 +461,22 @@ def test_killed_when_the_file_is_back_and_nginx_not_reloaded(web: Pool, tmp_path
     slow = f"while [ -e {tmp_path}/slow ]; do touch {tmp_path}/testing; sleep 0.1; done"
     script.write_text(f"#!/bin/sh\n{slow}\n{' '.join(web.nginx_command)} -t -q\n")
     script.chmod(0o700)
-    with living(tmp_path, step(web, test=[str(script)]), lambda: True) as (platform, agent):
+    with agent_with_endpoint(tmp_path, step(web, test=[str(script)]), lambda: True) as (platform, agent):
         platform.announce()
-        agent.until(lambda: bool(platform.approvals))
+        agent.wait_until(lambda: bool(platform.approvals))
         (tmp_path / "slow").touch()
         platform.end()
-        agent.until((tmp_path / "testing").exists)
+        agent.wait_until((tmp_path / "testing").exists)
         agent.kill()
         assert b"down" not in web.include.read_bytes()
-        assert who(web) == {"web-1"}
+        assert answering_servers(web) == {"web-1"}
         (tmp_path / "slow").unlink()
         agent.up()
-        agent.until(lambda: "recover" in [record.get("phase") for record in agent.records if record["kind"] == "end"])
-        agent.until_back()
-    assert who(web) == {"web-0", "web-1"}
+        agent.wait_until(
+            lambda: "recover" in [record.get("phase") for record in agent.records if record["kind"] == "end"]
+        )
+        agent.wait_until_back()
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
 RELOAD = """#!/bin/sh
@@ -489,7 +491,7 @@ exec {1} -s reload
 
 @pytest.mark.parametrize("fault", ["down", "hang", "lie", "refuse"])
 def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: str) -> None:
-    """Never approved unprepared; and while it cannot be brought back that is said, until it can."""
+    """The event is never approved unprepared; while recover fails, the log says so, until it succeeds."""
     before, script, mode = web.include.read_bytes(), tmp_path / "reload", tmp_path / "mode"
     script.write_text(RELOAD.format(tmp_path, " ".join(web.nginx_command)))
     script.chmod(0o700)
@@ -500,20 +502,20 @@ def test_a_target_at_fault_means_no_approval(web: Pool, tmp_path: Path, fault: s
         until(lambda: not web.nginx_pids())
         (web.folder / "nginx.front").unlink()
     toml = step(web, reload=[str(script)]).replace('timeout = "10s"', 'timeout = "3s"')
-    with living(tmp_path, toml, lambda: False) as (platform, agent):
+    with agent_with_endpoint(tmp_path, toml, lambda: False) as (platform, agent):
         platform.announce()
-        agent.until(lambda: agent.went("prepare")[:1] == [False])
+        agent.wait_until(lambda: agent.outcomes("prepare")[:1] == [False])
         platform.end()
-        agent.until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
+        agent.wait_until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
         mode.write_text("well")
         if fault == "down":
             web.nginx()
         agent.kill()
         agent.up()  # at once, and not after a pause
-        agent.until_back()
+        agent.wait_until_back()
         assert platform.approvals == []
     assert web.include.read_bytes() == before
-    assert who(web) == {"web-0", "web-1"}
+    assert answering_servers(web) == {"web-0", "web-1"}
 
 
 def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
@@ -532,11 +534,11 @@ def test_the_worked_example(web: Pool, tmp_path: Path) -> None:
     ):
         assert old in ours
         ours = ours.replace(old, new)
-    with living(tmp_path, ours, lambda: who(web) == {"web-1"}) as (platform, agent):
+    with agent_with_endpoint(tmp_path, ours, lambda: answering_servers(web) == {"web-1"}) as (platform, agent):
         platform.announce()
-        agent.until(lambda: platform.approvals == [True])
+        agent.wait_until(lambda: platform.approvals == [True])
         platform.start()
-        agent.until(lambda: "started" in agent.kinds)
+        agent.wait_until(lambda: "started" in agent.kinds)
         platform.end()
-        agent.until_back()
-    assert who(web) == {"web-0", "web-1"}
+        agent.wait_until_back()
+    assert answering_servers(web) == {"web-0", "web-1"}

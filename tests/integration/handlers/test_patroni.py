@@ -1,4 +1,4 @@
-"""`patroni` on a real PostgreSQL cluster: the leader's machine is announced to go, and goes; then one goes unannounced."""
+"""`patroni` on a real PostgreSQL cluster: the leader's machine goes down with notice, then another without."""
 
 import os
 import time
@@ -10,11 +10,11 @@ import pytest
 from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers import patroni
 from forewarn.guest.handlers.patroni_members import Spec
-from tests.integration.handlers.agents import run_of
-from tests.integration.handlers.handover import Rows, login_in, redeployed, rows, with_table
-from tests.integration.handlers.loopback import alone
-from tests.integration.handlers.patronis import TTL_S, WITHIN_S, Cluster, Member, cluster_of
-from tests.integration.handlers.writer import writing
+from tests.integration.handlers.agent_process import new_run
+from tests.integration.handlers.database_handover import Rows, login_in, redeployed, rows, with_table
+from tests.integration.handlers.steady_writer import writing
+from tests.support.own_network import own_network
+from tests.support.patroni_cluster import TTL_S, WITHIN_S, Cluster, Member, cluster_of
 from tests.support.waiting import until
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
@@ -22,7 +22,7 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with alone(), cluster_of() as made:
+    with own_network(), cluster_of() as made:
         with_table(made)
         yield made
 
@@ -41,31 +41,31 @@ def test_a_replica_has_nothing_to_do(cluster: Cluster, login: Path) -> None:
     leader, replica = cluster.members
     spec = spec_of(replica, login)
     assert patroni.check(spec) == []
-    patroni.prepare(spec, run_of())
-    assert patroni.verify(spec, run_of()) is True
-    patroni.recover(spec, run_of())
+    patroni.prepare(spec, new_run())
+    assert patroni.verify(spec, new_run()) is True
+    patroni.recover(spec, new_run())
     assert cluster.leader is leader
 
 
 def test_what_keeps_a_leader_from_handing_over(cluster: Cluster, login: Path) -> None:
-    """A login that Patroni does not know, a candidate that is not there; told, and the leader still leads."""
+    """A wrong login and a missing candidate are reported, and the leader still leads."""
     leader, _ = cluster.members
-    assert patroni.verify(spec_of(leader, login), run_of()) is False
+    assert patroni.verify(spec_of(leader, login), new_run()) is False
     with pytest.raises(StepFailed, match="no member can take over: there is no 'pg7'"):
-        patroni.prepare(spec_of(leader, login, candidate="pg7"), run_of())
+        patroni.prepare(spec_of(leader, login, candidate="pg7"), new_run())
     assert patroni.check(spec_of(leader, login, candidate="pg7")) == [
         "the cluster has no member 'pg7': it has pg0, pg1"
     ]
     login.write_text("operator:wrong-password")
     with pytest.raises(StepFailed, match="Patroni refuses a switchover: 401") as caught:
-        patroni.prepare(spec_of(leader, login), run_of())
+        patroni.prepare(spec_of(leader, login), new_run())
     assert "wrong-password" not in str(caught.value)
     assert cluster.leader is leader
 
 
 @pytest.mark.timeout(120 * BUDGET)
 def test_the_leaders_machine_goes_announced_and_another_unannounced(cluster: Cluster, tmp_path: Path) -> None:
-    """Announced, it hands over first, no acknowledged row is lost, and it comes back; how long nobody can write is printed."""
+    """An announced leader hands over, loses no acknowledged row and returns; the test prints how long writes failed."""
     with writing(lambda: Rows(cluster)) as writer:
         for number in range(BUDGET):
             (tmp_path / str(number)).mkdir()
@@ -77,5 +77,7 @@ def test_the_leaders_machine_goes_announced_and_another_unannounced(cluster: Clu
         cluster.leader.down()
         until(lambda: writer.last_s > killed_s + 1, WITHIN_S)
         unannounced_s = writer.longest_gap_s(killed_s)
-    print(f"seconds without writes: {announced_s:.1f} announced, {unannounced_s:.1f} unannounced (ttl {TTL_S} s)")
+    print(
+        f"seconds without writes: {announced_s:.1f} service_with_event, {unannounced_s:.1f} unannounced (ttl {TTL_S} s)"
+    )
     assert announced_s < unannounced_s

@@ -1,10 +1,6 @@
-"""`patroni` when the cluster is not what it says, does not answer, or the agent dies: a made-up cluster over real HTTP."""
+"""`patroni` with a fake cluster over HTTP: wrong or missing answers, and an agent that is killed."""
 
-import contextlib
-import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -15,155 +11,85 @@ from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import patroni
 from forewarn.guest.handlers.patroni_members import Spec
-from tests.guest.talking import http_endpoint, say
-from tests.integration.handlers.agents import allowed_s, hurried, run_of
-from tests.integration.handlers.announced import announced
+from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
+from tests.integration.handlers.fake_patroni import STEP, FakePatroni, fake_patroni
+from tests.integration.handlers.service_with_event import service_with_event
+from tests.support.fake_endpoint import respond
 from tests.support.waiting import PATIENCE_S, until
 
-Reply = Callable[[BaseHTTPRequestHandler, bytes], None]
-NAMES = ("pg0", "pg1", "pg2")
-STEP = """
-[[steps]]
-name = "hand over"
-required = true
-timeout = "20s"
-patroni = {{ url = "{url}", member = "pg0" }}
-"""
+
+def spec_of(cluster: FakePatroni, **more: object) -> Spec:
+    return patroni.parse({"url": cluster.urls["pg0"], "member": "pg0", **more}, "here")
 
 
-class MadeUp:
-    """Three members, of which the first leads; each test has its way with them."""
-
-    def __init__(self) -> None:
-        self.leader = "pg0"
-        self.urls: dict[str, str] = {}
-        self.asked: list[str] = []
-        self.looks = 0
-        # What each believes of who leads, where it is not the truth.
-        self.believes: dict[str, str] = {}
-        self.more: dict[str, dict[str, object]] = {}
-        self.streams_to = ["pg0", "pg1", "pg2"]
-        self.on_switch: Callable[[str], tuple[int, str]] = self.obey
-        self.before_answer: Callable[[str, BaseHTTPRequestHandler], None] = lambda _name, _handler: None
-
-    def obey(self, candidate: str) -> tuple[int, str]:
-        self.leader = candidate
-        return 200, f"Successfully switched over to {candidate!r}"
-
-    def reply(self, name: str) -> Reply:
-        def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
-            with contextlib.suppress(OSError):  # who asked may be gone
-                if handler.command == "POST":
-                    self.asked.append(json.loads(body)["candidate"])
-                    status, text = self.on_switch(self.asked[-1])
-                    say(handler, status, text.encode())
-                    return
-                self.looks += 1
-                self.before_answer(name, handler)
-                said = self._cluster(name) if handler.path == "/cluster" else self._itself(name)
-                say(handler, 200, json.dumps(said).encode())
-
-        return answer
-
-    def _cluster(self, name: str) -> object:
-        leader = self.believes.get(name, self.leader)
-        return {
-            "members": [
-                {
-                    "name": each, "role": "replica", "state": "running", "api_url": self.urls[each] + "/patroni",
-                    "lag": 0, **self.more.get(each, {}), **({"role": "leader"} if each == leader else {}),
-                }
-                for each in NAMES
-            ]
-        }  # fmt: skip
-
-    def _itself(self, name: str) -> object:
-        leads = name == self.leader
-        senders = [{"application_name": each, "state": "streaming"} for each in self.streams_to if each != name]
-        return {"state": "running", "role": "master" if leads else "replica", "replication": senders if leads else []}
+def test_the_best_candidate_is_requested() -> None:
+    """A synchronous member first, then the least lag; never one that must not lead or whose lag is unknown."""
+    with fake_patroni() as cluster:
+        cluster.more = {"pg1": {"lag": 900}, "pg2": {"lag": 10}}
+        patroni.prepare(spec_of(cluster), new_run())
+        assert cluster.asked == ["pg2"]
+        cluster.leader, cluster.more["pg1"] = "pg0", {"lag": 900, "role": "sync_standby"}
+        patroni.prepare(spec_of(cluster), new_run())
+        assert cluster.asked == ["pg2", "pg1"]
+        cluster.leader, cluster.more = "pg0", {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": 5}}
+        patroni.prepare(spec_of(cluster), new_run())
+        cluster.leader = "pg0"
+        patroni.prepare(spec_of(cluster, candidate="pg2"), new_run())
+        assert cluster.asked == ["pg2", "pg1", "pg2", "pg2"]
 
 
-@contextmanager
-def made_up() -> Iterator[MadeUp]:
-    made = MadeUp()
-    with ExitStack() as stack:
-        for name in NAMES:
-            made.urls[name] = stack.enter_context(http_endpoint(made.reply(name)))
-        yield made
-
-
-def spec_of(made: MadeUp, **more: object) -> Spec:
-    return patroni.parse({"url": made.urls["pg0"], "member": "pg0", **more}, "here")
-
-
-def test_the_best_candidate_is_asked_for() -> None:
-    """A synchronous one first, then the one with least to catch up; never one that must not lead, or whose lag nobody knows."""
-    with made_up() as made:
-        made.more = {"pg1": {"lag": 900}, "pg2": {"lag": 10}}
-        patroni.prepare(spec_of(made), run_of())
-        assert made.asked == ["pg2"]
-        made.leader, made.more["pg1"] = "pg0", {"lag": 900, "role": "sync_standby"}
-        patroni.prepare(spec_of(made), run_of())
-        assert made.asked == ["pg2", "pg1"]
-        made.leader, made.more = "pg0", {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": 5}}
-        patroni.prepare(spec_of(made), run_of())
-        made.leader = "pg0"
-        patroni.prepare(spec_of(made, candidate="pg2"), run_of())
-        assert made.asked == ["pg2", "pg1", "pg2", "pg2"]
-
-
-def test_no_candidate_is_a_clear_failure() -> None:
-    """Who is in the cluster, and why each cannot lead; nobody was asked."""
-    with made_up() as made:
-        made.more = {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": "unknown"}}
+def test_without_a_candidate_the_reasons_are_listed() -> None:
+    """The reason lists why each member cannot lead, and no switchover is requested."""
+    with fake_patroni() as cluster:
+        cluster.more = {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": "unknown"}}
         with pytest.raises(OutOfTime, match="pg1: its tags say nofailover; pg2: its lag is not known"):
-            patroni.prepare(spec_of(made), hurried())
-        made.more = {"pg1": {"lag": 2**30}, "pg2": {"state": "stopped"}}
+            patroni.prepare(spec_of(cluster), fast_run())
+        cluster.more = {"pg1": {"lag": 2**30}, "pg2": {"state": "stopped"}}
         with pytest.raises(OutOfTime, match="pg1: it lags 1073741824 bytes behind; pg2: it is stopped"):
-            patroni.prepare(spec_of(made), hurried())
-        made.more, made.streams_to = {}, []
+            patroni.prepare(spec_of(cluster), fast_run())
+        cluster.more, cluster.streams_to = {}, []
         with pytest.raises(OutOfTime, match="pg1: the leader does not stream to it; pg2: the leader does not stream"):
-            patroni.prepare(spec_of(made), hurried())
-        made.more = {"pg1": {"tags": {"failover_priority": 0}}, "pg2": {"tags": {"nofailover": True}}}
+            patroni.prepare(spec_of(cluster), fast_run())
+        cluster.more = {"pg1": {"tags": {"failover_priority": 0}}, "pg2": {"tags": {"nofailover": True}}}
         with pytest.raises(StepFailed, match="no member can take over"):
-            patroni.prepare(spec_of(made), run_of())
-        assert made.asked == []
+            patroni.prepare(spec_of(cluster), new_run())
+        assert cluster.asked == []
 
 
-def test_one_that_patroni_does_not_want_is_passed_over() -> None:
-    """Refused with 412, the next is asked for; any other refusal is the end of it."""
-    with made_up() as made:
-        made.on_switch = lambda who: (412, "candidate is not healthy") if who == "pg1" else made.obey(who)
-        patroni.prepare(spec_of(made), run_of())
-        assert made.asked == ["pg1", "pg2"]
-        made.leader, made.on_switch = "pg0", lambda _: (412, "no good candidates")
+def test_a_candidate_refused_with_412_is_skipped() -> None:
+    """The next candidate is requested; any other refusal fails the step."""
+    with fake_patroni() as cluster:
+        cluster.on_switch = lambda who: (412, "candidate is not healthy") if who == "pg1" else cluster.obey(who)
+        patroni.prepare(spec_of(cluster), new_run())
+        assert cluster.asked == ["pg1", "pg2"]
+        cluster.leader, cluster.on_switch = "pg0", lambda _: (412, "no good candidates")
         with pytest.raises(StepFailed, match="pg1: no good candidates; pg2: no good candidates"):
-            patroni.prepare(spec_of(made), run_of())
+            patroni.prepare(spec_of(cluster), new_run())
 
 
-def test_one_that_does_not_take_over_is_passed_over() -> None:
-    """Whatever Patroni answered: while this member leads on, the next is asked for."""
-    with made_up() as made:
-        made.on_switch = lambda who: (503, "Switchover failed") if who == "pg1" else made.obey(who)
-        patroni.prepare(spec_of(made), run_of(8))
-        assert made.asked == ["pg1", "pg2"]
+def test_a_candidate_that_does_not_take_over_is_skipped() -> None:
+    """While this member leads, the next candidate is requested, whatever Patroni answered."""
+    with fake_patroni() as cluster:
+        cluster.on_switch = lambda who: (503, "Switchover failed") if who == "pg1" else cluster.obey(who)
+        patroni.prepare(spec_of(cluster), new_run(8))
+        assert cluster.asked == ["pg1", "pg2"]
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a:port", "http://a\0b:1", "x", ""])
 def test_a_member_whose_address_is_none(url: str) -> None:
     """It does not answer, and that is no fault of ours."""
-    with made_up() as made:
-        made.leader = "pg1"
-        made.urls["pg1"] = url
-        assert patroni.verify(spec_of(made), run_of(5)) in (None, False)
+    with fake_patroni() as cluster:
+        cluster.leader = "pg1"
+        cluster.urls["pg1"] = url
+        assert patroni.verify(spec_of(cluster), new_run(5)) in (None, False)
 
 
 def test_an_answer_without_end_is_none() -> None:
     """However deep it goes."""
-    with made_up() as made:
-        spec = spec_of(made)
-        made.before_answer = lambda _, handler: say(handler, 200, b"[" * 200_000)
-        assert patroni.verify(spec, run_of(5)) is None
+    with fake_patroni() as cluster:
+        spec = spec_of(cluster)
+        cluster.before_answer = lambda _, handler: respond(handler, 200, b"[" * 200_000)
+        assert patroni.verify(spec, new_run(5)) is None
 
 
 @pytest.mark.parametrize(
@@ -173,42 +99,42 @@ def test_an_answer_without_end_is_none() -> None:
         ({"pg0": "pg1"}, "pg0 itself is still master"),
     ],
 )
-def test_a_switchover_that_is_said_and_not_done(lie: dict[str, str], told: str) -> None:
-    """The answer is not believed, nor this machine's Patroni about the cluster while its own server leads."""
-    with made_up() as made:
-        made.on_switch = lambda _: (made.believes.update(lie), (200, "done"))[1]
+def test_a_switchover_that_did_not_happen_is_noticed(lie: dict[str, str], told: str) -> None:
+    """Neither the answer nor the cluster's list is believed while this server leads."""
+    with fake_patroni() as cluster:
+        cluster.on_switch = lambda _: (cluster.believes.update(lie), (200, "done"))[1]
         with pytest.raises(OutOfTime) as caught:
-            patroni.prepare(spec_of(made), hurried())
+            patroni.prepare(spec_of(cluster), fast_run())
         assert told in str(caught.value)
-        assert patroni.verify(spec_of(made), run_of()) is False
+        assert patroni.verify(spec_of(cluster), new_run()) is False
 
 
 @pytest.mark.parametrize(
     ("believes", "told"),
     [
-        ({"pg0": "pg1"}, "pg1 is said to lead, and says that it is replica"),
+        ({"pg0": "pg1"}, "pg1 is listed as leader, and says that it is replica"),
         ({"pg2": "pg0"}, "pg2 does not see pg1 lead"),
         ({"pg0": "nobody"}, "the cluster has no leader"),
     ],
 )
-def test_a_leader_is_confirmed_by_all_who_answer(believes: dict[str, str], told: str) -> None:
-    """By itself, by us and by the others; one that sees another leader is reason enough to wait."""
-    with made_up() as made:
-        made.leader = "pg2" if believes == {"pg0": "pg1"} else "pg1"
-        made.believes = believes
+def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, str], told: str) -> None:
+    """One member that sees another leader is enough to wait."""
+    with fake_patroni() as cluster:
+        cluster.leader = "pg2" if believes == {"pg0": "pg1"} else "pg1"
+        cluster.believes = believes
         with pytest.raises(OutOfTime, match=f"no other leader was confirmed: {told}"):
-            patroni.prepare(spec_of(made), hurried())
-        assert patroni.verify(spec_of(made), run_of()) is False
+            patroni.prepare(spec_of(cluster), fast_run())
+        assert patroni.verify(spec_of(cluster), new_run()) is False
 
 
 def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
     """Told, and within the step's time."""
-    with made_up() as made:
-        spec = spec_of(made)
+    with fake_patroni() as cluster:
+        spec = spec_of(cluster)
         gone = patroni.parse({"url": "http://127.0.0.1:9", "member": "pg0"}, "here")
         with pytest.raises(StepFailed, match=r"Patroni does not answer at http://127.0.0.1:9"):
-            patroni.prepare(gone, hurried())
-        assert patroni.verify(gone, run_of()) is None
+            patroni.prepare(gone, fast_run())
+        assert patroni.verify(gone, new_run()) is None
         assert patroni.check(gone) == ["Patroni does not answer at http://127.0.0.1:9"]
         over = threading.Event()
 
@@ -221,56 +147,56 @@ def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
 
         for misbehave in (hang, trickle):
             over.clear()
-            made.before_answer = misbehave
-            with allowed_s() as given, pytest.raises(StepFailed, match="does not answer"):
-                patroni.prepare(spec, run_of(1.5, time=Time()))
+            cluster.before_answer = misbehave
+            with recorded_timeouts_s() as given, pytest.raises(StepFailed, match="does not answer"):
+                patroni.prepare(spec, new_run(1.5, time=Time()))
             assert max(given) <= 1.5
             over.set()
-        assert made.asked == []
+        assert cluster.asked == []
 
 
-def test_a_member_is_back_when_somebody_streams_to_it() -> None:
-    """Running is not enough; said by the one that streams."""
-    with made_up() as made:
-        made.leader = "pg1"
-        patroni.recover(spec_of(made), run_of())
-        made.streams_to = ["pg2"]
-        with pytest.raises(OutOfTime, match="pg0 is not back: nobody streams to it"):
-            patroni.recover(spec_of(made), hurried())
-        made.leader = "pg0"
-        patroni.recover(spec_of(made), run_of())
+def test_a_member_is_back_when_another_streams_to_it() -> None:
+    """Running is not enough; the member that streams must confirm it."""
+    with fake_patroni() as cluster:
+        cluster.leader = "pg1"
+        patroni.recover(spec_of(cluster), new_run())
+        cluster.streams_to = ["pg2"]
+        with pytest.raises(OutOfTime, match="pg0 is not back: no member streams to it"):
+            patroni.recover(spec_of(cluster), fast_run())
+        cluster.leader = "pg0"
+        patroni.recover(spec_of(cluster), new_run())
 
 
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
-    """Not approved by the dead; the next agent asks for nothing a second time, confirms, and approves."""
-    with made_up() as made, announced(tmp_path) as service:
+    """The next agent requests no second switchover, confirms the first, and approves."""
+    with fake_patroni() as cluster, service_with_event(tmp_path) as service:
         asked, go_on = threading.Event(), threading.Event()
 
         def slowly(candidate: str) -> tuple[int, str]:
             asked.set()
             go_on.wait()
-            return made.obey(candidate)
+            return cluster.obey(candidate)
 
-        made.on_switch = slowly
-        agent = service.agent(STEP.format(url=made.urls["pg0"]))
+        cluster.on_switch = slowly
+        agent = service.agent(STEP.format(url=cluster.urls["pg0"]))
         agent.up()
         assert asked.wait(PATIENCE_S)
         agent.kill()
         assert "approving" not in agent.kinds
         agent.up()
-        looked = made.looks
-        until(lambda: made.looks >= looked + 8)  # it looks, and does not ask
+        looked = cluster.looks
+        until(lambda: cluster.looks >= looked + 8)  # it looks, and does not ask
         go_on.set()
         until(lambda: "approved" in agent.kinds)
-        assert made.asked == ["pg1"]
+        assert cluster.asked == ["pg1"]
         until(lambda: service.status is Status.STARTED)
 
 
-def test_an_agent_does_not_approve_what_was_only_said(tmp_path: Path) -> None:
-    """The event stays unapproved, and the log says what is the matter."""
-    with made_up() as made, announced(tmp_path) as service:
-        made.on_switch = lambda _: (200, "done")
-        agent = service.agent(STEP.format(url=made.urls["pg0"]).replace('"20s"', '"2s"'))
+def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
+    """The event stays unapproved, and the log gives the reason."""
+    with fake_patroni() as cluster, service_with_event(tmp_path) as service:
+        cluster.on_switch = lambda _: (200, "done")
+        agent = service.agent(STEP.format(url=cluster.urls["pg0"]).replace('"20s"', '"2s"'))
         agent.up()
         until(lambda: bool(agent.ended("prepare")))
         assert "no other leader was confirmed: pg0 itself is still master" in agent.log

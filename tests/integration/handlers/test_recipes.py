@@ -1,4 +1,4 @@
-"""The recipes of the documentation, rehearsed by a real agent with stand-ins for the programs they call."""
+"""The recipes of the documentation, run by `forewarn-agent simulate` with stand-ins for the programs they call."""
 
 import os
 import re
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.handlers.loopback import clean
-from tests.integration.handlers.patronis import AS_POSTGRES, BINARIES
+from tests.support.own_network import clean_environment
+from tests.support.patroni_cluster import AS_POSTGRES, BINARIES
 from tests.support.waiting import PATIENCE_S, until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/guide/handlers/recipes.md").read_text("utf-8")
 RECIPES: dict[str, str] = dict(re.findall(r"^## ([^\n]*)\n\n```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
 # Every stand-in writes down how it was called, and fails when the call has in it what `fails` says.
@@ -88,7 +88,7 @@ time.sleep(60)
 HASTY = "from forewarn.guest import agent, main; agent.RETRY_S = (0.1,) * 7; main.main()"
 
 
-class House:
+class RecipeMachine:
     """A machine with stand-ins first on its PATH, and what they keep as files."""
 
     def __init__(self, folder: Path) -> None:
@@ -100,17 +100,17 @@ class House:
         path.write_text(STAND_IN.format(folder=self.folder, name=name, cases=cases))
         path.chmod(0o755)
 
-    def has(self, name: str, text: str = "x\n") -> None:
+    def write(self, name: str, text: str = "x\n") -> None:
         (self.folder / name).write_text(text)
 
-    def there(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
         return (self.folder / name).exists()
 
     @property
     def calls(self) -> list[str]:
         return (self.folder / "calls").read_text().splitlines()
 
-    def rehearse(self, recipe: str, timeout: str = "1m") -> "subprocess.CompletedProcess[str]":
+    def simulate(self, recipe: str, timeout: str = "1m") -> "subprocess.CompletedProcess[str]":
         """By the agent's own command, with the step's time cut short."""
         toml = re.sub(r'timeout = "\d+m"', f'timeout = "{timeout}"', RECIPES[recipe]).replace(
             "/run/celery", str(self.folder)
@@ -126,10 +126,10 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path)
+def machine(tmp_path: Path) -> Iterator[RecipeMachine]:
+    made = RecipeMachine(tmp_path)
     yield made
-    if made.there("worker.pid"):
+    if made.exists("worker.pid"):
         pid = int((tmp_path / "worker.pid").read_text())
         if Path(f"/proc/{pid}").exists() and "celery" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(pid, signal.SIGKILL)
@@ -147,7 +147,7 @@ def refused(done: "subprocess.CompletedProcess[str]", told: str) -> None:
 
 
 def stuck(done: "subprocess.CompletedProcess[str]") -> None:
-    """Whoever should know did not answer: that is said, and nothing counts as back."""
+    """Assert that a program did not answer, that the agent reported it, and that the machine is not back."""
     assert "NOT UNDONE" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
 
@@ -162,132 +162,132 @@ def test_every_recipe_is_tried_here() -> None:
 KUBERNETES = "Kubernetes: cordon, drain, uncordon"
 
 
-def test_kubernetes(house: House) -> None:
+def test_kubernetes(machine: RecipeMachine) -> None:
     """Cordoned, drained, seen empty; then ready, uncordoned, and no trace is left."""
-    house.stand_in("kubectl", KUBECTL)
-    house.has("pods", "ReplicaSet\n")
-    good(house.rehearse(KUBERNETES))
-    verbs = [call.split()[1] for call in house.calls]
+    machine.stand_in("kubectl", KUBECTL)
+    machine.write("pods", "ReplicaSet\n")
+    good(machine.simulate(KUBERNETES))
+    verbs = [call.split()[1] for call in machine.calls]
     assert [verb for verb in verbs if verb != "get"] == [
         "annotate", "cordon", "drain", "wait", "uncordon", "annotate",
     ]  # fmt: skip
-    assert not house.there("cordoned")
-    assert not house.there("annotated")
+    assert not machine.exists("cordoned")
+    assert not machine.exists("annotated")
 
 
-def test_kubernetes_leaves_a_node_that_was_cordoned_before(house: House) -> None:
-    """What somebody else took out of service stays out."""
-    house.stand_in("kubectl", KUBECTL)
-    house.has("cordoned")
-    good(house.rehearse(KUBERNETES))
-    assert house.there("cordoned")
+def test_kubernetes_leaves_a_node_that_was_cordoned_before(machine: RecipeMachine) -> None:
+    """A node that somebody else cordoned stays cordoned."""
+    machine.stand_in("kubectl", KUBECTL)
+    machine.write("cordoned")
+    good(machine.simulate(KUBERNETES))
+    assert machine.exists("cordoned")
 
 
 @pytest.mark.parametrize("lie", [True, False])
-def test_kubernetes_when_pods_do_not_go(house: House, lie: bool) -> None:
-    """Whether drain fails, or says it is done while a pod still runs: not approved, and back in service."""
-    house.stand_in("kubectl", KUBECTL.replace("[ -e cordoned ] && rm -f pods", "true") if lie else KUBECTL)
-    house.has("pods", "ReplicaSet\n")
-    house.has("fails", "" if lie else "kubectl drain")
-    refused(house.rehearse(KUBERNETES), "'drain the node' is not prepared")
-    assert not house.there("cordoned")
+def test_kubernetes_when_pods_do_not_end(machine: RecipeMachine, lie: bool) -> None:
+    """Whether drain fails or a pod still runs, the event is not approved, and the node returns to service."""
+    machine.stand_in("kubectl", KUBECTL.replace("[ -e cordoned ] && rm -f pods", "true") if lie else KUBECTL)
+    machine.write("pods", "ReplicaSet\n")
+    machine.write("fails", "" if lie else "kubectl drain")
+    refused(machine.simulate(KUBERNETES), "'drain the node' is not prepared")
+    assert not machine.exists("cordoned")
 
 
-def test_kubernetes_when_the_api_does_not_answer(house: House) -> None:
-    """Asked before, it is not approved; asked after, the node is not taken for somebody else's and comes back when it answers."""
-    house.stand_in("kubectl", KUBECTL)
-    house.has("fails", "annotations")
-    stuck(house.rehearse(KUBERNETES))
-    assert house.there("cordoned")
-    house.has("fails", "")
-    good(house.rehearse(KUBERNETES))
-    assert not house.there("cordoned")
-    house.has("cordoned")
-    house.has("fails", "unschedulable")
-    refused(house.rehearse(KUBERNETES), "'drain the node' is not prepared")
-    assert not house.there("annotated")
-    assert house.there("cordoned")  # somebody else's
+def test_kubernetes_when_the_api_does_not_answer(machine: RecipeMachine) -> None:
+    """Before the event it is not approved; after it the node returns when the API answers."""
+    machine.stand_in("kubectl", KUBECTL)
+    machine.write("fails", "annotations")
+    stuck(machine.simulate(KUBERNETES))
+    assert machine.exists("cordoned")
+    machine.write("fails", "")
+    good(machine.simulate(KUBERNETES))
+    assert not machine.exists("cordoned")
+    machine.write("cordoned")
+    machine.write("fails", "unschedulable")
+    refused(machine.simulate(KUBERNETES), "'drain the node' is not prepared")
+    assert not machine.exists("annotated")
+    assert machine.exists("cordoned")  # somebody else's
 
 
 SLURM = "Slurm: drain and requeue"
 
 
 @pytest.fixture
-def slurm(house: House) -> House:
+def slurm(machine: RecipeMachine) -> RecipeMachine:
     for name, cases in (("sinfo", SINFO), ("scontrol", SCONTROL), ("squeue", "*) cat running 2>/dev/null; true ;;")):
-        house.stand_in(name, cases)
-    return house
+        machine.stand_in(name, cases)
+    return machine
 
 
-def test_slurm_when_the_controller_does_not_answer(slurm: House) -> None:
-    """Asked before, nobody's reason is overwritten; asked after, the node is not taken for somebody else's."""
-    slurm.has("state", "drained\n")
-    slurm.has("reason", "broken fan\n")
-    slurm.has("fails", "sinfo")
-    stuck(slurm.rehearse(SLURM))
+def test_slurm_when_the_controller_does_not_answer(slurm: RecipeMachine) -> None:
+    """Before the event no reason is overwritten; after it the node is not left drained."""
+    slurm.write("state", "drained\n")
+    slurm.write("reason", "broken fan\n")
+    slurm.write("fails", "sinfo")
+    stuck(slurm.simulate(SLURM))
     assert (slurm.folder / "reason").read_text() == "broken fan\n"
-    slurm.has("state", "mixed\n")
-    slurm.has("running", "17\n")
-    slurm.has("fails", "squeue")
-    refused(slurm.rehearse(SLURM), "'drain the Slurm node' is not prepared")
-    slurm.has("fails", "%E")
-    stuck(slurm.rehearse(SLURM))
+    slurm.write("state", "mixed\n")
+    slurm.write("running", "17\n")
+    slurm.write("fails", "squeue")
+    refused(slurm.simulate(SLURM), "'drain the Slurm node' is not prepared")
+    slurm.write("fails", "%E")
+    stuck(slurm.simulate(SLURM))
     assert (slurm.folder / "state").read_text() == "drained\n"
-    slurm.has("fails", "")
-    good(slurm.rehearse(SLURM))
+    slurm.write("fails", "")
+    good(slurm.simulate(SLURM))
     assert (slurm.folder / "state").read_text() == "idle\n"
 
 
-def test_slurm(slurm: House) -> None:
+def test_slurm(slurm: RecipeMachine) -> None:
     """Drained for our reason, what ran is requeued, then resumed."""
-    house = slurm
-    house.has("state", "mixed\n")
-    house.has("reason", "none\n")
-    house.has("running", "17\n")
-    good(house.rehearse(SLURM))
-    assert "scontrol requeue 17" in house.calls
-    assert (house.folder / "state").read_text() == "idle\n"
-    house.has("state", "drained\n")
-    house.has("reason", "broken fan\n")
-    good(house.rehearse(SLURM))
-    assert (house.folder / "state").read_text() == "drained\n"  # somebody else's
-    house.has("state", "mixed\n")
-    house.has("running", "18\n")
-    house.has("fails", "scontrol requeue")
-    refused(house.rehearse(SLURM), "'drain the Slurm node' is not prepared: sh ended with 1")
-    assert (house.folder / "state").read_text() == "idle\n"
+    machine = slurm
+    machine.write("state", "mixed\n")
+    machine.write("reason", "none\n")
+    machine.write("running", "17\n")
+    good(machine.simulate(SLURM))
+    assert "scontrol requeue 17" in machine.calls
+    assert (machine.folder / "state").read_text() == "idle\n"
+    machine.write("state", "drained\n")
+    machine.write("reason", "broken fan\n")
+    good(machine.simulate(SLURM))
+    assert (machine.folder / "state").read_text() == "drained\n"  # somebody else's
+    machine.write("state", "mixed\n")
+    machine.write("running", "18\n")
+    machine.write("fails", "scontrol requeue")
+    refused(machine.simulate(SLURM), "'drain the Slurm node' is not prepared: sh ended with 1")
+    assert (machine.folder / "state").read_text() == "idle\n"
 
 
-def test_celery(house: House) -> None:
+def test_celery(machine: RecipeMachine) -> None:
     """Ended by itself when what it had was done, and started again."""
-    house.stand_in("celery", CELERY)
-    subprocess.run([house.folder / "bin" / "celery", "worker"], check=True)
-    until(lambda: house.there("worker.pid"))
-    good(house.rehearse("Celery: a warm shutdown"))
-    assert house.there("finished")
-    assert house.calls[-1] == f"celery --app shop worker --detach --pidfile={house.folder}/worker.pid"
+    machine.stand_in("celery", CELERY)
+    subprocess.run([machine.folder / "bin" / "celery", "worker"], check=True)
+    until(lambda: machine.exists("worker.pid"))
+    good(machine.simulate("Celery: a warm shutdown"))
+    assert machine.exists("finished")
+    assert machine.calls[-1] == f"celery --app shop worker --detach --pidfile={machine.folder}/worker.pid"
 
 
-def test_celery_with_a_worker_that_does_not_end(house: House) -> None:
+def test_celery_with_a_worker_that_does_not_end(machine: RecipeMachine) -> None:
     """Not approved, and it is never killed."""
-    house.stand_in("celery", CELERY)
-    house.has("stubborn")
-    subprocess.run([house.folder / "bin" / "celery", "worker"], check=True)
-    until(lambda: house.there("worker.pid"))
-    refused(house.rehearse("Celery: a warm shutdown", "5s"), "'let the worker finish' is not prepared: process")
-    assert Path("/proc", (house.folder / "worker.pid").read_text()).exists()
+    machine.stand_in("celery", CELERY)
+    machine.write("stubborn")
+    subprocess.run([machine.folder / "bin" / "celery", "worker"], check=True)
+    until(lambda: machine.exists("worker.pid"))
+    refused(machine.simulate("Celery: a warm shutdown", "5s"), "'let the worker finish' is not prepared: process")
+    assert Path("/proc", (machine.folder / "worker.pid").read_text()).exists()
 
 
 TRANSACTIONS = "A database's transactions in flight"
 
 
-def test_transactions_in_flight(house: House) -> None:
+def test_transactions_in_flight(machine: RecipeMachine) -> None:
     """Nobody new, those in the middle may end, the rest are closed; when it fails the door is open again."""
-    house.stand_in("psql", PSQL)
-    house.has("busy")
-    house.has("idle")
-    good(house.rehearse(TRANSACTIONS))
-    asked = [re.sub(r".*-qAtc ", "", call) for call in house.calls if "SELECT" not in call and "WHERE" not in call]
+    machine.stand_in("psql", PSQL)
+    machine.write("busy")
+    machine.write("idle")
+    good(machine.simulate(TRANSACTIONS))
+    asked = [re.sub(r".*-qAtc ", "", call) for call in machine.calls if "SELECT" not in call and "WHERE" not in call]
     assert asked == [
         "ALTER DATABASE shop SET forewarn.closed = 'yes'",
         "ALTER DATABASE shop ALLOW_CONNECTIONS false",
@@ -295,28 +295,28 @@ def test_transactions_in_flight(house: House) -> None:
         "ALTER DATABASE shop ALLOW_CONNECTIONS true",
         "ALTER DATABASE shop RESET forewarn.closed",
     ]
-    house.has("fails", "CHECKPOINT")
-    refused(house.rehearse(TRANSACTIONS), "'let transactions end' is not prepared: sh ended with 1")
-    assert not house.there("closed")
+    machine.write("fails", "CHECKPOINT")
+    refused(machine.simulate(TRANSACTIONS), "'let transactions end' is not prepared: sh ended with 1")
+    assert not machine.exists("closed")
 
 
-def test_a_database_that_was_closed_before_stays_closed(house: House) -> None:
-    """What somebody else closed has no mark of ours; nor is an answer that does not come taken for one."""
-    house.stand_in("psql", PSQL)
-    house.has("closed")
-    good(house.rehearse(TRANSACTIONS))
-    assert house.there("closed")
-    (house.folder / "closed").unlink()
-    house.has("fails", "pg_db_role_setting")
-    stuck(house.rehearse(TRANSACTIONS))
-    house.has("fails", "")
-    good(house.rehearse(TRANSACTIONS))
-    assert not house.there("closed")
-    assert not house.there("marked")
+def test_a_database_that_was_closed_before_stays_closed(machine: RecipeMachine) -> None:
+    """It has no mark of ours, and a missing answer does not count as a mark."""
+    machine.stand_in("psql", PSQL)
+    machine.write("closed")
+    good(machine.simulate(TRANSACTIONS))
+    assert machine.exists("closed")
+    (machine.folder / "closed").unlink()
+    machine.write("fails", "pg_db_role_setting")
+    stuck(machine.simulate(TRANSACTIONS))
+    machine.write("fails", "")
+    good(machine.simulate(TRANSACTIONS))
+    assert not machine.exists("closed")
+    assert not machine.exists("marked")
 
 
 def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
-    """What it asks of PostgreSQL is what PostgreSQL understands: closed and marked, then open and without a trace."""
+    """PostgreSQL understands the recipe: the database is closed and marked, then open and unmarked."""
     (step,) = tomllib.loads(RECIPES[TRANSACTIONS])["steps"]
     with database() as environment:
         ask = ["psql", "--dbname", "postgres", "-qAtc"]
@@ -348,7 +348,7 @@ def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
 
 @contextmanager
 def database() -> Iterator[dict[str, str]]:
-    """A real server in a folder of its own; the variables by which psql finds it."""
+    """Run a real server in a folder, and yield the variables by which psql finds it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o711)
@@ -356,11 +356,11 @@ def database() -> Iterator[dict[str, str]]:
         inner.mkdir()
         shutil.chown(inner, "postgres", "postgres")
         initdb = [*AS_POSTGRES, str(BINARIES[-1] / "initdb"), "-D", str(inner), "-A", "trust", "--no-sync"]
-        subprocess.run(initdb, cwd="/", env=clean(), check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(initdb, cwd="/", env=clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout=60)
         words = [*AS_POSTGRES, str(BINARIES[-1] / "postgres"), "-D", str(inner), "-k", str(inner), "-h", "", "-F"]
         with (folder / "log").open("ab") as log:
-            server = subprocess.Popen(words, cwd="/", env=clean(), stdout=log, stderr=log)
-        environment = {**clean(), "PGHOST": str(inner), "PGUSER": "postgres"}
+            server = subprocess.Popen(words, cwd="/", env=clean_environment(), stdout=log, stderr=log)
+        environment = {**clean_environment(), "PGHOST": str(inner), "PGUSER": "postgres"}
         try:
             up = ["psql", "--dbname", "postgres", "-qAtc", "SELECT 1"]
             until(lambda: subprocess.run(up, env=environment, capture_output=True, check=False).returncode == 0)
@@ -373,32 +373,35 @@ def database() -> Iterator[dict[str, str]]:
 REASSIGN = "Reassigning work"
 
 
-def test_reassigning_work(house: House) -> None:
-    """Paused, reassigned, seen to hold nothing; what says so and still holds something is not believed."""
-    house.stand_in("workctl", WORKCTL)
-    house.has("held", "3\n")
-    good(house.rehearse(REASSIGN))
-    verbs = [call.split()[1] for call in house.calls]
+def test_reassigning_work(machine: RecipeMachine) -> None:
+    """Work is paused, reassigned and gone; a program that still has work is not believed."""
+    machine.stand_in("workctl", WORKCTL)
+    machine.write("held", "3\n")
+    good(machine.simulate(REASSIGN))
+    verbs = [call.split()[1] for call in machine.calls]
     assert [verb for verb in verbs if verb not in ("held", "paused")] == ["pause", "reassign", "resume"]
-    house.stand_in("workctl", WORKCTL.replace("echo 0 > held", "true"))
-    house.has("held", "3\n")
-    refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared: it ended well, but verifying says")
-    assert not house.there("paused")
+    machine.stand_in("workctl", WORKCTL.replace("echo 0 > held", "true"))
+    machine.write("held", "3\n")
+    refused(
+        machine.simulate(REASSIGN),
+        "'give the work to others' is not prepared: it ended without an error, but its verify says",
+    )
+    assert not machine.exists("paused")
 
 
-def test_reassigning_work_asks_whether_it_is_paused(house: House) -> None:
-    """Holding nothing is not enough; paused by somebody else it stays so; and no answer is not taken for one."""
-    house.has("held", "0\n")
-    house.stand_in("workctl", WORKCTL.replace('echo "$5" > paused', "true"))
-    refused(house.rehearse(REASSIGN), "'give the work to others' is not prepared")
-    house.stand_in("workctl", WORKCTL)
-    house.has("paused", "by hand\n")
-    good(house.rehearse(REASSIGN))
-    assert (house.folder / "paused").read_text() == "by hand\n"
-    (house.folder / "paused").unlink()
-    house.stand_in("workctl", WORKCTL.replace("resume*)", "resume*) [ ! -e silent ] || exit 1;"))
-    house.has("silent")
-    stuck(house.rehearse(REASSIGN))
-    (house.folder / "silent").unlink()
-    good(house.rehearse(REASSIGN))
-    assert not house.there("paused")
+def test_reassigning_work_checks_whether_it_is_paused(machine: RecipeMachine) -> None:
+    """Having no work is not enough; what somebody else paused stays paused, and no answer proves nothing."""
+    machine.write("held", "0\n")
+    machine.stand_in("workctl", WORKCTL.replace('echo "$5" > paused', "true"))
+    refused(machine.simulate(REASSIGN), "'give the work to others' is not prepared")
+    machine.stand_in("workctl", WORKCTL)
+    machine.write("paused", "by hand\n")
+    good(machine.simulate(REASSIGN))
+    assert (machine.folder / "paused").read_text() == "by hand\n"
+    (machine.folder / "paused").unlink()
+    machine.stand_in("workctl", WORKCTL.replace("resume*)", "resume*) [ ! -e silent ] || exit 1;"))
+    machine.write("silent")
+    stuck(machine.simulate(REASSIGN))
+    (machine.folder / "silent").unlink()
+    good(machine.simulate(REASSIGN))
+    assert not machine.exists("paused")

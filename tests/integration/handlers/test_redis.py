@@ -1,4 +1,4 @@
-"""`redis` with real servers and real Sentinels: by FAILOVER and through Sentinel; both sides say who is master."""
+"""`redis` with real servers and Sentinels: takeover by FAILOVER and through Sentinel."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ import pytest
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.redis_protocol import Reply
-from forewarn.guest.handlers.redis_replication import Spec, split
-from tests.integration.handlers.agents import hurried, run_of
-from tests.integration.handlers.announced import page_steps
-from tests.integration.handlers.loopback import alone
-from tests.integration.handlers.redises import Server, pair, watched
-from tests.integration.handlers.writer import Writer, writing
+from forewarn.guest.handlers.redis_replication import Spec, split_address
+from tests.integration.handlers.agent_process import fast_run, new_run
+from tests.integration.handlers.redis_servers import Server, pair, watched
+from tests.integration.handlers.service_with_event import page_steps
+from tests.integration.handlers.steady_writer import Writer, writing
+from tests.support.own_network import own_network
 from tests.support.waiting import until
 
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
@@ -24,12 +24,12 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 
 @pytest.fixture(scope="module", autouse=True)
 def network() -> Iterator[None]:
-    with alone():
+    with own_network():
         yield
 
 
 class Keys:
-    """A member of a set for each number, written to whoever is master; one that is not refuses."""
+    """Adds each number to a set on the current master; a server that is not master refuses."""
 
     def __init__(self, servers: list[Server]) -> None:
         self._master = next(each for each in servers if each.role == "master")
@@ -67,28 +67,28 @@ def spec_of(server: Server, **more: object) -> Spec:
 
 
 def test_a_master_hands_over_and_comes_back_as_a_replica(tmp_path: Path) -> None:
-    """No acknowledged write is lost; come up again as a master, as its own file says, it follows the one that took over."""
+    """No acknowledged write is lost; a server that restarts as a master follows the one that took over."""
     with pair(tmp_path) as (first, second):
         spec = spec_of(first)
         assert redis.check(spec) == []
-        assert redis.verify(spec, run_of()) is False
-        run = run_of()
+        assert redis.verify(spec, new_run()) is False
+        run = new_run()
         with writing(lambda: Keys([first, second])) as writer:
             redis.prepare(spec, run)
             assert (first.role, second.role) == ("slave", "master")
             went_on(writer, writer.last_s)
         print(f"FAILOVER: {writer.longest_gap_s():.2f} s without writes")
         assert set(writer.acknowledged) - stored(second) == set()
-        assert redis.verify(spec, run_of()) is True
-        redis.prepare(spec, run_of())  # again: nothing is left to do
+        assert redis.verify(spec, new_run()) is True
+        redis.prepare(spec, new_run())  # again: nothing is left to do
         assert (first.role, second.role) == ("slave", "master")
         first.down()
         first.up()
         assert first.role == "master"
-        redis.recover(spec, run_of(**run.kept))
+        redis.recover(spec, new_run(**run.kept))
         assert first.linked
         assert stored(first) == stored(second)
-        redis.recover(spec, run_of(**run.kept))
+        redis.recover(spec, new_run(**run.kept))
 
 
 def test_there_and_back_again(tmp_path: Path) -> None:
@@ -97,37 +97,37 @@ def test_there_and_back_again(tmp_path: Path) -> None:
         with writing(lambda: Keys([first, second])) as writer:
             for _ in range(3 * BUDGET):
                 old, new = (first, second) if first.role == "master" else (second, first)
-                redis.prepare(spec_of(old), run_of())
+                redis.prepare(spec_of(old), new_run())
                 assert (old.role, new.role) == ("slave", "master")
                 went_on(writer, writer.last_s)
-                redis.recover(spec_of(old), run_of())
+                redis.recover(spec_of(old), new_run())
         assert set(writer.acknowledged) - stored(new) == set()
 
 
 def test_a_replica_has_nothing_to_do(tmp_path: Path) -> None:
-    """Prepared as it is, but not when nobody is master; back when it has its link."""
+    """It counts as prepared only while there is a master, and as back when it has its link."""
     with pair(tmp_path) as (first, second):
-        spec, run = spec_of(second), run_of()
+        spec, run = spec_of(second), new_run()
         redis.prepare(spec, run)
-        redis.recover(spec, run_of(**run.kept))
+        redis.recover(spec, new_run(**run.kept))
         assert (first.role, second.role) == ("master", "slave")
         first.down()
-        assert redis.verify(spec, run_of()) is None
-        with pytest.raises(OutOfTime, match=f"{first.address}, said to be master, does not answer"):
-            redis.prepare(spec, hurried())
+        assert redis.verify(spec, new_run()) is None
+        with pytest.raises(OutOfTime, match=f"{first.address}, which should be master, does not answer"):
+            redis.prepare(spec, fast_run())
         with pytest.raises(OutOfTime, match=f"it has no link to {first.address}"):
-            redis.recover(spec, hurried(**run.kept))
+            redis.recover(spec, fast_run(**run.kept))
 
 
-def test_nobody_to_hand_over_to(tmp_path: Path) -> None:
-    """Told at once; the master is as it was and takes writes."""
+def test_a_master_without_replicas(tmp_path: Path) -> None:
+    """The step fails at once, and the master still accepts writes."""
     with pair(tmp_path) as (first, second):
         with pytest.raises(StepFailed, match=r"no replica can take over: 127.0.0.99:6379 is not online at 127.0.0.20"):
-            redis.prepare(spec_of(first, replica="127.0.0.99:6379"), run_of())
+            redis.prepare(spec_of(first, replica="127.0.0.99:6379"), new_run())
         second.down()
         until(lambda: "connected_slaves:0" in str(first.say("INFO")))
         with pytest.raises(StepFailed, match=r"no replica can take over: none is online at 127.0.0.20"):
-            redis.prepare(spec_of(first), run_of())
+            redis.prepare(spec_of(first), new_run())
         assert first.say("SET", "a", "b") == "OK"
 
 
@@ -138,28 +138,28 @@ def test_a_replica_that_does_not_catch_up(tmp_path: Path) -> None:
         second.process.send_signal(signal.SIGSTOP)  # connected, and receives nothing more
         first.say("SET", "a", "b")
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {first.address} is still master"):
-            redis.prepare(spec_of(first), hurried())
+            redis.prepare(spec_of(first), fast_run())
         assert first.say("SET", "a", "c") == "OK"
         assert first.role == "master"
 
 
-def test_a_password_is_used_and_never_told(tmp_path: Path) -> None:
-    """From a file that only its owner may read."""
+def test_a_password_is_used_and_never_shown(tmp_path: Path) -> None:
+    """It comes from a file that only its owner may read."""
     with pair(tmp_path, password="hunter2") as (first, second):
         path = tmp_path / "password"
         path.write_text("hunter2\n")
         path.chmod(0o600)
         spec = page_step(0, first, password_file=str(path))
-        redis.prepare(spec, run_of())
+        redis.prepare(spec, new_run())
         assert second.role == "master"
         path.write_text("hunter3")
         with pytest.raises(StepFailed, match="the login is refused: WRONGPASS") as caught:
-            redis.prepare(spec, run_of())
+            redis.prepare(spec, new_run())
         assert "hunter" not in str(caught.value)
         path.chmod(0o644)
-        assert redis.check(spec) == [f"others may read {path}, which holds a secret: chmod 600 it"]
+        assert redis.check(spec) == [f"other users may read {path}, which holds a secret: chmod 600 it"]
         with pytest.raises(StepFailed, match="NOAUTH"):
-            redis.prepare(spec_of(first), run_of())
+            redis.prepare(spec_of(first), new_run())
 
 
 def test_through_sentinel(tmp_path: Path) -> None:
@@ -169,34 +169,34 @@ def test_through_sentinel(tmp_path: Path) -> None:
         def named() -> Keys:
             said = sentinels[1].say("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop")
             assert isinstance(said, list)
-            return Keys([each for each in (first, second) if split(each.address)[0] == said[0]])
+            return Keys([each for each in (first, second) if split_address(each.address)[0] == said[0]])
 
         spec = page_step(1, first, sentinels)
         assert redis.check(spec) == []
-        assert redis.verify(spec, run_of()) is False
+        assert redis.verify(spec, new_run()) is False
         with writing(named) as writer:
-            redis.prepare(spec, run_of())
+            redis.prepare(spec, new_run())
             assert (first.role, second.role) == ("slave", "master")
             went_on(writer, writer.last_s)
         print(f"Sentinel: {writer.longest_gap_s():.2f} s without writes")
         assert set(writer.acknowledged) - stored(second) == set()
-        assert redis.verify(spec, run_of()) is True
+        assert redis.verify(spec, new_run()) is True
         first.down()
         first.up()
-        redis.recover(spec, run_of())
+        redis.recover(spec, new_run())
         assert first.linked
         assert stored(first) == stored(second)
         for each in sentinels[1:]:
             each.down()
-        assert redis.verify(spec, run_of()) is None  # one of three is no majority
+        assert redis.verify(spec, new_run()) is None  # one of three is no majority
 
 
-def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> None:
-    """It is a master without replicas, and the Sentinels name another: it is made to follow that, and nobody is told again."""
+def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
+    """The server follows the master that the Sentinels name, and no second failover is requested."""
     with watched(tmp_path) as (first, second, sentinels):
         sentinels[0].say("SENTINEL", "FAILOVER", "shop")
         until(lambda: second.role == "master")
-        redis.prepare(page_step(1, first, sentinels), run_of(told=run_of().event["EventId"]))
+        redis.prepare(page_step(1, first, sentinels), new_run(told=new_run().event["EventId"]))
         assert (first.role, second.role) == ("slave", "master")
 
 
@@ -204,11 +204,11 @@ def test_sentinels_that_were_told_by_an_agent_that_is_dead(tmp_path: Path) -> No
     ("table", "told"),
     [
         ({}, "here: address is missing"),
-        ({"address": "nowhere"}, "here.address: 'nowhere' is no address: write it like 10.0.0.4:6379"),
+        ({"address": "nowhere"}, "here.address: 'nowhere' is not an address: write it like 10.0.0.4:6379"),
         ({"address": "a:70000"}, "'a:70000' is no address"),
         (
             {"address": "a:1", "sentinels": ["b:2"]},
-            "`sentinels` and `master`, the name they know it by, belong together",
+            "`sentinels` and `master`, the name they know it by, or neither",
         ),
         ({"address": "a:1", "sentinels": ["b"], "master": "m"}, "here.sentinels[0]: 'b' is no address"),
         (

@@ -1,10 +1,10 @@
-"""`redis` when a server is down, hangs, trickles or lies, and when the agent dies: made-up servers over real sockets."""
+"""`redis` with fake servers over sockets that are down, hang, trickle or lie, and an agent that is killed."""
 
 import contextlib
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,127 +14,61 @@ from forewarn.core.model import Status
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, Complaint, ask
-from forewarn.guest.handlers.redis_replication import Spec, split
-from tests.integration.handlers.agents import allowed_s, hurried, run_of
-from tests.integration.handlers.announced import announced
+from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, ErrorReply, query
+from forewarn.guest.handlers.redis_replication import Spec
+from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
+from tests.integration.handlers.fake_redis import STEP, TcpServer, fake_redis, master, replica
+from tests.integration.handlers.service_with_event import service_with_event
 from tests.support.waiting import PATIENCE_S, until
-
-STEP = """
-[[steps]]
-name = "hand over"
-required = true
-timeout = "20s"
-redis = {{ address = "{address}" }}
-"""
-
-
-class MadeUp:
-    """A server that answers what it is told to; every command it hears is written down."""
-
-    def __init__(self, answer: Callable[[list[str]], bytes]) -> None:
-        self.answer = answer
-        self.heard: list[list[str]] = []
-        self.address = ""
-
-    def asked(self, word: str) -> int:
-        return sum(words[0] == word for words in self.heard)
-
-
-class _Handler(socketserver.StreamRequestHandler):
-    made: MadeUp
-
-    def handle(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while line := self.rfile.readline():
-                words = [
-                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2].decode() for _ in range(int(line[1:]))
-                ]
-                self.made.heard.append(words)
-                self.wfile.write(self.made.answer(words))
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
-
-@contextmanager
-def made_up(answer: Callable[[list[str]], bytes]) -> Iterator[MadeUp]:
-    made = MadeUp(answer)
-    handler = type("Handler", (_Handler,), {"made": made})
-    with _Server(("127.0.0.1", 0), handler) as server:
-        made.address = f"127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def bulk(text: str) -> bytes:
-    return f"${len(text.encode())}\r\n{text}\r\n".encode()
-
-
-def master(run_id: str, replica: str = "") -> bytes:
-    host, port = split(replica)
-    slaves = f"connected_slaves:1\r\nslave0:ip={host},port={port},state=online,offset=9,lag=0\r\n" if replica else ""
-    return bulk(f"role:master\r\nrun_id:{run_id}\r\nmaster_repl_offset:9\r\n{slaves}")
-
-
-def replica(run_id: str, of: str, link: str = "up") -> bytes:
-    host, port = split(of)
-    return bulk(
-        f"role:slave\r\nrun_id:{run_id}\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{link}\r\n"
-    )
 
 
 def spec_of(address: str) -> Spec:
     return redis.parse({"address": address}, "here")
 
 
-def test_a_server_that_says_ok_and_does_nothing() -> None:
-    """It is asked for its role, which has not changed: not prepared, and the failover is called off."""
-    with made_up(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as liar:
+def test_a_server_that_answers_ok_and_does_nothing() -> None:
+    """Its role has not changed, so the step fails, and the failover is aborted."""
+    with fake_redis(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as liar:
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {liar.address} is still master"):
-            redis.prepare(spec_of(liar.address), hurried())
+            redis.prepare(spec_of(liar.address), fast_run())
         assert ["FAILOVER", "ABORT"] in liar.heard
-        assert redis.verify(spec_of(liar.address), run_of()) is False
+        assert redis.verify(spec_of(liar.address), new_run()) is False
 
 
-def test_a_server_that_says_it_follows_one_who_is_no_master() -> None:
-    """Both sides must say so; and a server cannot follow itself."""
-    with made_up(lambda _: replica("b", "127.0.0.1:9")) as other, made_up(lambda _: replica("a", other.address)) as me:
-        with pytest.raises(OutOfTime, match=f"{other.address}, said to be master, is none"):
-            redis.prepare(spec_of(me.address), hurried())
+def test_a_server_that_follows_a_server_that_is_not_master() -> None:
+    """Both servers must confirm the roles, and a server cannot follow itself."""
+    with (
+        fake_redis(lambda _: replica("b", "127.0.0.1:9")) as other,
+        fake_redis(lambda _: replica("a", other.address)) as me,
+    ):
+        with pytest.raises(OutOfTime, match=f"{other.address}, which should be master, is not"):
+            redis.prepare(spec_of(me.address), fast_run())
         other.answer = lambda _: master("a")
-        assert redis.verify(spec_of(me.address), run_of()) is False
+        assert redis.verify(spec_of(me.address), new_run()) is False
         other.answer = lambda _: master("b")
-        assert redis.verify(spec_of(me.address), run_of()) is True
+        assert redis.verify(spec_of(me.address), new_run()) is True
         other.answer = lambda _: b"*1\r\n"
-        assert redis.verify(spec_of(me.address), run_of(1)) is None
+        assert redis.verify(spec_of(me.address), new_run(1)) is None
 
 
-def test_a_master_that_somebody_made_is_left_alone() -> None:
-    """Not restarted since, it was made so on purpose: following the other would wipe it. Restarted, it is made to follow."""
-    with made_up(lambda _: master("b")) as other, made_up(lambda _: replica("a", other.address)) as me:
-        run = run_of()
+def test_a_master_made_by_hand_is_left_alone() -> None:
+    """Without a restart it stays master, because following would delete its data; after a restart it must follow."""
+    with fake_redis(lambda _: master("b")) as other, fake_redis(lambda _: replica("a", other.address)) as me:
+        run = new_run()
         redis.prepare(spec_of(me.address), run)
         me.answer = lambda words: master("a") if words[0] == "INFO" else b"+OK\r\n"
         with pytest.raises(
             StepFailed, match=f"{me.address} was made master by hand while {other.address} is master too"
         ):
-            redis.recover(spec_of(me.address), run_of(**run.kept))
-        assert me.asked("REPLICAOF") == 0
+            redis.recover(spec_of(me.address), new_run(**run.kept))
+        assert me.count("REPLICAOF") == 0
         other.answer = lambda _: replica("b", me.address)
-        redis.recover(spec_of(me.address), run_of(**run.kept))  # and now the other follows
+        redis.recover(spec_of(me.address), new_run(**run.kept))  # and now the other follows
         other.answer = lambda _: master("b")
         me.answer = lambda words: master("c") if words[0] == "INFO" else b"+OK\r\n"
         with pytest.raises(OutOfTime, match=f"it follows {other.address} and has no link to it yet"):
-            redis.recover(spec_of(me.address), hurried(**run.kept))
-        assert me.asked("REPLICAOF") > 0
+            redis.recover(spec_of(me.address), fast_run(**run.kept))
+        assert me.count("REPLICAOF") > 0
 
 
 def test_a_server_that_is_down_hangs_or_trickles() -> None:
@@ -146,21 +80,21 @@ def test_a_server_that_is_down_hangs_or_trickles() -> None:
         return b""
 
     with pytest.raises(StepFailed, match=r"127.0.0.1:9, this machine's Redis, does not answer"):
-        redis.prepare(spec_of("127.0.0.1:9"), hurried())
+        redis.prepare(spec_of("127.0.0.1:9"), fast_run())
     assert redis.check(spec_of("127.0.0.1:9"))[0].startswith("127.0.0.1:9 does not answer as it should")
-    with made_up(hang) as hanging:
-        with allowed_s() as given:
+    with fake_redis(hang) as hanging:
+        with recorded_timeouts_s() as given:
             with pytest.raises(StepFailed, match="does not answer"):
-                redis.prepare(spec_of(hanging.address), run_of(0.5, time=Time()))
-            assert redis.verify(spec_of(hanging.address), run_of(0.5, time=Time())) is None
+                redis.prepare(spec_of(hanging.address), new_run(0.5, time=Time()))
+            assert redis.verify(spec_of(hanging.address), new_run(0.5, time=Time())) is None
             with pytest.raises(OutOfTime, match="is not back: it does not answer"):
-                redis.recover(spec_of(hanging.address), run_of(0.5, time=Time()))
+                redis.recover(spec_of(hanging.address), new_run(0.5, time=Time()))
         assert max(given) <= 0.5
         over.set()
     with trickling() as address:
         began_s = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
-            ask(address, ("INFO",), seconds=0.5)
+            query(address, ("INFO",), seconds=0.5)
         assert time.monotonic() - began_s < PATIENCE_S
 
 
@@ -173,7 +107,7 @@ def trickling() -> Iterator[str]:
                     self.wfile.write(b"+")
                     time.sleep(0.05)
 
-    with _Server(("127.0.0.1", 0), Trickle) as server:
+    with TcpServer(("127.0.0.1", 0), Trickle) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
         server.shutdown()
@@ -191,24 +125,24 @@ def trickling() -> Iterator[str]:
 )
 def test_an_answer_that_makes_no_sense_is_read_within_limits(said: bytes, told: str) -> None:
     """Whatever it is, it is no answer."""
-    with made_up(lambda _: said) as odd, pytest.raises(OSError, match=told):
-        ask(odd.address, ("INFO",), seconds=5)
+    with fake_redis(lambda _: said) as odd, pytest.raises(OSError, match=told):
+        query(odd.address, ("INFO",), seconds=5)
 
 
 def test_every_kind_of_answer_is_read() -> None:
     """Text, number, nothing, list, error."""
-    with made_up(lambda _: b"*5\r\n$2\r\nab\r\n:-7\r\n$-1\r\n*-1\r\n+OK\r\n") as made:
-        assert ask(made.address, ("X",), seconds=5) == ["ab", -7, None, None, "OK"]
+    with fake_redis(lambda _: b"*5\r\n$2\r\nab\r\n:-7\r\n$-1\r\n*-1\r\n+OK\r\n") as made:
+        assert query(made.address, ("X",), seconds=5) == ["ab", -7, None, None, "OK"]
         made.answer = lambda _: b"-ERR no\r\n"
-        with pytest.raises(Complaint, match="ERR no"):
-            ask(made.address, ("X",), seconds=5)
+        with pytest.raises(ErrorReply, match="ERR no"):
+            query(made.address, ("X",), seconds=5)
 
 
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
-    """Not approved by the dead; the next agent finds it done, asks for nothing again, and approves."""
+    """The next agent finds the handover done, requests nothing again, and approves."""
     handed_over, held = threading.Event(), threading.Event()
 
-    def me_says(words: list[str]) -> bytes:
+    def answer_of_own_server(words: list[str]) -> bytes:
         if words[0] == "FAILOVER":
             handed_over.set()
             return b"+OK\r\n"
@@ -217,7 +151,11 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
             return replica("a", other.address)
         return master("a", other.address)
 
-    with made_up(lambda _: master("b")) as other, made_up(me_says) as me, announced(tmp_path) as service:
+    with (
+        fake_redis(lambda _: master("b")) as other,
+        fake_redis(answer_of_own_server) as me,
+        service_with_event(tmp_path) as service,
+    ):
         agent = service.agent(STEP.format(address=me.address))
         agent.up()
         assert handed_over.wait(PATIENCE_S)
@@ -226,5 +164,5 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
         held.set()
         agent.up()
         until(lambda: "approved" in agent.kinds)
-        assert me.asked("FAILOVER") == 1
+        assert me.count("FAILOVER") == 1
         until(lambda: service.status is Status.STARTED)

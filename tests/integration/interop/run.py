@@ -1,6 +1,6 @@
-"""Every client through a whole cycle against a real `forewarn serve`: see the event, approve it, see it start and end.
+"""Runs every client through a whole cycle against a real `forewarn serve`: see the event, approve it, see it start and end.
 
-What each client sends is recorded byte for byte; with --record it becomes the files that `make test` replays.
+The requests of each client are recorded byte for byte; --record writes them to the files that `make test` replays.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.service.settings import load
-from tests.integration.interop.recording import RecordingProxy, split_requests
+from tests.integration.interop.recording_proxy import RecordingProxy, split_requests
 
 HERE = Path(__file__).parent
 CLIENTS = HERE / "clients"
@@ -30,7 +30,7 @@ OPERATOR = Actor("operator", "interop")
 
 
 def python27() -> list[str]:
-    """Python 2.7 from the path, or from pyenv; Debian 12 and later have no package of it."""
+    """Return the command of Python 2.7 from the PATH or from pyenv; Debian 12 and later have no package of it."""
     for command in (["python2.7"], ["pyenv", "exec", "python2.7"]):
         version = os.environ.get("PYENV_VERSION") or _newest_pyenv_27()
         environment = {**os.environ, "PYENV_VERSION": version} if version else dict(os.environ)
@@ -53,7 +53,7 @@ def _runs(command: list[str], environment: dict[str, str]) -> bool:
 
 
 def clients(folder: Path) -> dict[str, list[str]]:
-    """Each client's command, to which the address is added."""
+    """Return the command of each client, to which the address is added."""
     program = folder / "WebClientCycle.exe"
     subprocess.run(["mcs", f"-out:{program}", str(CLIENTS / "WebClientCycle.cs")], check=True)
     return {
@@ -65,7 +65,7 @@ def clients(folder: Path) -> dict[str, list[str]]:
 
 
 def fleet(names: list[str]) -> str:
-    """One machine, alone in its scope, for each client."""
+    """Return a fleet with one standalone machine for each client."""
     parts = [
         f'[[scopes]]\nname = "{name}"\nkind = "standalone"\n[[machines]]\nscope = "{name}"\nname = "vm-{name}"\n'
         f'addresses = ["{address(number)}"]\n'
@@ -79,7 +79,7 @@ def address(number: int) -> str:
 
 
 def prepare(store: str, names: list[str]) -> list[str]:
-    """A store in which each client's scope is enabled and has one event in store; the ids of the events."""
+    """Prepare a store in which each client's scope is enabled and has one event; return the ids of the events."""
     ids = count(1)
     service = Service(load({"store": store}, {}), new_id=lambda: f"{next(ids):08X}-0000-4000-8000-000000000000")
     try:
@@ -97,7 +97,7 @@ def prepare(store: str, names: list[str]) -> list[str]:
 
 @contextmanager
 def served(store: str) -> Iterator[tuple[str, int]]:
-    """A real process; where its guests ask."""
+    """Run a real service; yield the address of its guest listener."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     listeners = ["--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0"]
     process = subprocess.Popen(
@@ -117,20 +117,20 @@ def served(store: str) -> Iterator[tuple[str, int]]:
 
 
 def run(name: str, command: list[str], event_id: str, proxy: RecordingProxy) -> list[bytes]:
-    """One client, to its end; everything it sent."""
+    """Run one client to its end; return every request it sent."""
     clean = {key: value for key, value in os.environ.items() if key.lower() not in ("http_proxy", "all_proxy")}
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, proxy.url], capture_output=True, text=True, timeout=CYCLE_WITHIN_S, env=clean, check=False
     )
-    lines = done.stdout.split("\n")
+    lines = result.stdout.split("\n")
     expected = [f"seen {event_id}", "approved", "started", "gone", ""]
-    if done.returncode or lines != expected:
-        sys.exit(f"{name} ended with {done.returncode}: {lines}\n{done.stderr}")
-    return [request for said in proxy.connections for request in split_requests(bytes(said))]
+    if result.returncode or lines != expected:
+        sys.exit(f"{name} ended with {result.returncode}: {lines}\n{result.stderr}")
+    return [request for recorded in proxy.connections for request in split_requests(bytes(recorded))]
 
 
 def recordings(name: str, requests: list[bytes]) -> dict[str, bytes]:
-    """One request of each kind the client sends, by file name."""
+    """Return one request of each kind that the client sends, by file name."""
     kinds: dict[str, bytes] = {}
     for request in requests:
         tagged = "-etag" if b"\nif-none-match:" in request.partition(b"\r\n\r\n")[0].lower() else ""
@@ -140,7 +140,7 @@ def recordings(name: str, requests: list[bytes]) -> dict[str, bytes]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write what the clients send into the recorded files")
+    parser.add_argument("--record", action="store_true", help="write the requests of the clients to the recorded files")
     record = parser.parse_args().record
     with tempfile.TemporaryDirectory() as folder:
         commands = clients(Path(folder))

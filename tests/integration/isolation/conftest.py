@@ -1,4 +1,4 @@
-"""The two sites of docs/guide/networking.md, built with its own commands, once for each file of tests."""
+"""The two sites of docs/guide/networking.md, built with the commands of that page, once for each test module."""
 
 import subprocess
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.isolation.fleets import prepare
-from tests.integration.isolation.lab import Lab, Namespace, laboratory
-from tests.integration.isolation.page import block, command
+from tests.integration.isolation.prepared_store import prepare
+from tests.support.guide_blocks import block, command
+from tests.support.network_lab import Lab, Namespace, laboratory
 from tests.support.waiting import until
 
 FORWARDING = "3"
@@ -17,7 +17,7 @@ FORWARDING = "3"
 
 @dataclass
 class Site:
-    """A host with a running service, its machines by scope, and the event each scope was told of."""
+    """A host with a running service, and the machine and the event of each scope."""
 
     lab: Lab
     host: Namespace
@@ -36,12 +36,12 @@ def serve_as_printed(site: Site, heading: str) -> "subprocess.Popen[str]":
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with laboratory(tmp_path) as made:
-        yield made
+    with laboratory(tmp_path) as lab:
+        yield lab
 
 
 def build_bridge(lab: Lab) -> tuple[Namespace, dict[str, Namespace]]:
-    """Three machines on a bridge, each with its own address."""
+    """Build three machines on a bridge, each with its own address."""
     host = lab.namespace("host")
     machines = {
         scope: lab.machine(host, f"tap{n}", f"10.88.0.1{n}/24", mac=f"52:54:00:00:00:0{n}")
@@ -58,7 +58,7 @@ def build_bridge(lab: Lab) -> tuple[Namespace, dict[str, Namespace]]:
 
 
 def until_forwarding(host: Namespace, port: str) -> None:
-    """Wait for a port of the bridge, which forwards a moment after it was set up."""
+    """Wait until a port of the bridge forwards, a moment after it was set up."""
     until(lambda: host.run(f"cat /sys/class/net/{port}/brport/state").strip() == FORWARDING)
 
 
@@ -74,7 +74,7 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Three machines with one and the same address, each on a link of its own; the host filters strictly."""
+    """Three machines with the same address, each on its own link; the host has strict reverse-path filters."""
     with laboratory(tmp_path_factory.mktemp("links")) as lab:
         host = lab.namespace("host")
         host.run("sysctl --quiet --write net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1")

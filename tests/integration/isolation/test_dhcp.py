@@ -1,10 +1,10 @@
-"""DHCP option 245 as the page has dnsmasq serve it: four bytes, the endpoint's address, also to those who did not ask."""
+"""DHCP option 245 with the guide's dnsmasq configuration: the endpoint's address in four bytes."""
 
 import json
 
 from tests.integration.isolation.conftest import build_bridge
-from tests.integration.isolation.lab import Lab
-from tests.integration.isolation.page import block
+from tests.support.guide_blocks import block
+from tests.support.network_lab import Lab
 from tests.support.waiting import until
 
 CLIENT = """
@@ -26,8 +26,8 @@ print(json.dumps(options))
 """
 
 
-def test_dnsmasq_tells_option_245(lab: Lab) -> None:
-    """The offer carries the four bytes though the client asked for the router alone."""
+def test_dnsmasq_sends_option_245(lab: Lab) -> None:
+    """The offer has the four bytes although the client requested the router alone."""
     host, machines = build_bridge(lab)
     lab.write({"dnsmasq.conf": block("DHCP option 245", "dnsmasq.conf")})
     files = ["--pid-file=", f"--dhcp-leasefile={lab.folder}/leases", "--port=0", "--no-ping", "--user=root"]

@@ -1,4 +1,4 @@
-"""Who is calling, over real links: each machine sees and approves the events of its own scope and no others."""
+"""Identification over real links: each machine sees and approves the events of its own scope only."""
 
 import json
 
@@ -6,9 +6,9 @@ import pytest
 
 from forewarn.core.model import Status
 from tests.integration.isolation.conftest import Site, until_forwarding
-from tests.integration.isolation.fleets import approvals, status
-from tests.integration.isolation.lab import Lab
-from tests.integration.isolation.page import block, command
+from tests.integration.isolation.prepared_store import approvals, status
+from tests.support.guide_blocks import block, command
+from tests.support.network_lab import Lab
 from tests.support.waiting import PATIENCE_S, until
 
 UNKNOWN = '{"error":"Not found"}'
@@ -16,8 +16,8 @@ UNKNOWN = '{"error":"Not found"}'
 
 @pytest.fixture(params=["bridge", "links"])
 def site(request: pytest.FixtureRequest) -> Site:
-    made: Site = request.getfixturevalue(request.param)
-    return made
+    site: Site = request.getfixturevalue(request.param)
+    return site
 
 
 ORIGINS = {
@@ -31,15 +31,15 @@ ORIGINS = {
 
 
 def test_each_machine_sees_and_approves_its_own_scope_only(site: Site) -> None:
-    """The documents differ, another scope's id is 400 and approves nothing, the audit says from where and how known."""
+    """Another scope's event id gets 400 and approves nothing; the audit names the origin of each approval."""
     scopes = list(site.machines)
     for scope, machine in site.machines.items():
         (event,) = json.loads(machine.run(block(site.heading, "in a machine")))["Events"]
         assert (event["EventId"], event["EventStatus"]) == (site.events[scope], "Scheduled")
-    for mine, theirs in zip(scopes, scopes[1:] + scopes[:1], strict=True):
-        both = site.machines[mine].approve(site.events[mine], site.events[theirs])
-        assert both.status == site.machines[mine].approve(site.events[theirs]).status == 400
-        assert site.events[theirs] in both.body
+    for own, other in zip(scopes, scopes[1:] + scopes[:1], strict=True):
+        both = site.machines[own].approve(site.events[own], site.events[other])
+        assert both.status == site.machines[own].approve(site.events[other]).status == 400
+        assert site.events[other] in both.body
     assert approvals(site.folder) == []
     assert {status(site.folder, each) for each in site.events.values()} == {Status.SCHEDULED}
 
@@ -55,8 +55,8 @@ def test_each_machine_sees_and_approves_its_own_scope_only(site: Site) -> None:
     ]
 
 
-def test_who_one_says_one_is_counts_for_nothing(bridge: Site) -> None:
-    """An unknown machine gets 404 whatever it says; a known one that speaks for another, as a proxy would, gets 400."""
+def test_headers_do_not_identify_a_machine(bridge: Site) -> None:
+    """An unknown machine gets 404 with any headers; a known one that names another, as a proxy would, gets 400."""
     stranger = bridge.lab.machine(bridge.host, "tap9", "10.88.0.99/24")
     bridge.host.run("ip link set tap9 master br0 up")
     until_forwarding(bridge.host, "tap9")
@@ -71,8 +71,8 @@ def test_who_one_says_one_is_counts_for_nothing(bridge: Site) -> None:
     assert approvals(bridge.folder) == before
 
 
-def test_on_a_link_a_stated_address_counts_too(links: Site) -> None:
-    """A machine known by interface and address is nobody under another address; by interface alone it is itself."""
+def test_on_a_link_the_address_of_the_fleet_file_counts_too(links: Site) -> None:
+    """A machine with an interface and an address is unknown at another address; with an interface alone it is known."""
     for machine in links.machines.values():
         machine.run("ip address flush dev eth0\nip address add 10.0.0.5/24 dev eth0")
         machine.run("ip route replace 169.254.169.254/32 dev eth0")
@@ -82,8 +82,8 @@ def test_on_a_link_a_stated_address_counts_too(links: Site) -> None:
     assert links.machines["blue"].ask().status == 404
 
 
-def test_on_a_laptop_without_root_addresses_of_loopback_are_machines(lab: Lab) -> None:
-    """The page's commands for a laptop tell two machines apart, by a process without any capability."""
+def test_on_a_laptop_loopback_addresses_identify_machines(lab: Lab) -> None:
+    """The page's commands for a laptop identify two machines; the service needs no capability."""
     laptop = lab.namespace("laptop")
     lab.write({"fleet.toml": block("On a laptop", "fleet.toml")})
     powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
@@ -92,7 +92,7 @@ def test_on_a_laptop_without_root_addresses_of_loopback_are_machines(lab: Lab) -
 
 
 def test_on_a_laptop_the_usual_address_serves_one_named_machine(lab: Lab) -> None:
-    """With the address on loopback every caller is the machine named."""
+    """With the usual address on loopback every caller is the named machine."""
     laptop = lab.namespace("laptop")
     lab.write({"fleet.toml": block("On a laptop", "fleet.toml")})
     laptop.run(block("On a laptop", "as root").split("FOREWARN_")[0])
@@ -101,15 +101,15 @@ def test_on_a_laptop_the_usual_address_serves_one_named_machine(lab: Lab) -> Non
     assert laptop.ask(url=url).body == "web-0"
 
 
-def test_a_wildcard_must_be_asked_for(lab: Lab) -> None:
-    """Every interface at once is refused with a sentence, unless --allow-any-interface is said."""
+def test_a_wildcard_needs_an_option(lab: Lab) -> None:
+    """Listening on every interface is refused without --allow-any-interface."""
     host = lab.namespace("host")
-    words = ["forewarn", "serve", "--store", "memory:", "--guest"]
-    refusals = {address: lab.start(host, [*words, address]) for address in ("0.0.0.0:80", "[::]:80")}
+    arguments = ["forewarn", "serve", "--store", "memory:", "--guest"]
+    refusals = {address: lab.start(host, [*arguments, address]) for address in ("0.0.0.0:80", "[::]:80")}
     for address, process in refusals.items():
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 2
-        assert f"guest: {address} would answer on every interface" in told
-        assert "--allow-any-interface" in told
-    lab.serve(host, [*words, "0.0.0.0:80", "--allow-any-interface"])
+        assert f"guest: {address} would answer on every interface" in output
+        assert "--allow-any-interface" in output
+    lab.serve(host, [*arguments, "0.0.0.0:80", "--allow-any-interface"])
     assert host.ask(url="http://127.0.0.1/metadata/versions").status == 404

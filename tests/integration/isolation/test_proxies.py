@@ -1,4 +1,4 @@
-"""Beside OpenStack's metadata service: the printed nginx and HAProxy split by path, and only what they sign is believed."""
+"""Beside OpenStack's metadata service: the guide's nginx and HAProxy route by path, and only signed requests count."""
 
 import hashlib
 import hmac
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.isolation.conftest import Site, build_bridge, serve_as_printed
-from tests.integration.isolation.fleets import approvals, prepare
-from tests.integration.isolation.lab import URL, Namespace, laboratory
-from tests.integration.isolation.page import block
+from tests.integration.isolation.prepared_store import approvals, prepare
+from tests.support.guide_blocks import block
+from tests.support.network_lab import URL, Namespace, laboratory
 from tests.support.waiting import until
 
 HEADING = "Configure the service"
@@ -31,15 +31,15 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8775), Nova).serve_forever()
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The bridge, something in Nova's place, and a service that believes the proxy at 127.0.0.1."""
+    """The bridge, a stand-in for Nova, and a service that trusts the proxy at 127.0.0.1."""
     with laboratory(tmp_path_factory.mktemp("proxies")) as lab:
         host, machines = build_bridge(lab)
         lab.write({name: block(HEADING, name) for name in ("fleet.toml", "serve.toml")})
         lab.write({"proxy.secret": SECRET + "\n", "nova.py": NOVA})
-        made = Site(lab, host, machines, prepare(lab.folder), HEADING)
+        site = Site(lab, host, machines, prepare(lab.folder), HEADING)
         lab.start(host, ["python3", "nova.py"])
-        serve_as_printed(made, HEADING)
-        yield made
+        serve_as_printed(site, HEADING)
+        yield site
 
 
 def listening(host: Namespace, port: int) -> bool:
@@ -47,7 +47,7 @@ def listening(host: Namespace, port: int) -> bool:
 
 
 def test_nginx_signs_for_the_machines_it_knows(site: Site) -> None:
-    """Two machines get their own documents through it, a stranger 404, a relayed request 400, other paths go to Nova."""
+    """Two machines get their own documents, an unknown one 404, a relayed request 400; other paths go to Nova."""
     lab = site.lab
     lab.write({"metadata.conf": block("A proxy at the address itself", "conf.d/metadata.conf")})
     lab.write(
@@ -75,17 +75,17 @@ def test_nginx_signs_for_the_machines_it_knows(site: Site) -> None:
 
 
 def test_haproxy_passes_on_what_the_agent_signed(site: Site) -> None:
-    """A signed id gets its document without the Metadata header, an approval has a type, a forged id gets 404."""
+    """A signed id gets its document without a Metadata header, an answer has a type, a forged id gets 404."""
     lab = site.lab
     lab.write({"haproxy.cfg": block("Behind Neutron's metadata agent", "haproxy.cfg")})
     lab.start(site.host, ["haproxy", "-db", "-f", "haproxy.cfg"])
     until(lambda: listening(site.host, 8774) and listening(site.host, 8775))
     url = URL.replace("169.254.169.254", "127.0.0.1:8774")
 
-    def agent(signed: str, said: str, *options: str, forwarded: int = 1) -> tuple[int, str]:
-        """A request as the agent sends it: none of the guest's own headers."""
+    def agent(signed: str, named: str, *options: str, forwarded: int = 1) -> tuple[int, str]:
+        """Send a request as the agent does, without the guest's own headers."""
         signature = hmac.new(SECRET.encode(), signed.encode(), hashlib.sha256).hexdigest()
-        headers = ["-H", "Metadata:", "-H", f"X-Instance-ID: {said}", "-H", f"X-Instance-ID-Signature: {signature}"]
+        headers = ["-H", "Metadata:", "-H", f"X-Instance-ID: {named}", "-H", f"X-Instance-ID-Signature: {signature}"]
         headers += ["-H", "X-Forwarded-For: 10.88.0.11"] * forwarded
         reply = site.host.ask(*headers, *options, url=url)
         return reply.status, reply.body

@@ -1,6 +1,6 @@
-"""Who can reach the endpoint, over real links: neither a forger on the bridge nor a container behind a machine.
+"""Reaching the endpoint over real links: neither a forger on the bridge nor a container behind a machine can.
 
-Each attack is first shown to succeed where nothing stands against it: a test that cannot fail proves nothing.
+Each attack first succeeds without protection: a test that cannot fail proves nothing.
 """
 
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 
 from tests.integration.isolation.conftest import Site, serve_as_printed
-from tests.integration.isolation.fleets import approvals
-from tests.integration.isolation.lab import NO_ANSWER, Namespace
-from tests.integration.isolation.page import block
+from tests.integration.isolation.prepared_store import approvals
+from tests.support.guide_blocks import block
+from tests.support.network_lab import NO_ANSWER, Namespace
 from tests.support.waiting import until
 
 NOBODY = 65534
-# Says with an ARP request of its own that the address it asks from is here.
+# Claims the address `claimed` with an ARP request for `asked`.
 CLAIM = """
 import socket
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
@@ -27,7 +27,7 @@ link.send(b"\\xff" * 6 + me + bytes.fromhex("0806") + question)
 
 
 def pose(forger: Namespace, address: str, mac: str) -> None:
-    """Use another's address from now on; who asks next learns of it."""
+    """Use the address of another machine from now on."""
     forger.run(
         f"ip link set eth0 address {mac}\nip address flush dev eth0\nip address add {address}/24 dev eth0\n"
         "ip route replace default via 10.88.0.1\nip neighbour flush dev eth0"
@@ -35,14 +35,14 @@ def pose(forger: Namespace, address: str, mac: str) -> None:
 
 
 def dropped(host: Namespace) -> int:
-    """How many frames the ruleset's last line has dropped."""
+    """Return how many frames the last line of the ruleset has dropped."""
     (line,) = [each for each in host.run("nft list chain bridge forewarn from_machines").splitlines() if "drop" in each]
     return int(line.split()[line.split().index("packets") + 1])
 
 
 @contextmanager
 def rules(site: Site) -> Iterator[None]:
-    """The page's ruleset, in force for a while."""
+    """Load the page's ruleset for the length of the block."""
     site.lab.write({"forewarn.nft": block("Anti-spoofing", "forewarn.nft")})
     site.host.run(block("Anti-spoofing", "on the host: load it"))
     try:
@@ -52,7 +52,7 @@ def rules(site: Site) -> Iterator[None]:
 
 
 def test_the_ruleset_drops_a_neighbours_address_and_the_outer_network(bridge: Site) -> None:
-    """Without it a machine is taken for the neighbour whose address it uses; with it no disguise is heard, nor outsiders."""
+    """Without it a machine can use a neighbour's address; with it neither a forger nor the outer network gets an answer."""
     outsider = bridge.lab.machine(bridge.host, "outer", "192.0.2.2/24")
     bridge.host.run("ip address add 192.0.2.1/24 dev outer\nip link set outer up")
     bridge.host.until_up("outer")
@@ -67,9 +67,11 @@ def test_the_ruleset_drops_a_neighbours_address_and_the_outer_network(bridge: Si
         for mac in (own_mac, web_mac):
             pose(forger, "10.88.0.11", mac)
             before = dropped(bridge.host)
-            with forger.asking("--data", '{"StartRequests":[{"EventId":"' + bridge.events["web"] + '"}]}') as curl:
+            with forger.open_request(
+                "--data", '{"StartRequests":[{"EventId":"' + bridge.events["web"] + '"}]}'
+            ) as curl:
                 until(lambda before=before: dropped(bridge.host) > before)  # type: ignore[misc]
-                assert curl.poll() is None, "it was answered"
+                assert curl.poll() is None, "the forger got an answer"
         pose(forger, "10.88.0.13", own_mac)
         for scope, machine in bridge.machines.items():
             assert machine.ask().event_ids == [bridge.events[scope]]
@@ -77,7 +79,7 @@ def test_the_ruleset_drops_a_neighbours_address_and_the_outer_network(bridge: Si
 
 
 def test_the_ruleset_drops_claims_to_the_hosts_address(bridge: Site) -> None:
-    """Without it a machine draws its neighbour's requests to itself by ARP; with it the claim is not delivered."""
+    """Without it a machine redirects its neighbour's requests to itself by ARP; with it the claim is dropped."""
     web, forger = bridge.machines["web"], bridge.machines["cache"]
     claim = CLAIM.format(claimed="10.88.0.1", asked="10.88.0.11")
     forger.python(claim)
@@ -91,7 +93,7 @@ def test_the_ruleset_drops_claims_to_the_hosts_address(bridge: Site) -> None:
 
 @pytest.fixture(scope="module")
 def container(bridge: Site) -> Namespace:
-    """A container whose packets leave its machine under the machine's own address, as container engines arrange it."""
+    """A container whose packets leave its machine with the machine's address, as container engines arrange it."""
     machine = bridge.machines["web"]
     container = bridge.lab.machine(machine, "veth0", "172.17.0.2/16")
     container.run("ip route add default via 172.17.0.1")
@@ -107,7 +109,7 @@ def container(bridge: Site) -> Namespace:
 
 
 def test_rules_in_the_machine_keep_containers_and_other_users_out(bridge: Site, container: Namespace) -> None:
-    """Without them both are taken for the machine; with them root alone is answered."""
+    """Without the rules both get the machine's document; with them only root does."""
     web = bridge.machines["web"]
     assert container.ask().event_ids == web.ask(user=NOBODY).event_ids == [bridge.events["web"]]
     bridge.lab.write({"guest.nft": block("Keeping containers out", "guest.nft")})
@@ -119,7 +121,7 @@ def test_rules_in_the_machine_keep_containers_and_other_users_out(bridge: Site, 
 
 
 def test_a_hop_limit_of_one_keeps_containers_out(bridge: Site, container: Namespace) -> None:
-    """The machine, one bridge away, is answered; the container routed behind it never gets the reply."""
+    """The machine, one hop away, gets an answer; the container routed behind it gets none."""
     web = bridge.machines["web"]
     assert container.ask().event_ids == [bridge.events["web"]]
     bridge.lab.stop_all()

@@ -22,11 +22,11 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tests.folders import folder_for_every_user
-from tests.integration.handlers.loopback import alone, clean
-from tests.integration.handlers.patronis import AS_POSTGRES
+from tests.support.own_network import clean_environment, own_network
+from tests.support.patroni_cluster import AS_POSTGRES
 from tests.support.waiting import until
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+GUIDE = Path(__file__).parents[3] / "docs" / "guide"
 PAGES = ("nodes.md", "balancing.md", "backup.md")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATABASES, OPERATORS, GUESTS = (
@@ -89,7 +89,9 @@ class Site:
 
     def begin(self, name: str, words: list[str], **variables: str) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(words, env={**clean(), **variables}, stdout=log, stderr=log, cwd=self.folder)
+            process = subprocess.Popen(
+                words, env={**clean_environment(), **variables}, stdout=log, stderr=log, cwd=self.folder
+            )
         self._stack.callback(end, process)
         self._begun[name] = process
         return process
@@ -100,7 +102,7 @@ class Site:
     def shell(self, script: str, **variables: str) -> str:
         """A block of commands; `forewarn` is ours."""
         ours = f'forewarn() {{ {shlex.quote(sys.executable)} -m forewarn "$@"; }}\n'
-        environment = {**os.environ, **clean(), "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables}
+        environment = {**os.environ, **clean_environment(), "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables}
         done = subprocess.run(
             ["sh", "-eu"], input=ours + script, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=60,
             check=False,
@@ -153,7 +155,7 @@ class Site:
         ]
         done = subprocess.run(
             [*words, "-w", "\n%{http_code}", *more, URL],
-            env=clean(),
+            env=clean_environment(),
             capture_output=True,
             text=True,
             timeout=30,
@@ -186,9 +188,11 @@ def a_site() -> Iterator[Site]:
     """A network and a folder; nothing runs yet."""
     folder = folder_for_every_user("site-")
     try:
-        with alone(), ExitStack() as stack:
+        with own_network(), ExitStack() as stack:
             for address in (*DATABASES, *OPERATORS, *GUESTS, *MACHINES, *MORE, BALANCER, ENDPOINT, STRANGER):
-                subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True, env=clean())
+                subprocess.run(
+                    ["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True, env=clean_environment()
+                )
             site = Site(folder, stack)
             try:
                 yield site
@@ -322,7 +326,9 @@ def _patroni(site: Site) -> str:
 
 def _curl(url: str) -> str:
     words = ["curl", "--silent", "--fail", "--noproxy", "*", "--max-time", "3", url]
-    return subprocess.run(words, env=clean(), capture_output=True, text=True, timeout=10, check=False).stdout
+    return subprocess.run(
+        words, env=clean_environment(), capture_output=True, text=True, timeout=10, check=False
+    ).stdout
 
 
 def eventually(ask: Callable[[], tuple[int, str]], status: int) -> str:

@@ -13,10 +13,10 @@ from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service.clock import ManualClock
-from forewarn.store import Known, News
+from forewarn.store import FeedUpdate, MachineIdentity
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import START, WEB_0, WEB_1, get, serving, status
 from tests.integration.nodes.test_parts import news, sharing
+from tests.support.guest_service import START, WEB_0, WEB_1, get, serving, status
 from tests.support.services import OPERATOR, make_service
 
 SHOP = Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)
@@ -33,8 +33,8 @@ class SlowToTell(MemoryStore):
         super().__init__()
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def known(self) -> Iterator[Known]:
-        listed = list(super().known())
+    def machine_identities(self) -> Iterator[MachineIdentity]:
+        listed = list(super().machine_identities())
         self.meanwhile()
         yield from listed
 
@@ -51,12 +51,12 @@ def shared(store: MemoryStore) -> Documents:
     return documents
 
 
-def everything(number: int = 1) -> News:
+def everything(number: int = 1) -> FeedUpdate:
     return replace(news(number), everything=True)
 
 
 def known(documents: Documents) -> dict[str, str]:
-    return {address: caller.name for (_, address), caller in documents.by_address.items()}
+    return {address: caller.name for (_, address), caller in documents.callers.by_address.items()}
 
 
 # -- while a whole fleet is read
@@ -79,7 +79,7 @@ def test_no_bell_waits_for_a_whole_fleet() -> None:
             machines=(machine("n", "10.0.0.4", scope="new"),),
         )
         for change in (moved, gone, new):
-            documents.heard(change)
+            documents.on_change(change)
         shown.append(known(documents))
 
     def meanwhile() -> None:
@@ -102,7 +102,7 @@ def test_a_whole_fleet_is_taken_in_though_nobody_told_of_it() -> None:
     save(store, scopes=(SHOP,), machines=(stays, machine("a", "10.0.0.1"), machine("b", "10.0.0.2")))
     save(store, scopes=(Scope(name="old", kind=ScopeKind.STANDALONE),))
     documents = shared(store)
-    record = documents.named("shop", "stays")
+    record = documents.callers.named("shop", "stays")
     save(store, removed_scopes=("old",), removed_machines=(("shop", "b"),), machines=(machine("a", "10.0.0.2"),))
     save(
         store, scopes=(Scope(name="new", kind=ScopeKind.STANDALONE),), machines=(machine("n", "10.0.0.1", scope="new"),)
@@ -110,7 +110,7 @@ def test_a_whole_fleet_is_taken_in_though_nobody_told_of_it() -> None:
     documents.follow(everything())
     assert known(documents) == {"10.0.0.5": "stays", "10.0.0.6": "stays", "10.0.0.2": "a", "10.0.0.1": "n"}
     assert set(documents.views) == {"shop", "new"}
-    assert documents.named("shop", "stays") is record
+    assert documents.callers.named("shop", "stays") is record
 
 
 # -- a bell that comes late
@@ -124,7 +124,7 @@ def test_a_late_bell_does_not_put_back_what_another_node_changed() -> None:
     ours = save(store, machines=(machine("m", "10.0.0.1"),))
     save(store, machines=(machine("m", "10.0.0.2"), machine("other", "10.0.0.1")))
     documents.follow(replace(news(1), machines=(("shop", "m"), ("shop", "other"))))
-    documents.heard(ours)
+    documents.on_change(ours)
     assert known(documents) == {"10.0.0.2": "m", "10.0.0.1": "other"}
 
 
@@ -137,9 +137,9 @@ def test_a_late_bell_does_not_remove_what_another_node_made_again() -> None:
     save(store, scopes=(SHOP,), machines=(machine("m", "10.0.0.1"),))
     documents.follow(replace(news(1), scopes={"shop": 1}, removed=frozenset({"shop"}), machines=(("shop", "m"),)))
     view = documents.views["shop"]
-    documents.heard(ours)
+    documents.on_change(ours)
     assert documents.views["shop"] is view
-    caller = documents.caller("", "10.0.0.1")
+    caller = documents.callers.at("", "10.0.0.1")
     assert caller is not None
     assert caller.view is view
 
@@ -151,7 +151,7 @@ def test_a_late_bell_does_not_remove_what_another_node_made_again() -> None:
 def test_what_a_bell_could_not_read_is_read_later(by_the_ticker: bool) -> None:
     """Where nobody follows, the ticker's next cycle makes up for it, or the next bell of anything else."""
     with serving() as served:
-        documents, control = served.side.documents, served.service.control
+        documents, control = served.server.documents, served.service.control
         apply, first = served.store.apply, [True]
 
         def apply_and_go(change: Change) -> None:
@@ -161,14 +161,14 @@ def test_what_a_bell_could_not_read_is_read_later(by_the_ticker: bool) -> None:
         served.store.apply = apply_and_go  # type: ignore[method-assign]
         with pytest.raises(StoreUnavailable, match="not shown here yet"):
             control.put_machine(machine("late", "127.0.0.77"), OPERATOR)
-        assert documents.caller("", "127.0.0.77") is None
+        assert documents.callers.at("", "127.0.0.77") is None
         assert documents.next_due() == START
         served.store.away = False
         if by_the_ticker:
             served.service.ticker.cycle()
         else:
             control.put_scope(Scope(name="another", kind=ScopeKind.STANDALONE), OPERATOR)
-        assert documents.caller("", "127.0.0.77") is documents.named("shop", "late") is not None
+        assert documents.callers.at("", "127.0.0.77") is documents.callers.named("shop", "late") is not None
         assert documents.next_due() is None
 
 
@@ -182,8 +182,8 @@ def test_a_scope_whose_removal_was_not_heard_and_that_came_again_is_the_new_one(
     documents.load()
     gone = save(store, removed_scopes=("shop",))
     again = save(store, scopes=(replace(SHOP, kind=ScopeKind.STANDALONE),))
-    documents._unread.removed |= set(gone.removed_scopes)
-    documents.heard(again)
+    documents._pending.removed |= set(gone.removed_scopes)
+    documents.on_change(again)
     assert documents.views["shop"].state.scope.kind is ScopeKind.STANDALONE
 
 
@@ -195,7 +195,7 @@ def test_a_silent_scope_that_another_node_removed_does_not_keep_the_others() -> 
     store = MemoryStore()
     service = make_service(store, scopes=3)
     documents = shared(store)
-    service.control.listen(documents.heard)
+    service.control.listen(documents.on_change)
     attendance = LastSeen(documents, service.control, store, disable_after_s=3_600)
     save(store, removed_machines=(("s-1", "m"),), removed_scopes=("s-1",))
     service.clock.move_to(service.clock.now() + timedelta(hours=2))

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from forewarn.cli import client
-from forewarn.endpoint import exchange
+from forewarn.endpoint import limits
 from forewarn.operator import http_limits
 from forewarn.operator.api import app
 from forewarn.service import decisions, follower, leases
 from forewarn.service.settings import Settings
 from forewarn.service.settings import names as setting_names
 from forewarn.store.postgres import dsn, pool, store
-from tests.integration.isolation import page as networking
 from tests.integration.nodes.site import (
     DATABASES,
     GUESTS,
@@ -34,6 +33,7 @@ from tests.integration.nodes.site import (
     with_database,
     with_nodes,
 )
+from tests.support import guide_blocks as networking
 from tests.support.waiting import until
 
 # Each wait of the fixture has a limit of its own: a busy machine needs long for three databases and four nodes.
@@ -151,7 +151,7 @@ def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
         for name in ("patroni-1", "patroni-2", "patroni-3"):
             site.stop(name)
         until(lambda: all(site.ask(node, "/readyz")[0] == 503 for node in GUESTS))
-        until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), told=site.logs)
+        until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), detail=site.logs)
         assert eventually(lambda: site.guest(WEB_0), 200)
         code, told = site.ask(GUESTS[0], "/readyz")
         assert (code, told["ready"]) == (503, False)
@@ -180,7 +180,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (pool.FLEET_WITHIN_S,),
         (decisions.MAX_DECISION_AGE_S,),
         (decisions.MAX_DECISION_AGE_S,),
-        (exchange.MAX_IN_LINE_S,),
+        (limits.MAX_QUEUED_S,),
         (store.DECIDED_WITHIN_S,),
         (pool.AWAY_S,),
         (follower.UNREADY_AFTER_S,),

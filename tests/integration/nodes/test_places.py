@@ -23,8 +23,8 @@ from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog
-from tests.endpoint.serving import START
 from tests.integration.nodes.test_parts import ScriptedFeed, SharedMemory, renewed, running_order, ticker_on
+from tests.support.guest_service import START
 from tests.support.services import ScriptedExecutor, make_service, reboot
 
 

@@ -13,14 +13,13 @@ from forewarn.app import server
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.model import Actor, EventType, Hold, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
-from forewarn.endpoint import exchange
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
 from forewarn.service.control import Control
 from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
-from tests.endpoint.serving import WEB_0, WEB_1, Serving, get, post, serving, status
+from tests.support.guest_service import WEB_0, WEB_1, Serving, get, post, serving, status
 from tests.support.services import OPERATOR, ContendedStore, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
@@ -29,7 +28,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 def line_of(served: Serving, monkeypatch: pytest.MonkeyPatch) -> "list[Future[None]]":
     """What guests' requests wait for, as it comes; when machines were last seen goes the same way and is not of it."""
-    writer, line = served.guests.writer, []
+    writer, line = served.endpoint.writer, []
     submit = writer.submit
 
     def noted(write: Callable[..., None], *more: object) -> "Future[None]":
@@ -52,7 +51,7 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
-        monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
+        served.endpoint.max_queued_s = 0.1
         assert status(second.ask(post(waits))) == 503
         assert first.quiet()
         served.store.go.set()
@@ -72,13 +71,13 @@ def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch)
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
-        monkeypatch.setattr(exchange, "MAX_IN_LINE_S", 0.1)
+        served.endpoint.max_queued_s = 0.1
         for number in range(1, 4):
             leaves = served.client(WEB_1).send(post(waits))
             until(lambda so_far=number: len(line) > so_far)  # type: ignore[misc]
             leaves.socket.close()
         until(lambda: all(future.cancelled() for future in line[1:]))
-        until(lambda: len(served.guests.connections) == 2)
+        until(lambda: len(served.endpoint.connections) == 2)
         served.store.go.set()
         assert status(first.answer()) == 200
         events = served.store.snapshot(Focus(events=(hangs, waits))).events
@@ -191,13 +190,13 @@ def test_an_error_nobody_foresaw_is_logged_and_told_alike(caplog: pytest.LogCapt
 def test_a_machine_of_a_scope_that_another_node_removed_is_passed_over() -> None:
     """Between saving a machine and reading it back its scope went: what is not there is not shown, and nothing breaks."""
     with serving() as served:
-        documents = served.side.documents
+        documents = served.server.documents
         gone = Machine(scope="gone", name="m", addresses=("127.0.0.30",))
-        documents.heard(
+        documents.on_change(
             Change(at=served.clock.now(), machines=(gone,), scopes=(Scope(name="gone", kind=ScopeKind.STANDALONE),))
         )
-        assert documents.named("gone", "m") is None
-        assert documents.caller("", "127.0.0.30") is None
+        assert documents.callers.named("gone", "m") is None
+        assert documents.callers.at("", "127.0.0.30") is None
 
 
 # -- others are first
@@ -249,7 +248,7 @@ def test_a_jump_noticed_while_another_is_confirmed_is_not_confirmed_with_it() ->
     hold = Hold(trusted=now, noticed=now, jumped_s=600, node="one")
     larger = replace(hold, trusted=now - timedelta(seconds=60), jumped_s=7_200, node="two")
     store.apply(Change(at=now, hold=hold))
-    with pytest.raises(Refused, match="once more meanwhile"):
+    with pytest.raises(Refused, match="jumped again meanwhile"):
         service.control.confirm_clock(OPERATOR)
     assert service.control.clock_hold() == larger
     service.control.confirm_clock(OPERATOR)

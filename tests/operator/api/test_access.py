@@ -16,7 +16,7 @@ from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.http_limits import LimitedSocket
 from forewarn.service.settings import load
-from tests.endpoint.serving import START
+from tests.support.guest_service import START
 from tests.support.running_service import FLEET, RunningService, running_service
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}

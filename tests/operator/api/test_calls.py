@@ -84,11 +84,11 @@ def test_a_machine_with_an_open_event_is_neither_removed_nor_moved(service: Runn
 
 def test_a_poll_is_shown_as_last_seen(service: RunningService) -> None:
     """Of its machine, in the list and alone."""
-    service.guests.endpoint.to_write.clear()
-    caller = service.guests.documents.named("shop", "web-0")
+    service.guests.endpoint.seen_callers.clear()
+    caller = service.guests.documents.callers.named("shop", "web-0")
     view = service.guests.documents.views["shop"]
     assert caller is not None
-    service.guests.endpoint.seen(caller, view)
+    service.guests.endpoint.record_seen(caller, view)
     service.guests.parts.last_seen.write(service.guests.endpoint.take_seen())
     assert service.get("/v1/scopes/shop/machines/web-0")["last_seen"] == "2030-01-01T00:00:00Z"
     assert service.get("/v1/machines?scope=shop")["items"][0]["last_seen"] == "2030-01-01T00:00:00Z"
@@ -303,9 +303,9 @@ def test_the_timeline_says_when_a_machine_first_saw_the_event(service: RunningSe
     guests = service.guests.endpoint
     state = service.guests.documents.views["shop"].state
     for name in ("web-0", "web-0", "web-1"):
-        caller = service.guests.documents.named("shop", name)
+        caller = service.guests.documents.callers.named("shop", name)
         assert caller is not None
-        guests.shown(caller, state)
+        guests.record_shown(caller, state)
     service.guests.parts.last_seen.write_sightings(guests.take_sightings())
     seen = [entry for entry in service.get(f"/v1/events/{event}")["timeline"] if entry["what"] == "seen"]
     assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-0"}]

@@ -122,3 +122,22 @@ def test_roles_and_scopes_bind_inside_the_process_too(service: RunningService) -
             owner.call(method, path, None)
     assert owner.may("POST", "/v1/scopes/blog/machines/db/restart")
     assert not owner.may("POST", "/v1/scopes/shop/machines/web-0/restart")
+
+
+def test_may_knows_the_rules_about_single_events(service: RunningService) -> None:
+    """An owner may approve but not cancel an event of the platform; an event of another scope does not exist for it."""
+    event = service.schedule("blog/db")["waves"][0]["events"][0]["id"]
+    owner = client_of(service, Role.OWNER, ("blog",))
+    assert owner.may("POST", f"/v1/events/{event}/approve")
+    assert not owner.may("POST", f"/v1/events/{event}/cancel")
+    with pytest.raises(Forbidden, match="an owner cancels user events only"):
+        owner.call("POST", f"/v1/events/{event}/cancel")
+    with pytest.raises(NotFound):
+        client_of(service, Role.OWNER, ("shop",)).may("POST", f"/v1/events/{event}/approve")
+
+
+def test_may_takes_a_path_of_the_table_for_any_scope(service: RunningService) -> None:
+    """Then only the role counts."""
+    restart = "/v1/scopes/{scope}/machines/{name}/restart"
+    assert client_of(service, Role.OWNER, ("blog",)).may("POST", restart)
+    assert not client_of(service, Role.VIEWER).may("POST", restart)

@@ -6,7 +6,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from tests.app.test_serve import serving
+from tests.support.serve_process import serving
 from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent.parent

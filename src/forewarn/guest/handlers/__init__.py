@@ -1,16 +1,16 @@
-"""What a step can be. A handler is one small module with these functions; `spec` is what its `parse` made of the TOML table.
+"""The handlers: what a step can do. A handler is one module with these functions; `spec` is what its `parse` returned.
 
-    parse(table, where)     the spec, or ConfigError
-    check(spec)             what is wrong on this machine, as sentences; no effect
+    parse(table, where)     return the spec of the TOML table, or raise ConfigError
+    check(spec)             return what is wrong on this machine, as sentences; change nothing
     prepare(spec, run)      do it, or raise StepFailed
-    verify(spec, run)       True: it is prepared; False: it is not; None: nobody can tell
+    verify(spec, run)       return True if it is prepared, False if not, None if that cannot be known
     recover(spec, run)      undo it, or raise StepFailed; harmless when there is nothing to undo
-    UNDOES_AGAIN = True     where undoing has several parts: an interrupted one is repeated, and finds what is left to do
+    UNDOES_AGAIN = True     an interrupted recover runs again and does what is left to do
 
-`verify` is also asked right before approving (`run.phase` is "approve" then), and must be quick. What is good for one event only
-is in `plan.EACH_EVENT`: it is prepared for each.
+The agent also calls `verify` right before it approves (`run.phase` is "approve" then), so it must be quick. A handler in
+`plan.EACH_EVENT` is prepared for each event.
 
-A handler that is told of changes (`plan.TELLERS`) has `tell(spec, run)` as well and does nothing in the others.
+A handler that reports changes (`plan.NOTIFIERS`) has `notify(spec, run)` as well; its other functions do nothing.
 """
 
 from __future__ import annotations

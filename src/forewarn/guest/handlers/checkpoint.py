@@ -1,7 +1,7 @@
-"""`checkpoint`: a program saves its state to a file before the event, and is restored from that very file after it.
+"""`checkpoint`: has a program save its state to a file before the event, and restores the program from that file after it.
 
-Asked by a signal or a command. What counts as a checkpoint is written after it was asked for, no longer grows, is on the disk
-with its folder, and has its checksum in the journal. A file that is not what the journal says is never restored.
+A signal or a command requests the checkpoint. A file counts as the checkpoint if it was written after the request, no longer
+grows, is synced to the disk with its folder, and has its checksum in the journal. A file with another checksum is never restored.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import signal
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
-from forewarn.guest.config_values import keys_of, seconds, values, words
+from forewarn.guest.config_values import check_keys, read_values, seconds, strings
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import process
 from forewarn.guest.handlers.command import missing_program
-from forewarn.guest.handlers.saved_file import checksum_of, mark_of, to_disk
-from forewarn.guest.steps import POLL_S, Run, start_ticks
+from forewarn.guest.handlers.saved_file import checksum, file_mark, sync_to_disk
+from forewarn.guest.processes import POLL_S, start_ticks
+from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True
-PLACE = "{checkpoint}"
+PLACEHOLDER = "{checkpoint}"
 VARIABLE = "FOREWARN_CHECKPOINT"
 # How far a restore has come.
 BEGUN, DONE = "begun", "done"
-# A file's time is the kernel's, which ticks a little behind the clock.
+# A file's modification time may lag behind the clock by one kernel tick.
 TICK_NS = 20_000_000
 
 
@@ -32,76 +33,78 @@ class Spec(NamedTuple):
     signal: str = ""
     pid_file: str = ""
     match: str = ""
-    # Unchanged for so long it is taken to be whole.
+    # A file that has not changed for so long is taken to be complete.
     stable_for: float = 1.0
     restore: Tuple[str, ...] = ()
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
+    check_keys(table, Spec._fields, where)
     if "file" not in table:
         raise ConfigError(f"{where}: file is missing: write where the program saves its state")
-    spec = Spec(**values(table, where, command=words, restore=words, stable_for=seconds))
+    spec = Spec(**read_values(table, where, command=strings, restore=strings, stable_for=seconds))
     if bool(spec.command) == bool(spec.signal):
         raise ConfigError(f"{where}: write either `command`, or `signal` and `pid_file`")
     if spec.signal and not spec.pid_file:
-        raise ConfigError(f"{where}.signal: pid_file is missing: whose signal is it?")
+        raise ConfigError(f"{where}.signal: pid_file is missing: write which process gets the signal")
     if spec.signal and not hasattr(signal, f"SIG{spec.signal}"):
-        raise ConfigError(f"{where}.signal: {spec.signal!r} is no signal: write it like TERM or USR1")
+        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal: write it like TERM or USR1")
     return spec
 
 
 def check(spec: Spec) -> List[str]:
-    wrong = [complaint for argv in (spec.command, spec.restore) if argv for complaint in missing_program(argv)]
+    problems = [problem for argv in (spec.command, spec.restore) if argv for problem in missing_program(argv)]
     folder = Path(spec.file).parent
-    return wrong if folder.is_dir() else [*wrong, f"{folder}, where the checkpoint should be, is no folder"]
+    return problems if folder.is_dir() else [*problems, f"{folder}, where the checkpoint should be, is not a folder"]
 
 
 def prepare(spec: Spec, run: Run) -> None:
     event_id = run.event.get("EventId")
-    if run.kept.get("asked") != event_id or not _newer(spec, run):
-        asked_ns = int(run.wall_s() * 1e9)
-        was, program = mark_of(spec.file), _program(spec)
-        run.keep(asked=event_id, asked_ns=asked_ns, was=was, program=program, sha256="", restored="")
-        _ask(spec, run)
-    why = run.until(lambda: (_newer(spec, run), f"{spec.file} was not written"), POLL_S) or _stable(spec, run)
+    if run.kept.get("asked") != event_id or not _is_newer(spec, run):
+        requested_ns = int(run.wall_s() * 1e9)
+        mark_before, process_id = file_mark(spec.file), _process_id(spec)
+        run.keep(asked=event_id, asked_ns=requested_ns, was=mark_before, program=process_id, sha256="", restored="")
+        _request_checkpoint(spec, run)
+    why = run.wait_until(lambda: (_is_newer(spec, run), f"{spec.file} was not written"), POLL_S) or _wait_until_stable(
+        spec, run
+    )
     if why:
         raise OutOfTime(f"there is no checkpoint: {why}")
-    to_disk(spec.file)
-    mark = mark_of(spec.file)
-    checksum = checksum_of(spec.file, run)
-    if mark_of(spec.file) != mark:
+    sync_to_disk(spec.file)
+    mark = file_mark(spec.file)
+    sha256 = checksum(spec.file, run)
+    if file_mark(spec.file) != mark:
         raise StepFailed(f"there is no checkpoint: {spec.file} changes while it is read")
-    run.keep(sha256=checksum, mark=mark)
+    run.keep(sha256=sha256, mark=mark)
 
 
 def verify(spec: Spec, run: Run) -> Optional[bool]:
-    """By the file's size and time where they are as they were; else by its content. Nobody asked: nobody can tell."""
+    """Compare the file's mark, or its checksum if the mark differs. Without a request nothing can be said."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
     if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):
-        return False  # it was made for another event
-    mark = mark_of(spec.file)
-    return bool(mark) and (mark == run.kept.get("mark") or checksum_of(spec.file, run) == run.kept["sha256"])
+        return False  # this checkpoint was made for another event
+    mark = file_mark(spec.file)
+    return bool(mark) and (mark == run.kept.get("mark") or checksum(spec.file, run) == run.kept["sha256"])
 
 
 def recover(spec: Spec, run: Run) -> None:
-    if "asked" not in run.kept or not spec.restore or _as_before(spec, run):
+    if "asked" not in run.kept or not spec.restore or _nothing_to_restore(spec, run):
         return
     if run.kept.get("restored") != DONE:
         _restore(spec, run, run.kept.get("sha256", ""))
-    why = run.until(lambda: (not spec.pid_file or bool(_program(spec)), "its process is not there"), POLL_S)
+    why = run.wait_until(lambda: (not spec.pid_file or bool(_process_id(spec)), "its process is not there"), POLL_S)
     if why:
         run.keep(restored="")
         raise OutOfTime(f"{spec.file} was restored, but {why}")
 
 
-def _as_before(spec: Spec, run: Run) -> bool:
-    """Whether there is nothing to restore: the program never ended, or was restored already, or nothing was saved and it runs.
+def _nothing_to_restore(spec: Spec, run: Run) -> bool:
+    """Return whether the program never ended, was restored already, or runs and saved nothing.
 
-    StepFailed when what runs is not what was saved, and when nothing was saved and nothing runs.
+    Raise StepFailed when another process runs than the one that was saved, and when nothing was saved and nothing runs.
     """
-    now, before, saved = _program(spec), run.kept.get("program", []), run.kept.get("sha256")
+    now, before, saved = _process_id(spec), run.kept.get("program", []), run.kept.get("sha256")
     if not saved:
         if before and not now:
             raise StepFailed(
@@ -116,56 +119,56 @@ def _as_before(spec: Spec, run: Run) -> bool:
     return bool(now)
 
 
-def _restore(spec: Spec, run: Run, checksum: str) -> None:
-    if not mark_of(spec.file) or checksum_of(spec.file, run) != checksum:
+def _restore(spec: Spec, run: Run, sha256: str) -> None:
+    if not file_mark(spec.file) or checksum(spec.file, run) != sha256:
         raise StepFailed(
             f"the checkpoint {spec.file} is damaged: it is not what was saved, and is not restored; "
             "put the right file back, or take this step out of agent.toml"
         )
-    run.keep(restored=BEGUN)  # should the agent die, what runs then is what was restored
+    run.keep(restored=BEGUN)  # if the agent dies now, the process that runs then was restored
     try:
-        _told(spec, spec.restore, run)
+        _run_program(spec, spec.restore, run)
     except StepFailed:
         run.keep(restored="")
         raise
     run.keep(restored=DONE)
 
 
-def _ask(spec: Spec, run: Run) -> None:
+def _request_checkpoint(spec: Spec, run: Run) -> None:
     if spec.command:
-        _told(spec, spec.command, run)
+        _run_program(spec, spec.command, run)
         return
-    pid = process.running(spec.pid_file, spec.match)
+    pid = process.running_pid(spec.pid_file, spec.match)
     if not pid:
-        raise StepFailed(f"there is no checkpoint: {spec.pid_file} names no process that lives")
-    process.send(pid, getattr(signal, f"SIG{spec.signal}"))
+        raise StepFailed(f"there is no checkpoint: {spec.pid_file} names no live process")
+    process.send_signal(pid, getattr(signal, f"SIG{spec.signal}"))
 
 
-def _told(spec: Spec, argv: Tuple[str, ...], run: Run) -> None:
-    run.command([word.replace(PLACE, spec.file) for word in argv], more={VARIABLE: spec.file})
+def _run_program(spec: Spec, argv: Tuple[str, ...], run: Run) -> None:
+    run.command([argument.replace(PLACEHOLDER, spec.file) for argument in argv], more={VARIABLE: spec.file})
 
 
-def _program(spec: Spec) -> List[int]:
-    """Which process: its pid, and when it began; [] when there is none, or nobody can tell."""
-    pid = process.running(spec.pid_file, spec.match) if spec.pid_file else 0
+def _process_id(spec: Spec) -> List[int]:
+    """Return the pid of the program's process and when it began, or [] when there is none or it is not known."""
+    pid = process.running_pid(spec.pid_file, spec.match) if spec.pid_file else 0
     return [pid, start_ticks(pid)] if pid else []
 
 
-def _newer(spec: Spec, run: Run) -> bool:
-    """Written after it was asked for, and another than the one that was there."""
-    mark = mark_of(spec.file)
+def _is_newer(spec: Spec, run: Run) -> bool:
+    """Return whether the file was written after the request and is not the one that was there before."""
+    mark = file_mark(spec.file)
     return bool(mark) and mark != run.kept["was"] and mark[1] >= run.kept["asked_ns"] - TICK_NS
 
 
-def _stable(spec: Spec, run: Run) -> str:
-    """ "" once nothing has changed for a while."""
-    last, same_s = mark_of(spec.file), 0.0
+def _wait_until_stable(spec: Spec, run: Run) -> str:
+    """Return "" once the file has not changed for `stable_for`, else why not."""
+    last, same_s = file_mark(spec.file), 0.0
 
-    def look() -> Tuple[Optional[bool], str]:
+    def unchanged() -> Tuple[Optional[bool], str]:
         nonlocal last, same_s
-        mark = mark_of(spec.file)
+        mark = file_mark(spec.file)
         same_s = same_s + POLL_S if mark == last else 0.0
         last = mark
         return bool(mark) and same_s > spec.stable_for, f"{spec.file} does not stop changing"
 
-    return run.until(look, POLL_S)
+    return run.wait_until(unchanged, POLL_S)

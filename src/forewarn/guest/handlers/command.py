@@ -1,11 +1,11 @@
-"""`command`: programs of your own, with the event as JSON on stdin and in FOREWARN_* variables; 0 is success."""
+"""`command`: runs your own programs, with the event as JSON on stdin and in FOREWARN_* variables; exit code 0 is success."""
 
 from __future__ import annotations
 
 import shutil
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
-from forewarn.guest.config_values import keys_of, words
+from forewarn.guest.config_values import check_keys, strings
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.steps import Run
 
@@ -17,19 +17,19 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
-    spec = Spec(**{key: words(value, f"{where}.{key}") for key, value in table.items()})
+    check_keys(table, Spec._fields, where)
+    spec = Spec(**{key: strings(value, f"{where}.{key}") for key, value in table.items()})
     if not spec.prepare and not spec.recover:
         raise ConfigError(f"{where}: it does nothing: write `prepare`, `recover`, or both")
     return spec
 
 
 def check(spec: Spec) -> List[str]:
-    return [complaint for argv in spec if argv for complaint in missing_program(argv)]
+    return [problem for argv in spec if argv for problem in missing_program(argv)]
 
 
 def missing_program(argv: Tuple[str, ...]) -> List[str]:
-    return [] if shutil.which(argv[0]) else [f"{argv[0]} is no program here"]
+    return [] if shutil.which(argv[0]) else [f"{argv[0]} is not a program on this machine"]
 
 
 def prepare(spec: Spec, run: Run) -> None:

@@ -1,8 +1,8 @@
-"""`haproxy`: out of the pools of one or several HAProxies: drained, seen without sessions, in maintenance; and back.
+"""`haproxy`: takes this machine out of the pools of one or several HAProxies, and puts it back.
 
-Every proxy must say itself that it is so. One that cannot be asked until the time is over fails the step, for it may send
-requests to a machine that is down; what the others can be told they are told all the same, and first. How each had the server
-before is kept, and put back: what was in maintenance stays there.
+Taking out means: drain, wait until there are no sessions, set maintenance. Every proxy must confirm it. A proxy that does not
+answer until the time is over fails the step, because it may send requests to a machine that is down. The agent first changes the
+proxies that answer. It records the state of each server before, and restores that: a server that was in maintenance stays there.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import logging
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
-from forewarn.guest.config_values import address, count, keys_of, seconds, words
+from forewarn.guest.config_values import address, check_keys, count, seconds, strings
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed, Unanswered
-from forewarn.guest.handlers.haproxy_runtime import Place, Seen, asked, servers
+from forewarn.guest.handlers.haproxy_runtime import PoolServer, ServerState, send_command, server_states
 from forewarn.guest.sockets import Deadline
 from forewarn.guest.steps import Run, drain_end_s
 
-# An interrupted undoing is done again: what is undone already it leaves as it is.
+# An interrupted recover runs again: it leaves what is undone already.
 UNDOES_AGAIN = True
-# One server at one proxy; less when the step has less, or when the proxy did not answer before.
-ASK_S = 5.0
-AGAIN_S = 1.0
-CHECK_S = 2.0
+# For one server at one proxy; less when the step has less time, or when the proxy did not answer before.
+ANSWER_WITHIN_S = 5.0
+ANSWER_AGAIN_WITHIN_S = 1.0
+CHECK_WITHIN_S = 2.0
 POLL_S = 0.2
-MAX_PLACES = 64
+MAX_SERVERS = 64
 _SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
 
 log = logging.getLogger("forewarn.guest.haproxy")
@@ -35,151 +35,156 @@ class Spec(NamedTuple):
     servers: Tuple[str, ...]
     # Sessions still open after so long, or shortly before the time is over, are left behind. 0: never; the step fails then.
     drain_for: float = 0.0
-    # How many others of the backend must be up before ours goes.
+    # How many other servers of the backend must be up before ours is taken out.
     keep: int = 1
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
-    proxies, names = (words(table.get(key), f"{where}.{key}") for key in ("proxies", "servers"))
+    check_keys(table, Spec._fields, where)
+    proxies, names = (strings(table.get(key), f"{where}.{key}") for key in ("proxies", "servers"))
     for proxy in proxies:
         if not proxy.startswith("/"):
             address(proxy, f"{where}.proxies")
     for name in names:
         if not _SERVER.fullmatch(name):
             raise ConfigError(f"{where}.servers: {name!r}: write it like backend/server")
-    if len(proxies) * len(names) > MAX_PLACES:
-        raise ConfigError(f"{where}: more than {MAX_PLACES} servers at all proxies together")
+    if len(proxies) * len(names) > MAX_SERVERS:
+        raise ConfigError(f"{where}: more than {MAX_SERVERS} servers at all proxies together")
     drain_for = seconds(table.get("drain_for", 0), f"{where}.drain_for")
     return Spec(proxies, names, drain_for, count(table.get("keep", 1), f"{where}.keep"))
 
 
 def check(spec: Spec) -> List[str]:
-    wrong: List[str] = []
+    problems: List[str] = []
     for proxy in spec.proxies:
         try:
-            if asked(proxy, "show cli level", Deadline(CHECK_S)) != "admin":
-                wrong.append(f"the proxy {proxy} does not let us change it: its socket needs `level admin`")
+            if send_command(proxy, "show cli level", Deadline(CHECK_WITHIN_S)) != "admin":
+                problems.append(f"the proxy {proxy} does not allow changes: its socket needs `level admin`")
         except StepFailed as error:
-            wrong.append(str(error))
+            problems.append(str(error))
             continue
-        for place in _places(spec):
+        for server in _pool_servers(spec):
             try:
-                if place.proxy == proxy:
-                    place.look(Deadline(CHECK_S))
+                if server.proxy == proxy:
+                    server.read_state(Deadline(CHECK_WITHIN_S))
             except StepFailed as error:
-                wrong.append(str(error))
-    return wrong
+                problems.append(str(error))
+    return problems
 
 
 def prepare(spec: Spec, run: Run) -> None:
     run.keep(left={})
-    begun: Dict[Place, float] = {}
-    _each(_places(spec), lambda place, deadline: _leave(spec, place, begun, run, deadline), run)
+    drain_begun: Dict[PoolServer, float] = {}
+    _repeat_until_done(
+        _pool_servers(spec), lambda server, deadline: _take_out(spec, server, drain_begun, run, deadline), run
+    )
 
 
 def verify(spec: Spec, run: Run) -> bool:
-    return all(_is_out(place, _see(place, run), run) for place in _places(spec))
+    return all(_is_out(server, _state_with_retry(server, run), run) for server in _pool_servers(spec))
 
 
 def recover(spec: Spec, run: Run) -> None:
-    run.until_healthy()
-    _each(_places(spec), lambda place, deadline: _return(place, run, deadline), run)
+    run.wait_until_healthy()
+    _repeat_until_done(_pool_servers(spec), lambda server, deadline: _put_back(server, run, deadline), run)
 
 
-def _places(spec: Spec) -> List[Place]:
-    return [Place(proxy, *name.split("/")) for proxy in spec.proxies for name in spec.servers]
+def _pool_servers(spec: Spec) -> List[PoolServer]:
+    return [PoolServer(proxy, *name.split("/")) for proxy in spec.proxies for name in spec.servers]
 
 
-def _see(place: Place, run: Run) -> Seen:
-    """Asked twice, if need be."""
+def _state_with_retry(server: PoolServer, run: Run) -> ServerState:
+    """Return the state; try a second time if the proxy does not answer."""
     try:
-        return place.look(Deadline(run.time_for(ASK_S)))
+        return server.read_state(Deadline(run.time_for(ANSWER_WITHIN_S)))
     except Unanswered:
         run.pause(POLL_S)
-        return place.look(Deadline(run.time_for(ASK_S)))
+        return server.read_state(Deadline(run.time_for(ANSWER_WITHIN_S)))
 
 
-def _each(places: List[Place], act: Callable[[Place, Deadline], str], run: Run) -> None:
-    """Act on each, again and again until it says "" of all: those first whose proxy answers. No answer means: not yet.
+def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Deadline], str], run: Run) -> None:
+    """Call `act` for each server until it returns "" for all, first for those whose proxy answers.
 
-    StepFailed with all that is wrong, when only what is refused is left; OutOfTime at the end of the time.
+    A proxy that does not answer is tried again. Raises StepFailed when only refused servers are left, and OutOfTime at the end
+    of the time.
     """
-    waiting = dict.fromkeys(places, "its time was over")
+    waiting = dict.fromkeys(servers, "it ran out of time")
     silent: Dict[str, str] = {}
     refused: List[str] = []
 
-    def round_() -> Tuple[bool, str]:
-        answered_not = dict(silent)
+    def act_on_waiting() -> Tuple[bool, str]:
+        silent_before = dict(silent)
         silent.clear()
-        for place in sorted(waiting, key=lambda each: each.proxy in answered_not):
-            if place.proxy in silent:
+        for server in sorted(waiting, key=lambda each: each.proxy in silent_before):
+            if server.proxy in silent:
                 continue
             try:
-                most_s = AGAIN_S if place.proxy in answered_not else ASK_S
-                waiting[place] = act(place, Deadline(run.time_for(most_s)))
+                most_s = ANSWER_AGAIN_WITHIN_S if server.proxy in silent_before else ANSWER_WITHIN_S
+                waiting[server] = act(server, Deadline(run.time_for(most_s)))
             except OutOfTime:
-                pass  # what it waited for before is still so
+                pass  # keep the reason from before
             except Unanswered as error:
-                silent[place.proxy] = str(error)
+                silent[server.proxy] = str(error)
             except StepFailed as error:
                 refused.append(str(error))
-                waiting[place] = ""
-            if not waiting[place]:
-                del waiting[place]
-        return not waiting, "; ".join(_told(waiting, silent))
+                waiting[server] = ""
+            if not waiting[server]:
+                del waiting[server]
+        return not waiting, "; ".join(_describe_waiting(waiting, silent))
 
-    seen = run.until(round_, POLL_S)
-    if seen:
-        raise OutOfTime("; ".join([*dict.fromkeys(refused), seen]))
+    why = run.wait_until(act_on_waiting, POLL_S)
+    if why:
+        raise OutOfTime("; ".join([*dict.fromkeys(refused), why]))
     if refused:
         raise StepFailed("; ".join(dict.fromkeys(refused)))
 
 
-def _told(waiting: Mapping[Place, str], silent: Mapping[str, str]) -> List[str]:
-    """What each waits for, those with the same together; of a proxy that does not answer that alone."""
-    told: Dict[str, List[str]] = {}
-    for place, what in waiting.items():
-        if place.proxy not in silent:
-            told.setdefault(what, []).append(str(place))
-    return [f"{what}: {', '.join(those)}" for what, those in told.items()] + list(silent.values())
+def _describe_waiting(waiting: Mapping[PoolServer, str], silent: Mapping[str, str]) -> List[str]:
+    """Return what the servers wait for, grouped by reason; for a proxy that does not answer only that."""
+    by_reason: Dict[str, List[str]] = {}
+    for server, reason in waiting.items():
+        if server.proxy not in silent:
+            by_reason.setdefault(reason, []).append(str(server))
+    return [f"{reason}: {', '.join(names)}" for reason, names in by_reason.items()] + list(silent.values())
 
 
-def _leave(spec: Spec, place: Place, begun: Dict[Place, float], run: Run, deadline: Deadline) -> str:
-    """As far as it goes now: "" when it is out, else what it waits for."""
-    found = servers(place.proxy, place.backend, deadline)
-    seen, name = place.among(found), str(place)
+def _take_out(
+    spec: Spec, server: PoolServer, drain_begun: Dict[PoolServer, float], run: Run, deadline: Deadline
+) -> str:
+    """Go as far as possible now: return "" when the server is out, else what it waits for."""
+    states = server_states(server.proxy, server.backend, deadline)
+    state, name = server.find_in(states), str(server)
     if name not in run.kept.get("before", {}):
-        before = {**run.kept.get("before", {}), name: seen.admin}
-        run.keep(before=before, unused=[*run.kept.get("unused", ()), *([name] if seen.unwanted else [])])
-    if seen.admin == "ready":
-        others = [each for each in found if found[each].usable and f"{place.backend}/{each}" not in spec.servers]
-        if seen.usable and len(others) < spec.keep:
+        before = {**run.kept.get("before", {}), name: state.admin}
+        run.keep(before=before, unused=[*run.kept.get("unused", ()), *([name] if state.zero_weight else [])])
+    if state.admin == "ready":
+        others = [each for each in states if states[each].usable and f"{server.backend}/{each}" not in spec.servers]
+        if state.usable and len(others) < spec.keep:
             return "too few others of its backend are up"
-        seen = place.change("drain", deadline)
+        state = server.set_state("drain", deadline)
     left_s = run.left_s()
-    begun_s = begun.setdefault(place, left_s)
-    if seen.sessions and name not in run.kept["left"]:
+    begun_s = drain_begun.setdefault(server, left_s)
+    if state.sessions and name not in run.kept["left"]:
         if not spec.drain_for or left_s > drain_end_s(begun_s, spec.drain_for):
             return "sessions are still open"
-        log.warning("%s: %d session(s) are left behind after %.0f s", place, seen.sessions, begun_s - left_s)
-        run.keep(left={**run.kept["left"], name: seen.sessions})
-    if seen.admin != "maint":
-        seen = place.change("maint", deadline)
-    return "" if _is_out(place, seen, run) else "not in maintenance, or not without sessions"
+        log.warning("%s: %d session(s) are left behind after %.0f s", server, state.sessions, begun_s - left_s)
+        run.keep(left={**run.kept["left"], name: state.sessions})
+    if state.admin != "maint":
+        state = server.set_state("maint", deadline)
+    return "" if _is_out(server, state, run) else "not in maintenance, or not without sessions"
 
 
-def _is_out(place: Place, seen: Seen, run: Run) -> bool:
-    return seen.admin == "maint" and (not seen.sessions or str(place) in run.kept.get("left", {}))
+def _is_out(server: PoolServer, state: ServerState, run: Run) -> bool:
+    return state.admin == "maint" and (not state.sessions or str(server) in run.kept.get("left", {}))
 
 
-def _return(place: Place, run: Run, deadline: Deadline) -> str:
-    seen, before = place.look(deadline), str(run.kept.get("before", {}).get(str(place), ""))
-    if not before and seen.admin != "ready":
-        raise StepFailed(f"{place} is not ready, and not by this agent: set it to ready if it should be")
-    if before and seen.admin != before:
-        seen = place.change(before, deadline)
-    # What was to get no requests before, by its weight, need not get any now. What was down must be up: a check that failed
-    # in that moment would else let the next machine leave before this one is back.
-    asks_more = before in ("", "ready") and str(place) not in run.kept.get("unused", ())
-    return "not up again" if asks_more and not seen.usable else ""
+def _put_back(server: PoolServer, run: Run, deadline: Deadline) -> str:
+    state, before = server.read_state(deadline), str(run.kept.get("before", {}).get(str(server), ""))
+    if not before and state.admin != "ready":
+        raise StepFailed(f"{server} is not ready, and this agent did not change it: set it to ready if it should be")
+    if before and state.admin != before:
+        state = server.set_state(before, deadline)
+    # A server that had the weight 0 need not get requests now. A server that was down must be up: its check may have failed just
+    # then, and the next machine must not leave before this one is back.
+    must_be_up = before in ("", "ready") and str(server) not in run.kept.get("unused", ())
+    return "not up again" if must_be_up and not state.usable else ""

@@ -1,108 +1,115 @@
-"""`http`: out of any pool whose registrar has an HTTP API, and back; each time confirmed by a GET of its own.
+"""`http`: takes this machine out of any pool whose registrar has an HTTP API, and puts it back; confirms each by a GET.
 
-What the changing request was answered is not enough: `verify` must hold. What was out before stays out.
+The response to the changing request is not enough: `verify` must be met. What was out before stays out.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from forewarn.guest.config_values import keys_of, text
+from forewarn.guest.config_values import check_keys, text
 from forewarn.guest.errors import ConfigError, StepFailed
-from forewarn.guest.handlers.http_registrar import Change, Look, change, headers_of, look, named
-from forewarn.guest.steps import Run
+from forewarn.guest.handlers.http_registrar import (
+    Change,
+    Expectation,
+    parse_change,
+    parse_expectation,
+    read_headers,
+    without_query,
+)
+from forewarn.guest.steps import Condition, Run
 
-# An interrupted undoing is done again: what is undone already it leaves as it is.
+# An interrupted recover runs again: it leaves what is undone already.
 UNDOES_AGAIN = True
-# One request; less when the step has less.
-ASK_S = 10.0
+# For one request; less when the step has less time.
+RESPONSE_WITHIN_S = 10.0
 POLL_S = 0.2
-# Between two tries at a registrar that does not answer, or not now.
+# The pause before a request that was not answered, or answered with "try later", is repeated.
 RETRY_S = 1.0
 IN, OUT = "in", "out"
 
 
 class Spec(NamedTuple):
     prepare: Change
-    verify: Look
+    verify: Expectation
     recover: Change
-    # How the registrar shows that it is in again; left out: `verify` no longer holds.
-    recovered: Optional[Look] = None
+    # How the registrar shows that the machine is in again; without it: `verify` is no longer met.
+    recovered: Optional[Expectation] = None
     headers_file: str = ""
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
+    check_keys(table, Spec._fields, where)
     for key in ("prepare", "verify", "recover"):
         if key not in table:
-            raise ConfigError(f"{where}: {key} is missing: write `prepare` and `recover`, and a `verify` that tells")
+            raise ConfigError(f"{where}: {key} is missing: write `prepare`, `recover` and `verify`")
     return Spec(
-        change(table["prepare"], f"{where}.prepare"),
-        look(table["verify"], f"{where}.verify"),
-        change(table["recover"], f"{where}.recover"),
-        look(table["recovered"], f"{where}.recovered") if "recovered" in table else None,
+        parse_change(table["prepare"], f"{where}.prepare"),
+        parse_expectation(table["verify"], f"{where}.verify"),
+        parse_change(table["recover"], f"{where}.recover"),
+        parse_expectation(table["recovered"], f"{where}.recovered") if "recovered" in table else None,
         text(table["headers_file"], f"{where}.headers_file") if "headers_file" in table else "",
     )
 
 
 def check(spec: Spec) -> List[str]:
-    """The registrar is asked where it is no trouble to anybody: by the GET."""
+    """Ask the registrar by the GET, which changes nothing."""
     try:
-        good, seen = spec.verify.see(_headers(spec), ASK_S)
+        met, difference = spec.verify.check(_headers(spec), RESPONSE_WITHIN_S)
     except StepFailed as error:
         return [str(error)]
-    return [f"{named(spec.verify.url)} {seen}: that tells neither in nor out"] if good is None else []
+    return [f"{without_query(spec.verify.url)} {difference}: this says neither in nor out"] if met is None else []
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    """What is not known to be in or out is not touched: it could not be put back."""
+    """Take the machine out, once it is known whether it was in: otherwise it could not be put back."""
     if "before" not in run.kept:
-        out = _known(spec, run)
+        out = _is_out(spec, run)
         run.keep(before=OUT if out else IN)
-    _achieve(spec, spec.prepare, lambda: _see(spec, spec.verify, run), run)
+    _change_until(spec, spec.prepare, lambda: _check_expectation(spec, spec.verify, run), run)
 
 
 def verify(spec: Spec, run: Run) -> bool:
-    return spec.verify.see(_headers(spec), run.time_for(ASK_S))[0] is True
+    return spec.verify.check(_headers(spec), run.time_for(RESPONSE_WITHIN_S))[0] is True
 
 
 def recover(spec: Spec, run: Run) -> None:
-    run.until_healthy()
+    run.wait_until_healthy()
     before = run.kept.get("before")
     if before == IN:
-        _achieve(spec, spec.recover, lambda: _is_in(spec, run), run)
-    elif before != OUT and _known(spec, run):
+        _change_until(spec, spec.recover, lambda: _is_in(spec, run), run)
+    elif before != OUT and _is_out(spec, run):
         raise StepFailed(
-            f"{named(spec.verify.url)} says that it is out, and not by this agent: put it in if it should be"
+            f"{without_query(spec.verify.url)} says that it is out, and this agent did not do it: put it in if it should be"
         )
 
 
-def _known(spec: Spec, run: Run) -> bool:
-    """Whether it is out; asked until that is told."""
-    said: List[bool] = []
+def _is_out(spec: Spec, run: Run) -> bool:
+    """Return whether the machine is out; ask until the registrar gives a conclusive response."""
+    results: List[bool] = []
 
-    def look_() -> Tuple[bool, str]:
+    def is_known() -> Tuple[bool, str]:
         try:
-            good, seen = _see(spec, spec.verify, run)
+            met, difference = _check_expectation(spec, spec.verify, run)
         except StepFailed as error:
             return False, str(error)
-        said.extend([] if good is None else [good])
-        return bool(said), seen
+        results.extend([] if met is None else [met])
+        return bool(results), difference
 
-    run.must(look_, RETRY_S)
-    return said[0]
+    run.require(is_known, RETRY_S)
+    return results[0]
 
 
 def _is_in(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
-    """As `recovered` shows it; without that, `verify` tells otherwise: an answer that tells neither is not being in."""
+    """Return whether the machine is in: `recovered` is met, or without that, `verify` conclusively is not."""
     if spec.recovered is not None:
-        return _see(spec, spec.recovered, run)
-    good, seen = _see(spec, spec.verify, run)
-    return good is False, seen or f"{named(spec.verify.url)} still says that it is out"
+        return _check_expectation(spec, spec.recovered, run)
+    met, difference = _check_expectation(spec, spec.verify, run)
+    return met is False, difference or f"{without_query(spec.verify.url)} still says that it is out"
 
 
-def _achieve(spec: Spec, asked: Change, look_: Callable[[], Tuple[Optional[bool], str]], run: Run) -> None:
-    """Look until it is so; where it is not it is asked for, until that was answered well. No answer means: not yet."""
+def _change_until(spec: Spec, request: Change, is_done: Condition, run: Run) -> None:
+    """Check until it is done; send the request until it succeeds once; try again without a response."""
     accepted = False
 
     def not_yet(why: str) -> Tuple[bool, str]:
@@ -113,23 +120,23 @@ def _achieve(spec: Spec, asked: Change, look_: Callable[[], Tuple[Optional[bool]
     def act() -> Tuple[bool, str]:
         nonlocal accepted
         try:
-            good, seen = look_()
+            met, difference = is_done()
         except StepFailed as error:
             return not_yet(str(error))
-        if good or accepted:
-            return bool(good), f"the request was answered well, but {seen}"
-        why = asked.make(_headers(spec), run.time_for(ASK_S))
+        if met or accepted:
+            return bool(met), f"the request succeeded, but {difference}"
+        why = request.send(_headers(spec), run.time_for(RESPONSE_WITHIN_S))
         accepted = not why
         return act() if accepted else not_yet(why)
 
-    run.must(act, POLL_S)
+    run.require(act, POLL_S)
 
 
-def _see(spec: Spec, wanted: Look, run: Run) -> Tuple[Optional[bool], str]:
-    good, seen = wanted.see(_headers(spec), run.time_for(ASK_S))
-    return good, f"{named(wanted.url)} {seen}" if seen else ""
+def _check_expectation(spec: Spec, expected: Expectation, run: Run) -> Tuple[Optional[bool], str]:
+    met, difference = expected.check(_headers(spec), run.time_for(RESPONSE_WITHIN_S))
+    return met, f"{without_query(expected.url)} {difference}" if difference else ""
 
 
 def _headers(spec: Spec) -> Dict[str, str]:
-    """Read each time: a token may have been renewed."""
-    return headers_of(spec.headers_file) if spec.headers_file else {}
+    """Read the headers each time: a token may have been renewed."""
+    return read_headers(spec.headers_file) if spec.headers_file else {}

@@ -1,6 +1,6 @@
-"""Requests to a registrar with an HTTP API: one that changes something, and one that looks whether it is so.
+"""Requests to a registrar with an HTTP API: one that changes something, and one that checks the result.
 
-Secrets stand in a file of headers and are in no message; neither is a query.
+Secrets are in a file of headers and appear in no message. Neither does the query of a URL.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
-from forewarn.guest.config_values import count, keys_of, one_of, readable_secret, text
+from forewarn.guest.config_values import check_keys, count, one_of, secret_file_problem, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
-from forewarn.guest.transport import Answer, Transport
+from forewarn.guest.transport import Response, request_once
 
 METHODS = ("PUT", "POST", "DELETE", "PATCH")
 MAX_HEADERS = 50
-# What a GET may be answered where not as said: it is there, or it is not. Others, as 401, 302 and 503, are about the asking.
-_TELLING = (*range(200, 300), 404, 410)
-# "Not now" to a request that changes something, as is any 5xx.
+# Statuses of a GET that say whether something is there. Others, such as 401, 302 and 503, say nothing about it.
+_CONCLUSIVE = (*range(200, 300), 404, 410)
+# Statuses that mean "try later", as does any 5xx.
 _LATER = (408, 429)
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)[ \t]*:[ \t]*([!-~]|[!-~][ -~]*[!-~])[ \t]*")
 
 
 class Change(NamedTuple):
-    """A request after which something should be otherwise; any 2xx is a good answer."""
+    """A request that changes something; any 2xx is success."""
 
     method: str
     url: str
     body: str = ""
 
-    def make(self, headers: Dict[str, str], timeout_s: float) -> str:
-        """ "" when it was answered well; else why nobody knows whether it was done. StepFailed when it was refused."""
+    def send(self, headers: Dict[str, str], timeout_s: float) -> str:
+        """Return "" on success, or why it is not known whether it was done; raise StepFailed when it was refused."""
         try:
             status = _request(self.method, self.url, headers, self.body, timeout_s).status
         except EndpointError as error:
-            return f"{self.method} {named(self.url)}: {error}"
+            return f"{self.method} {without_query(self.url)}: {error}"
         if 200 <= status < 300:
             return ""
-        said = f"{self.method} {named(self.url)} was answered {status}"
+        failure = f"{self.method} {without_query(self.url)} was answered {status}"
         if status >= 500 or status in _LATER:
-            return said
-        raise StepFailed(said)
+            return failure
+        raise StepFailed(failure)
 
 
-class Look(NamedTuple):
-    """A GET, and what its answer must be: its status, and what stands in its body."""
+class Expectation(NamedTuple):
+    """A GET, and what its response must be: the status, and something in the body."""
 
     url: str
     status: int = 200
@@ -55,47 +55,47 @@ class Look(NamedTuple):
     equals: Any = None
     contains: str = ""
 
-    def see(self, headers: Dict[str, str], timeout_s: float) -> Tuple[Optional[bool], str]:
-        """Whether the answer is as it must be, and how it is. None: it tells neither. StepFailed: there is no answer."""
+    def check(self, headers: Dict[str, str], timeout_s: float) -> Tuple[Optional[bool], str]:
+        """Return whether the response is as expected (None: inconclusive) and what differs; StepFailed: there is none."""
         try:
             answer = _request("GET", self.url, headers, "", timeout_s)
         except EndpointError as error:
-            raise StepFailed(f"GET {named(self.url)}: {error}") from None
+            raise StepFailed(f"GET {without_query(self.url)}: {error}") from None
         if answer.status != self.status:
-            if answer.status not in _TELLING:
-                raise StepFailed(f"GET {named(self.url)} was answered {answer.status}")
-            # Where its content tells, another answer has no such content.
+            if answer.status not in _CONCLUSIVE:
+                raise StepFailed(f"GET {without_query(self.url)} was answered {answer.status}")
+            # If the content decides, a response with another status is inconclusive.
             by_content = bool(self.contains) or self.pointer is not None
             return None if by_content else False, f"answers {answer.status}, not {self.status}"
         if self.contains and self.contains.encode() not in answer.body:
             return False, f"does not contain {self.contains!r}"
         if self.pointer is not None:
-            found = _at(answer.body, self.pointer)
-            if found is None:
+            value = _value_at(answer.body, self.pointer)
+            if value is None:
                 return None, f"has nothing at {self.pointer!r}"
-            if not _equal(found, self.equals):
+            if not _equal(value, self.equals):
                 return False, f"has something else than {self.equals!r} at {self.pointer!r}"
         return True, ""
 
 
-def change(table: Any, where: str) -> Change:
-    keys_of(table, Change._fields, where)
+def parse_change(table: Any, where: str) -> Change:
+    check_keys(table, Change._fields, where)
     body = text(table["body"], f"{where}.body") if "body" in table else ""
     return Change(one_of(table.get("method"), METHODS, f"{where}.method"), _url(table.get("url"), f"{where}.url"), body)
 
 
-def look(table: Any, where: str) -> Look:
-    keys_of(table, Look._fields, where)
+def parse_expectation(table: Any, where: str) -> Expectation:
+    check_keys(table, Expectation._fields, where)
     pointer, equals = table.get("pointer"), table.get("equals")
     if (pointer is None) != (equals is None):
         raise ConfigError(f"{where}: `pointer` and `equals` go together")
     if pointer is not None and not (isinstance(pointer, str) and pointer[:1] in ("", "/")):
-        raise ConfigError(f"{where}.pointer: {pointer!r} is no JSON pointer: write it like /members/0/state")
+        raise ConfigError(f"{where}.pointer: {pointer!r} is not a JSON pointer: write it like /members/0/state")
     if equals is not None and not isinstance(equals, (str, int, float)):
         raise ConfigError(f"{where}.equals: write a text, a number, true or false")
     contains = text(table["contains"], f"{where}.contains") if "contains" in table else ""
     status = count(table.get("status", 200), f"{where}.status")
-    return Look(_url(table.get("url"), f"{where}.url"), status, pointer, equals, contains)
+    return Expectation(_url(table.get("url"), f"{where}.url"), status, pointer, equals, contains)
 
 
 def _url(value: Any, where: str) -> str:
@@ -106,56 +106,49 @@ def _url(value: Any, where: str) -> str:
     except ValueError:
         good = False
     if not good or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError(f"{where}: this is no http:// or https:// address")
+        raise ConfigError(f"{where}: this is not an http:// or https:// address")
     if "@" in parts.netloc:
         raise ConfigError(f"{where}: a password is a secret: write an Authorization header into headers_file")
     return url
 
 
-def headers_of(file: str) -> Dict[str, str]:
-    """A `Name: value` a line. Complaints do not quote it."""
-    complaint = readable_secret(file)
-    if complaint:
-        raise StepFailed(complaint)
+def read_headers(file: str) -> Dict[str, str]:
+    """Return the headers in the file, one `Name: value` per line. Error messages do not quote it."""
+    problem = secret_file_problem(file)
+    if problem:
+        raise StepFailed(problem)
     try:
         lines = [line for line in Path(file).read_text("utf-8").splitlines() if line.strip()]
     except (OSError, ValueError):
         raise StepFailed(f"{file} cannot be read as text") from None
-    found = [_HEADER.fullmatch(line) for line in lines[: MAX_HEADERS + 1]]
-    if len(found) > MAX_HEADERS or not all(found):
+    headers = [_HEADER.fullmatch(line) for line in lines[: MAX_HEADERS + 1]]
+    if len(headers) > MAX_HEADERS or not all(headers):
         raise StepFailed(f"{file} must have lines like `Authorization: Bearer …`, at most {MAX_HEADERS}")
-    return {each[1]: each[2] for each in found if each}
+    return {each[1]: each[2] for each in headers if each}
 
 
-def named(url: str) -> str:
+def without_query(url: str) -> str:
     return url.partition("?")[0].partition("#")[0]
 
 
-def _request(method: str, url: str, headers: Dict[str, str], body: str, timeout_s: float) -> Answer:
-    parts = urlsplit(url)
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+def _request(method: str, url: str, headers: Dict[str, str], body: str, timeout_s: float) -> Response:
     if body:
         headers = {"Content-Type": "application/json", **headers}
-    transport = Transport()
+    return request_once(method, url, headers=headers, body=body.encode(), timeout_s=timeout_s)
+
+
+def _equal(value: Any, expected: Any) -> bool:
+    """Compare values; 1 and true are different."""
+    return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)
+
+
+def _value_at(body: bytes, pointer: str) -> Any:
+    """Return the value at the pointer, or None when there is none."""
     try:
-        endpoint = f"{parts.scheme}://{parts.netloc}"
-        return transport.request(method, endpoint, path, headers=headers, body=body.encode(), timeout_s=timeout_s)
-    finally:
-        transport.close()
-
-
-def _equal(found: Any, wanted: Any) -> bool:
-    """1 is not true."""
-    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
-
-
-def _at(body: bytes, pointer: str) -> Any:
-    """What the pointer leads to; None when it leads nowhere."""
-    try:
-        found = json.loads(body)
+        value = json.loads(body)
         for part in pointer.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
-            found = found[int(key)] if isinstance(found, list) else found[key]
+            value = value[int(key)] if isinstance(value, list) else value[key]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return None
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""`log`: each event and change as one structured line, in a file or in the system's log."""
+"""`log`: writes each event and change as one JSON line to a file or to the system log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 
-from forewarn.guest.config_values import keys_of, text
+from forewarn.guest.config_values import check_keys, text
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.steps import Run
 
@@ -18,7 +18,7 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
+    check_keys(table, Spec._fields, where)
     spec = Spec(**{key: text(value, f"{where}.{key}") for key, value in table.items()})
     if bool(spec.file) == bool(spec.syslog):
         raise ConfigError(f'{where}: write either `file = "/var/log/…"` or `syslog = "daemon"`')
@@ -29,10 +29,10 @@ def check(spec: Spec) -> List[str]:
     if spec.file:
         folder = Path(spec.file).parent
         return [] if os.access(folder, os.W_OK) else [f"{folder} cannot be written to"]
-    return [] if _facility(spec) is not None else [f"there is no syslog here, or no facility {spec.syslog!r}"]
+    return [] if _facility(spec) is not None else [f"this machine has no syslog, or no facility {spec.syslog!r}"]
 
 
-def tell(spec: Spec, run: Run) -> None:
+def notify(spec: Spec, run: Run) -> None:
     line = json.dumps({"change": run.change, "event": run.event}, separators=(",", ":"))
     facility = _facility(spec)
     if spec.file:
@@ -56,14 +56,9 @@ def _facility(spec: Spec) -> Optional[int]:
     return getattr(syslog, f"LOG_{spec.syslog.upper()}", None)
 
 
-def prepare(spec: Spec, run: Run) -> None:
+def do_nothing(spec: object, run: Run) -> None:
+    """Stand in for a function that a handler without preparation does not need."""
     del spec, run
 
 
-def verify(spec: Spec, run: Run) -> Optional[bool]:
-    del spec, run
-    return None
-
-
-def recover(spec: Spec, run: Run) -> None:
-    del spec, run
+prepare = verify = recover = do_nothing

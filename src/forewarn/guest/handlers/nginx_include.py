@@ -1,4 +1,4 @@
-"""The file of an upstream's `server` lines that nginx includes: which are down, and writing it whole or not at all."""
+"""The file with an upstream's `server` lines that nginx includes: which servers are down, and how to replace it atomically."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import List, NamedTuple, Tuple
 from forewarn.guest.errors import StepFailed
 
 MAX_BYTES = 64 * 1024
-# One a line, as in `server 10.0.0.4:80 weight=2;`; what stands in a comment does not begin with `server`.
+# One server per line, as in `server 10.0.0.4:80 weight=2;`. A commented line does not begin with `server`.
 _LINE = re.compile(r"(?m)^[ \t]*server[ \t]+([^\s;#]+)([^;#\n]*);")
 
 
 class Upstream(NamedTuple):
-    """The text of the file; bytes that are no UTF-8 survive."""
+    """The text of the file; bytes that are not UTF-8 are preserved."""
 
     text: str
 
     def is_down(self, servers: Tuple[str, ...]) -> bool:
-        """Whether each of these is there and down in every line it has."""
-        lines = self._lines()
+        """Return whether each of these servers is there and down in all of its lines."""
+        lines = self._server_lines()
         return all(any(name == each for name, _ in lines) for each in servers) and not any(
             name in servers and not down for name, down in lines
         )
 
-    def marked(self, servers: Tuple[str, ...]) -> Upstream:
-        """With these down; StepFailed when one is not there."""
-        there = {name for name, _ in self._lines()}
+    def with_down(self, servers: Tuple[str, ...]) -> Upstream:
+        """Return the text with these servers down; raise StepFailed when one is not there."""
+        there = {name for name, _ in self._server_lines()}
         for each in servers:
             if each not in there:
-                raise StepFailed(f"no line `server {each} …;` is in the include file")
+                raise StepFailed(f"the include file has no line `server {each} …;`")
 
-        def mark(found: re.Match[str]) -> str:
-            if found[1] not in servers or "down" in found[2].split():
-                return found[0]
-            return f"{found[0][:-1].rstrip()} down;"
+        def mark(match: re.Match[str]) -> str:
+            if match[1] not in servers or "down" in match[2].split():
+                return match[0]
+            return f"{match[0][:-1].rstrip()} down;"
 
         return Upstream(_LINE.sub(mark, self.text))
 
-    def others_up(self, servers: Tuple[str, ...]) -> int:
-        return sum(name not in servers and not down for name, down in self._lines())
+    def count_others_up(self, servers: Tuple[str, ...]) -> int:
+        return sum(name not in servers and not down for name, down in self._server_lines())
 
-    def _lines(self) -> List[Tuple[str, bool]]:
-        return [(found[1], "down" in found[2].split()) for found in _LINE.finditer(self.text)]
+    def _server_lines(self) -> List[Tuple[str, bool]]:
+        return [(match[1], "down" in match[2].split()) for match in _LINE.finditer(self.text)]
 
 
 def read(file: str) -> Upstream:
@@ -60,20 +60,20 @@ def read(file: str) -> Upstream:
 
 
 def write(file: str, upstream: Upstream) -> None:
-    """On the disk when this returns, with the owner and mode that the file had; whoever reads meanwhile reads all of one."""
-    path = Path(file).resolve()  # a link stays one
-    beside = path.with_name(f".{path.name}.forewarn")  # a name that no `include *.conf` takes
+    """Replace the file atomically, synced to the disk, with its owner and mode."""
+    path = Path(file).resolve()  # keeps a symbolic link
+    temporary = path.with_name(f".{path.name}.forewarn")  # a name that no `include *.conf` matches
     try:
-        was = path.stat()
-        opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        before = path.stat()
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(opened, "wb") as out:
             out.write(upstream.text.encode("utf-8", "surrogateescape"))
             out.flush()
-            os.fchmod(opened, was.st_mode & 0o7777)
+            os.fchmod(opened, before.st_mode & 0o7777)
             with contextlib.suppress(PermissionError):
-                os.fchown(opened, was.st_uid, was.st_gid)
+                os.fchown(opened, before.st_uid, before.st_gid)
             os.fsync(opened)
-        beside.replace(path)
+        temporary.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -81,5 +81,5 @@ def write(file: str, upstream: Upstream) -> None:
             os.close(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise StepFailed(f"{file} cannot be written: {error.strerror}") from None

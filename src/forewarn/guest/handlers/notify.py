@@ -1,20 +1,21 @@
-"""`notify`: a webhook told of each event and change, once, also across restarts; in Slack's shape unless told otherwise.
+"""`notify`: sends each event and change to a webhook, once, also across restarts; in Slack's format by default.
 
-The address is a secret and stands in a file of its own (`url_file`). It is in no message, log, journal or status. A message that
-was under way when the agent was killed is sent again with the same Idempotency-Key.
+The address is a secret in a file of its own (`url_file`). It appears in no message, log, journal or status. A message that was
+under way when the agent was killed is sent again with the same Idempotency-Key.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple
 from urllib.parse import urlsplit
 
-from forewarn.guest.config_values import keys_of, readable_secret, text
+from forewarn.guest.config_values import check_keys, secret_file_problem, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
+from forewarn.guest.handlers.log import do_nothing
 from forewarn.guest.steps import Run
-from forewarn.guest.transport import Transport
+from forewarn.guest.transport import request_once
 
 TIMEOUT_S = 5.0
 SHAPES = ("slack", "event")
@@ -26,9 +27,9 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
+    check_keys(table, Spec._fields, where)
     if "url_file" not in table:
-        raise ConfigError(f"{where}: url_file is missing: the address is a secret and stands in a file of its own")
+        raise ConfigError(f"{where}: url_file is missing: the address is a secret and belongs in a file of its own")
     spec = Spec(**{key: text(value, f"{where}.{key}") for key, value in table.items()})
     if spec.shape not in SHAPES:
         raise ConfigError(f"{where}.shape: {spec.shape!r} is unknown: use one of {', '.join(SHAPES)}")
@@ -36,31 +37,24 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    complaint = readable_secret(spec.url_file)
-    if complaint:
-        return [complaint]
-    return [] if _url(spec) else [f"{spec.url_file} holds no http:// or https:// address"]
+    problem = secret_file_problem(spec.url_file)
+    if problem:
+        return [problem]
+    return [] if _url(spec) else [f"{spec.url_file} does not hold an http:// or https:// address"]
 
 
-def tell(spec: Spec, run: Run) -> None:
-    complaint = readable_secret(spec.url_file)
-    url = "" if complaint else _url(spec)
+def notify(spec: Spec, run: Run) -> None:
+    problem = secret_file_problem(spec.url_file)
+    url = "" if problem else _url(spec)
     if not url:
-        raise StepFailed(complaint or f"{spec.url_file} holds no address")
-    parts = urlsplit(url)
+        raise StepFailed(problem or f"{spec.url_file} does not hold an address")
     key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     body = json.dumps(_message(spec, run)).encode()
-    timeout_s = max(0.1, min(TIMEOUT_S, run.left_s()))
-    transport = Transport()
     try:
-        endpoint = f"{parts.scheme}://{parts.netloc}"
-        status = transport.request("POST", endpoint, path, headers=headers, body=body, timeout_s=timeout_s).status
-    except (EndpointError, ValueError) as error:  # by its name alone: its text has the address
+        status = request_once("POST", url, headers=headers, body=body, timeout_s=run.timeout_s(TIMEOUT_S)).status
+    except (EndpointError, ValueError) as error:  # only the class: the text holds the address
         raise StepFailed(f"the webhook cannot be reached: {type(error).__name__}") from None
-    finally:
-        transport.close()
     if status >= 300:
         raise StepFailed(f"the webhook answered {status}")
 
@@ -84,14 +78,4 @@ def _url(spec: Spec) -> str:
     return url if parts.scheme in ("http", "https") and parts.hostname else ""
 
 
-def prepare(spec: Spec, run: Run) -> None:
-    del spec, run
-
-
-def verify(spec: Spec, run: Run) -> Optional[bool]:
-    del spec, run
-    return None
-
-
-def recover(spec: Spec, run: Run) -> None:
-    del spec, run
+prepare = verify = recover = do_nothing

@@ -1,7 +1,7 @@
-"""`process`: a program without a manager of its own: stopped by signal and confirmed gone, started and confirmed up.
+"""`process`: stops a program by signal and confirms that it is gone; starts it and confirms that it is up.
 
-Which process it is stands in its pid file. A program that writes none is started with `foreground = true`: then it is
-written for it.
+For programs without a service manager. The pid file names the process. With `foreground = true` the agent writes the pid file for
+a program that writes none.
 """
 
 from __future__ import annotations
@@ -11,43 +11,35 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
-from forewarn.guest.config_values import flag, keys_of, seconds, text, words
+from forewarn.guest.config_values import check_keys, flag, read_values, seconds, strings
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers.command import missing_program
-from forewarn.guest.steps import POLL_S, Run, alive
+from forewarn.guest.processes import POLL_S, alive
+from forewarn.guest.steps import Run
 
 
 class Spec(NamedTuple):
     pid_file: str
     signal: str = "TERM"
-    # Still there after so long: it is killed. 0: never; then the step fails at the end of its time.
+    # If it is still there after so long, it is killed. 0: never; then the step fails at the end of its time.
     kill_after: float = 0.0
     start: Tuple[str, ...] = ()
     foreground: bool = False
     # How long it must live to count as up.
     up_for: float = 1.0
-    # Must occur in its command line: a pid file left from before a reboot may name somebody else by now.
+    # Must occur in its command line: after a reboot an old pid file may name another process.
     match: str = ""
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, Spec._fields, where)
+    check_keys(table, Spec._fields, where)
     if "pid_file" not in table:
         raise ConfigError(f"{where}: pid_file is missing: write where the program keeps its pid")
-    readers: Mapping[str, Callable[[Any, str], Any]] = {
-        "pid_file": text,
-        "signal": text,
-        "kill_after": seconds,
-        "start": words,
-        "foreground": flag,
-        "up_for": seconds,
-        "match": text,
-    }
-    spec = Spec(**{key: readers[key](value, f"{where}.{key}") for key, value in table.items()})
+    spec = Spec(**read_values(table, where, kill_after=seconds, start=strings, foreground=flag, up_for=seconds))
     if not hasattr(signal, f"SIG{spec.signal}"):
-        raise ConfigError(f"{where}.signal: {spec.signal!r} is no signal: write it like TERM or USR1")
+        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal: write it like TERM or USR1")
     return spec
 
 
@@ -56,46 +48,47 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    pid = _running(spec)
+    pid = _running_pid(spec)
     if not pid:
         return
-    send(pid, getattr(signal, f"SIG{spec.signal}"))
+    send_signal(pid, getattr(signal, f"SIG{spec.signal}"))
     kill_at_s = run.left_s() - spec.kill_after if spec.kill_after else 0.0
     try:
         while alive(pid):
             if spec.kill_after and run.left_s() <= kill_at_s:
-                send(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+                send_signal(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
             run.pause(POLL_S)
     except OutOfTime:
-        raise OutOfTime(f"process {pid} did not end of SIG{spec.signal} in time") from None
+        raise OutOfTime(f"process {pid} did not end in time after SIG{spec.signal}") from None
 
 
 def verify(spec: Spec, run: Run) -> Optional[bool]:
     del run
-    return not _running(spec)
+    return not _running_pid(spec)
 
 
 def recover(spec: Spec, run: Run) -> None:
-    if not spec.start or _running(spec):
+    if not spec.start or _running_pid(spec):
         return
     if spec.foreground:
-        pid = _detached(spec)
+        pid = _start_detached(spec)
         while pid_of(spec.pid_file) != pid and alive(pid):
             run.pause(POLL_S)
     else:
         run.command(spec.start)
     up_s = 0.0
-    while up_s < spec.up_for or not _running(spec):
-        if spec.foreground and not _running(spec):
+    while up_s < spec.up_for or not _running_pid(spec):
+        if spec.foreground and not _running_pid(spec):
             raise StepFailed(f"{Path(spec.start[0]).name} ended at once")
         run.pause(POLL_S)
-        up_s = up_s + POLL_S if _running(spec) else 0.0
+        up_s = up_s + POLL_S if _running_pid(spec) else 0.0
 
 
-def _detached(spec: Spec) -> int:
-    """Start it so that it outlives the agent; its pid. It writes that down itself, so the agent may die meanwhile.
+def _start_detached(spec: Spec) -> int:
+    """Start the program so that it outlives the agent, and return its pid.
 
-    Not by the shell's `&`, which has SIGINT and SIGQUIT ignored.
+    The new process writes its own pid file, so that the agent may die meanwhile. The shell's `&` would make it ignore SIGINT
+    and SIGQUIT.
     """
     child = subprocess.Popen(
         ["/bin/sh", "-c", 'echo $$ >"$1" || exit 1; shift; exec "$@"', "sh", spec.pid_file, *spec.start],
@@ -104,22 +97,22 @@ def _detached(spec: Spec) -> int:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    threading.Thread(target=child.wait, daemon=True).start()  # or it would stay as a zombie
+    threading.Thread(target=child.wait, daemon=True).start()  # reaps the child when it ends
     return child.pid
 
 
-def _running(spec: Spec) -> int:
-    return running(spec.pid_file, spec.match)
+def _running_pid(spec: Spec) -> int:
+    return running_pid(spec.pid_file, spec.match)
 
 
-def running(pid_file: str, match: str) -> int:
-    """The pid of the process that lives, or 0."""
+def running_pid(pid_file: str, match: str) -> int:
+    """Return the pid of the process if it lives, or 0."""
     pid = pid_of(pid_file)
     return pid if pid > 0 and alive(pid) and match in command_line(pid) else 0
 
 
 def pid_of(pid_file: str) -> int:
-    """What the file says; 0 when it says nothing."""
+    """Return the pid in the file, or 0."""
     try:
         return int(Path(pid_file).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -133,7 +126,7 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:

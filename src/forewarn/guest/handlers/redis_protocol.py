@@ -1,7 +1,7 @@
-"""Redis' protocol as far as a handler needs it: one question, one answer, one deadline for both, on a connection of its own.
+"""The part of Redis' protocol that the handler needs: one command, one reply, one deadline for both, on its own connection.
 
-Whatever the other side sends is read within limits. An error it answers with is Complaint; anything else that goes wrong is
-OSError. A password goes over the wire and nowhere else.
+Replies are read within limits. An error reply raises ErrorReply; every other failure raises OSError. A password appears in the
+request and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from forewarn.guest.sockets import Deadline, connect
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_DEPTH = 4
 _CHUNK_BYTES = 64 * 1024
-# An address may come from another server: it need not be one.
+# An address may come from another server, so it is checked.
 _PORT = re.compile("[0-9]{1,5}")
 
 Reply = Union[str, int, None, List["Reply"]]
 
 
-class Complaint(Exception):
-    """An error reply, in its own words."""
+class ErrorReply(Exception):
+    """An error reply, with its text."""
 
 
-def ask(address: str, words: Sequence[str], *, login: Sequence[str] = (), seconds: float) -> Reply:
-    """What `host:port` answers; `login` is the password, or user and password."""
+def query(address: str, arguments: Sequence[str], *, login: Sequence[str] = (), seconds: float) -> Reply:
+    """Return the reply of `host:port`; `login` is the password, or user and password."""
     deadline = Deadline(seconds)
     host, _, port = address.rpartition(":")
     if not (_PORT.fullmatch(port) and host.isprintable()):
-        raise OSError(f"{address[:100]!r} is no address")
-    with connect(host.strip("[]"), int(port), deadline) as talking:
-        reader = _Reader(talking, deadline)
+        raise OSError(f"{address[:100]!r} is not an address")
+    with connect(host.strip("[]"), int(port), deadline) as connection:
+        parser = _ReplyParser(connection, deadline)
         if login:
-            _send(talking, ("AUTH", *login), deadline)
+            _send(connection, ("AUTH", *login), deadline)
             try:
-                reader.reply()
-            except Complaint as error:
-                raise Complaint(f"the login is refused: {str(error).partition(' ')[0]}") from None
-        _send(talking, words, deadline)
-        return reader.reply()
+                parser.reply()
+            except ErrorReply as error:
+                raise ErrorReply(f"the login is refused: {str(error).partition(' ')[0]}") from None
+        _send(connection, arguments, deadline)
+        return parser.reply()
 
 
-def facts(info: Reply) -> Dict[str, str]:
-    """The lines `key:value` that INFO answers with."""
+def parse_info(info: Reply) -> Dict[str, str]:
+    """Return the `key:value` lines of an INFO reply."""
     if not isinstance(info, str):
-        raise OSError("its INFO makes no sense")
+        raise OSError("its INFO is not a text")
     pairs = (line.partition(":") for line in info.splitlines() if not line.startswith("#"))
     return {key: value.strip() for key, colon, value in pairs if colon}
 
 
-def _send(talking: socket.socket, words: Sequence[str], deadline: Deadline) -> None:
-    parts = [f"*{len(words)}\r\n".encode()]
-    for word in words:
-        data = word.encode()
+def _send(connection: socket.socket, arguments: Sequence[str], deadline: Deadline) -> None:
+    parts = [f"*{len(arguments)}\r\n".encode()]
+    for argument in arguments:
+        data = argument.encode()
         parts += [f"${len(data)}\r\n".encode(), data, b"\r\n"]
-    talking.settimeout(deadline.left_s())
-    talking.sendall(b"".join(parts))
+    connection.settimeout(deadline.left_s())
+    connection.sendall(b"".join(parts))
 
 
-class _Reader:
-    def __init__(self, talking: socket.socket, deadline: Deadline) -> None:
-        self._talking, self._deadline = talking, deadline
-        self._ahead, self._read_bytes = b"", 0
+class _ReplyParser:
+    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
+        self._connection, self._deadline = connection, deadline
+        self._buffer, self._read_bytes = b"", 0
 
     def reply(self, depth: int = 0) -> Reply:
         line = self._line()
@@ -71,41 +71,41 @@ class _Reader:
         if kind == "+":
             return rest
         if kind == "-":
-            raise Complaint(rest[:200])
+            raise ErrorReply(rest[:200])
         if kind == ":":
             return self._number(rest)
         if kind == "$":
             size = self._number(rest)
-            return None if size < 0 else self._exactly(size + 2)[:-2].decode("utf-8", "replace")
+            return None if size < 0 else self._take(size + 2)[:-2].decode("utf-8", "replace")
         if kind == "*" and depth < MAX_DEPTH:
             count = self._number(rest)
             return None if count < 0 else [self.reply(depth + 1) for _ in range(min(count, MAX_ANSWER_BYTES))]
-        raise OSError("this is no Redis: its answer makes no sense")
+        raise OSError("this is not Redis: its reply cannot be read")
 
     def _number(self, text: str) -> int:
         try:
             return int(text)
         except ValueError:
-            raise OSError("this is no Redis: its answer makes no sense") from None
+            raise OSError("this is not Redis: its reply cannot be read") from None
 
     def _line(self) -> str:
-        while b"\r\n" not in self._ahead:
-            self._more()
-        line, _, self._ahead = self._ahead.partition(b"\r\n")
+        while b"\r\n" not in self._buffer:
+            self._receive()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
         return line.decode("utf-8", "replace")
 
-    def _exactly(self, size: int) -> bytes:
-        while len(self._ahead) < size:
-            self._more()
-        found, self._ahead = self._ahead[:size], self._ahead[size:]
-        return found
+    def _take(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            self._receive()
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken
 
-    def _more(self) -> None:
-        self._talking.settimeout(self._deadline.left_s())
-        chunk = self._talking.recv(_CHUNK_BYTES)
+    def _receive(self) -> None:
+        self._connection.settimeout(self._deadline.left_s())
+        chunk = self._connection.recv(_CHUNK_BYTES)
         self._read_bytes += len(chunk)
         if not chunk:
             raise OSError("its answer broke off")
         if self._read_bytes > MAX_ANSWER_BYTES:
             raise OSError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-        self._ahead += chunk
+        self._buffer += chunk

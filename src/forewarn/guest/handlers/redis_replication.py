@@ -1,16 +1,16 @@
-"""What Redis servers and Sentinels say of who is master: asked of each of them, believed of none alone."""
+"""What Redis servers and Sentinels say about who is master. Each is asked, and none is believed alone."""
 
 from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from forewarn.guest.config_values import secret_in
+from forewarn.guest.config_values import read_secret
 from forewarn.guest.errors import StepFailed
-from forewarn.guest.handlers.redis_protocol import Complaint, Reply, ask, facts
+from forewarn.guest.handlers.redis_protocol import ErrorReply, Reply, parse_info, query
 from forewarn.guest.steps import Run
 
-# One that does not answer within this does not answer.
-ASK_S = 2.0
+# A server that does not answer within this does not answer.
+RESPONSE_WITHIN_S = 2.0
 MAX_REPLICAS = 100
 MAX_DIGITS = 20
 
@@ -18,10 +18,10 @@ MAX_DIGITS = 20
 class Spec(NamedTuple):
     # This machine's own Redis.
     address: str
-    # Who is to take over; without it the replica that has most of the data.
+    # The replica that takes over; without it the one with most of the data.
     replica: str = ""
     sentinels: Tuple[str, ...] = ()
-    # What the Sentinels call these servers.
+    # The Sentinels' name for these servers.
     master: str = ""
     user: str = ""
     password_file: str = ""
@@ -31,21 +31,21 @@ class Spec(NamedTuple):
 class Replica(NamedTuple):
     address: str
     online: bool
-    # Bytes it has yet to receive.
+    # Bytes that it has not received yet.
     behind: int
 
 
-class Side(NamedTuple):
-    """One server, as it says itself."""
+class ServerInfo(NamedTuple):
+    """One server, by its own INFO."""
 
     address: str
     role: str
     run_id: str
-    # Of a replica: whom it follows, and whether that connection stands.
+    # Of a replica: the server that it follows, and whether the connection to it is up.
     follows: str
     linked: bool
-    # Of a master: nobody is taking over from it just now.
-    calm: bool
+    # Of a master: no failover is under way.
+    no_failover: bool
     replicas: Tuple[Replica, ...]
 
     @property
@@ -53,90 +53,91 @@ class Side(NamedTuple):
         return self.role == "master"
 
 
-def patience_s(run: Run) -> float:
-    return max(0.1, min(ASK_S, run.left_s()))
+def send(spec: Spec, arguments: Sequence[str], address: str = "", *, seconds: float = RESPONSE_WITHIN_S) -> Reply:
+    """Send a command to one of the servers, by default our own."""
+    login = [read_secret(spec.password_file)] if spec.password_file else []
+    return query(address or spec.address, arguments, login=[spec.user, *login] if spec.user else login, seconds=seconds)
 
 
-def say_to(spec: Spec, words: Sequence[str], address: str = "", *, seconds: float = ASK_S) -> Reply:
-    """A command for one of the servers, by default our own."""
-    login = [secret_in(spec.password_file)] if spec.password_file else []
-    return ask(address or spec.address, words, login=[spec.user, *login] if spec.user else login, seconds=seconds)
+def send_to_sentinel(
+    spec: Spec, address: str, arguments: Sequence[str], *, seconds: float = RESPONSE_WITHIN_S
+) -> Reply:
+    login = [read_secret(spec.sentinel_password_file)] if spec.sentinel_password_file else []
+    return query(address, ("SENTINEL", *arguments), login=login, seconds=seconds)
 
 
-def say_to_sentinel(spec: Spec, address: str, words: Sequence[str], *, seconds: float = ASK_S) -> Reply:
-    login = [secret_in(spec.sentinel_password_file)] if spec.sentinel_password_file else []
-    return ask(address, ("SENTINEL", *words), login=login, seconds=seconds)
-
-
-def must(spec: Spec, run: Run, *words: str) -> None:
-    """A command our own server has to obey."""
+def send_required(spec: Spec, run: Run, *arguments: str) -> None:
+    """Send a command to our own server; raise StepFailed if it does not obey."""
     try:
-        say_to(spec, words, seconds=patience_s(run))
+        send(spec, arguments, seconds=run.timeout_s(RESPONSE_WITHIN_S))
     except OSError as error:
-        raise StepFailed(f"{spec.address} did not answer {words[0]}: {error}") from None
-    except Complaint as error:
-        raise StepFailed(f"{spec.address} refuses {words[0]}: {error}") from None
+        raise StepFailed(f"{spec.address} did not answer {arguments[0]}: {error}") from None
+    except ErrorReply as error:
+        raise StepFailed(f"{spec.address} refuses {arguments[0]}: {error}") from None
 
 
-def side(spec: Spec, run: Run, address: str = "") -> Optional[Side]:
-    """None when it does not answer; its complaint is a failure."""
+def server_info(spec: Spec, run: Run, address: str = "") -> Optional[ServerInfo]:
+    """Return a server's own INFO, or None when it does not answer; raise StepFailed on an error reply."""
     address = address or spec.address
     try:
-        info = facts(say_to(spec, ("INFO",), address, seconds=patience_s(run)))
+        info = parse_info(send(spec, ("INFO",), address, seconds=run.timeout_s(RESPONSE_WITHIN_S)))
     except OSError:
         return None
-    except Complaint as error:
+    except ErrorReply as error:
         raise StepFailed(f"{address}: {error}") from None
-    return Side(
+    return ServerInfo(
         address=address,
         role=info.get("role", ""),
         run_id=info.get("run_id", ""),
-        follows=joined(info["master_host"], info.get("master_port", "")) if "master_host" in info else "",
+        follows=join_address(info["master_host"], info.get("master_port", "")) if "master_host" in info else "",
         linked=info.get("master_link_status") == "up",
-        calm=info.get("master_failover_state", "no-failover") == "no-failover",
+        no_failover=info.get("master_failover_state", "no-failover") == "no-failover",
         replicas=_replicas(info),
     )
 
 
-def mine(spec: Spec, run: Run) -> Side:
-    found = side(spec, run)
-    if found is None:
+def own_server(spec: Spec, run: Run) -> ServerInfo:
+    info = server_info(spec, run)
+    if info is None:
         raise StepFailed(f"{spec.address}, this machine's Redis, does not answer")
-    return found
+    return info
 
 
-def agreed(spec: Spec, run: Run) -> str:
-    """The master's address by more than half of the Sentinels; "" when there is no such half."""
-    said: List[str] = []
-    for each in spec.sentinels:
+def master_by_sentinels(spec: Spec, run: Run) -> str:
+    """Return the master's address that more than half of the Sentinels give, or ""."""
+    masters: List[str] = []
+    for sentinel in spec.sentinels:
         try:
-            answer = say_to_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=patience_s(run))
-        except (OSError, Complaint):
+            answer = send_to_sentinel(
+                spec, sentinel, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=run.timeout_s(RESPONSE_WITHIN_S)
+            )
+        except (OSError, ErrorReply):
             continue
         if isinstance(answer, list) and len(answer) == 2:
-            said.append(joined(str(answer[0]), str(answer[1])))
-    best = max(said, key=said.count, default="")
-    return best if said.count(best) * 2 > len(spec.sentinels) else ""
+            masters.append(join_address(str(answer[0]), str(answer[1])))
+    best = max(masters, key=masters.count, default="")
+    return best if masters.count(best) * 2 > len(spec.sentinels) else ""
 
 
-def joined(host: str, port: str) -> str:
+def join_address(host: str, port: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split(address: str) -> Tuple[str, str]:
+def split_address(address: str) -> Tuple[str, str]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), port
 
 
 def _replicas(info: Dict[str, str]) -> Tuple[Replica, ...]:
-    found = []
-    for number in range(min(MAX_REPLICAS, _whole(info.get("connected_slaves", "")))):
+    replicas = []
+    for number in range(min(MAX_REPLICAS, _number(info.get("connected_slaves", "")))):
         pairs = (pair.partition("=") for pair in info.get(f"slave{number}", "").split(","))
-        of = {key: value for key, _, value in pairs}
-        behind = _whole(info.get("master_repl_offset", "")) - _whole(of.get("offset", ""))
-        found.append(Replica(joined(of.get("ip", ""), of.get("port", "")), of.get("state") == "online", behind))
-    return tuple(found)
+        fields = {key: value for key, _, value in pairs}
+        behind = _number(info.get("master_repl_offset", "")) - _number(fields.get("offset", ""))
+        address = join_address(fields.get("ip", ""), fields.get("port", ""))
+        replicas.append(Replica(address, fields.get("state") == "online", behind))
+    return tuple(replicas)
 
 
-def _whole(text: str) -> int:
+def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else 0

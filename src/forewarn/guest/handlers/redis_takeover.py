@@ -1,8 +1,8 @@
-"""How a replica takes over from this machine's Redis: by `FAILOVER`, or through Sentinel. Nobody can write meanwhile.
+"""How a replica takes over from this machine's Redis: by `FAILOVER`, or through Sentinel. Writes are paused meanwhile.
 
-Redis itself pauses writes for `FAILOVER`. Sentinel does not, and leaves two masters for some ten seconds: here writes are paused
-on the old one, anew with every look, until it follows the one that the Sentinels name. Either pause ends by itself, should the
-agent die; the next one looks at what the Sentinels made of it before it tells them anything.
+Redis itself pauses writes for `FAILOVER`. Sentinel does not, and leaves two masters for some ten seconds. So the handler pauses
+writes on the old master, again at every check, until it follows the master that the Sentinels name. Either pause ends by itself
+if the agent dies. The next agent waits for the outcome of the earlier failover before it asks the Sentinels for another.
 """
 
 from __future__ import annotations
@@ -11,68 +11,68 @@ import contextlib
 from typing import List, Optional, Tuple
 
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.handlers.polling import for_a_while
-from forewarn.guest.handlers.redis_protocol import Complaint
+from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
-    ASK_S,
-    Side,
+    RESPONSE_WITHIN_S,
+    ServerInfo,
     Spec,
-    agreed,
-    mine,
-    must,
-    patience_s,
-    say_to,
-    say_to_sentinel,
-    side,
-    split,
+    master_by_sentinels,
+    own_server,
+    send,
+    send_required,
+    send_to_sentinel,
+    server_info,
+    split_address,
 )
 from forewarn.guest.steps import Run
 
-LOOK_S = 0.1
-# So long at most nobody can write while a replica takes over by FAILOVER, or is to receive the last of the data.
+POLL_S = 0.1
+# How long writes are paused at most while a replica takes over by FAILOVER, or receives the last of the data.
 PAUSE_S = 10.0
-# What an agent before us told the Sentinels is given so long to show.
-SETTLE_S = 10.0
+# How long to wait for the outcome of a failover that an earlier agent requested.
+EARLIER_FAILOVER_S = 10.0
 
 
-def by_failover(spec: Spec, run: Run) -> None:
-    """Asked for; not confirmed."""
-    run.until(lambda: (_calm(spec, run), ""), LOOK_S)  # an agent before us may have asked
-    if not mine(spec, run).is_master:
+def take_over_by_failover(spec: Spec, run: Run) -> None:
+    """Request the failover; the caller confirms it."""
+    run.wait_until(lambda: (_no_failover(spec, run), ""), POLL_S)  # an earlier agent may have requested one
+    if not own_server(spec, run).is_master:
         return
-    able = _able(spec, run)
-    run.keep(master=able[0])
-    must(spec, run, "FAILOVER", "TO", *split(able[0]), "TIMEOUT", _pause_ms(run))
+    online = _online_replicas(spec, run)
+    run.keep(master=online[0])
+    send_required(spec, run, "FAILOVER", "TO", *split_address(online[0]), "TIMEOUT", _pause_ms(run))
 
 
-def call_off(spec: Spec) -> None:
-    """What is half done would go on after its time, and nobody could write meanwhile."""
-    with contextlib.suppress(OSError, Complaint, StepFailed):
-        say_to(spec, ("FAILOVER", "ABORT"), seconds=1.0)
+def abort_failover(spec: Spec) -> None:
+    """Abort an unfinished failover, which would otherwise go on and pause writes after the step's time."""
+    with contextlib.suppress(OSError, ErrorReply, StepFailed):
+        send(spec, ("FAILOVER", "ABORT"), seconds=1.0)
 
 
-def by_sentinel(spec: Spec, run: Run) -> None:
-    """A Sentinel promotes a replica, the others name it, and our own server follows it."""
-    me = mine(spec, run)
+def take_over_by_sentinel(spec: Spec, run: Run) -> None:
+    """Have a Sentinel promote a replica, wait until the Sentinels name it, and make our own server follow it."""
+    own = own_server(spec, run)
     if run.kept.get("told") == run.event.get("EventId"):
-        for_a_while(run, SETTLE_S, LOOK_S, lambda: _held(spec, run) or _named(spec, run, me))
-    if not _named(spec, run, me)[0]:
+        run.wait_at_most(
+            EARLIER_FAILOVER_S, POLL_S, lambda: _pause_writes(spec, run) or _sentinels_name_another(spec, run, own)
+        )
+    if not _sentinels_name_another(spec, run, own)[0]:
         _promote(spec, run)
-    # From here on what our server acknowledges would be lost: it stays paused until it follows, whatever happens.
-    why = run.until(lambda: _held(spec, run) or _followed(spec, run, me), LOOK_S)
+    # From here on our server would lose what it acknowledges: writes stay paused until it follows the new master.
+    why = run.wait_until(lambda: _pause_writes(spec, run) or _follow_new_master(spec, run, own), POLL_S)
     if why:
         raise OutOfTime(f"no replica took over: {why}")
     _unpause(spec)
 
 
 def _promote(spec: Spec, run: Run) -> None:
-    """Tell a Sentinel, once the replicas have everything and while nobody can write."""
-    _able(spec, run)
+    """Request the failover of a Sentinel once the replicas have everything, while writes are paused."""
+    _online_replicas(spec, run)
     try:
-        why = for_a_while(run, PAUSE_S, LOOK_S, lambda: _held(spec, run) or _caught_up(spec, run))
+        why = run.wait_at_most(PAUSE_S, POLL_S, lambda: _pause_writes(spec, run) or _caught_up(spec, run))
         if not why:
             run.keep(told=run.event.get("EventId"))
-            why = _begun(spec, run)
+            why = _start_failover(spec, run)
         if why:
             raise StepFailed(f"no replica took over: {why}")
     except StepFailed:
@@ -80,72 +80,78 @@ def _promote(spec: Spec, run: Run) -> None:
         raise
 
 
-def _held(spec: Spec, run: Run) -> Optional[Tuple[None, str]]:
-    """Nobody can write for longer than one look takes, however many do not answer; else what is the matter."""
-    pause_s = PAUSE_S + ASK_S * (len(spec.sentinels) + 2)
+def _pause_writes(spec: Spec, run: Run) -> Optional[Tuple[None, str]]:
+    """Pause writes for longer than one check takes; return None, or what went wrong."""
+    pause_s = PAUSE_S + RESPONSE_WITHIN_S * (len(spec.sentinels) + 2)
     try:
-        say_to(spec, ("CLIENT", "PAUSE", str(int(1000 * pause_s)), "WRITE"), seconds=patience_s(run))
+        send(spec, ("CLIENT", "PAUSE", str(int(1000 * pause_s)), "WRITE"), seconds=run.timeout_s(RESPONSE_WITHIN_S))
     except OSError as error:
         return None, f"{spec.address} did not answer CLIENT PAUSE: {error}"
-    except Complaint as error:
+    except ErrorReply as error:
         raise StepFailed(f"{spec.address} refuses CLIENT PAUSE: {error}") from None
     return None
 
 
 def _unpause(spec: Spec) -> None:
-    with contextlib.suppress(OSError, Complaint, StepFailed):
-        say_to(spec, ("CLIENT", "UNPAUSE"), seconds=ASK_S)
+    with contextlib.suppress(OSError, ErrorReply, StepFailed):
+        send(spec, ("CLIENT", "UNPAUSE"), seconds=RESPONSE_WITHIN_S)
 
 
-def _able(spec: Spec, run: Run) -> List[str]:
-    """The replicas that are online, the one with most of the data first; one that is not yet is waited for."""
-    able: List[str] = []
+def _online_replicas(spec: Spec, run: Run) -> List[str]:
+    """Return the replicas that are online, the one with most of the data first; wait for one to come online."""
+    online: List[str] = []
 
-    def look() -> Tuple[Optional[bool], str]:
-        known = [each for each in mine(spec, run).replicas if spec.replica in ("", each.address)]
-        able[:] = [each.address for each in sorted(known, key=lambda each: (each.behind, each.address)) if each.online]
+    def any_online() -> Tuple[Optional[bool], str]:
+        known = [each for each in own_server(spec, run).replicas if spec.replica in ("", each.address)]
+        online[:] = [
+            each.address for each in sorted(known, key=lambda each: (each.behind, each.address)) if each.online
+        ]
         who = f"{spec.replica} is not" if spec.replica else "none is"
         why = f"no replica can take over: {who} online at {spec.address}"
         if not known:
             raise StepFailed(why)
-        return bool(able), why
+        return bool(online), why
 
-    why = run.until(look, LOOK_S)
+    why = run.wait_until(any_online, POLL_S)
     if why:
         raise OutOfTime(why)
-    return able
+    return online
 
 
-def _calm(spec: Spec, run: Run) -> bool:
-    me = mine(spec, run)
-    return me.calm or not me.is_master
+def _no_failover(spec: Spec, run: Run) -> bool:
+    own = own_server(spec, run)
+    return own.no_failover or not own.is_master
 
 
 def _pause_ms(run: Run) -> str:
-    return str(int(1000 * max(0.1, min(PAUSE_S, run.left_s()))))
+    return str(int(1000 * run.timeout_s(PAUSE_S)))
 
 
 def _caught_up(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
-    """All of them: nobody can tell whom a Sentinel will choose."""
-    online = [each for each in mine(spec, run).replicas if each.online]
+    """Return whether all replicas have everything: a Sentinel may choose any of them."""
+    online = [each for each in own_server(spec, run).replicas if each.online]
     behind = [each.address for each in online if each.behind > 0]
-    return bool(online) and not behind, f"{', '.join(behind)} lack something" if online else "no replica is online"
+    return bool(
+        online
+    ) and not behind, f"{', '.join(behind)} have not received everything" if online else "no replica is online"
 
 
-def _begun(spec: Spec, run: Run) -> str:
-    """ "" once a Sentinel has begun, now or before, or may have; else why not."""
+def _start_failover(spec: Spec, run: Run) -> str:
+    """Return "" once a Sentinel has started a failover or may have, else why none has."""
     refusals = []
     for each in spec.sentinels:
         try:
-            say_to_sentinel(spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=patience_s(run))
-        except (OSError, Complaint) as error:
+            send_to_sentinel(
+                spec, each, ("GET-MASTER-ADDR-BY-NAME", spec.master), seconds=run.timeout_s(RESPONSE_WITHIN_S)
+            )
+        except (OSError, ErrorReply) as error:
             refusals.append(f"Sentinel {each} says: {error}")
-            continue  # one that is not there has heard nothing
+            continue  # a Sentinel that does not answer has received nothing
         try:
-            say_to_sentinel(spec, each, ("FAILOVER", spec.master), seconds=patience_s(run))
+            send_to_sentinel(spec, each, ("FAILOVER", spec.master), seconds=run.timeout_s(RESPONSE_WITHIN_S))
         except OSError:
-            pass  # it may have heard: told to another as well, there would be two failovers
-        except Complaint as error:
+            pass  # it may have received the command; a second Sentinel would start a second failover
+        except ErrorReply as error:
             if not str(error).startswith("INPROG"):
                 refusals.append(f"Sentinel {each} says: {error}")
                 continue
@@ -153,16 +159,17 @@ def _begun(spec: Spec, run: Run) -> str:
     return "; ".join(refusals)
 
 
-def _named(spec: Spec, run: Run, me: Side) -> Tuple[Optional[bool], str]:
-    """Whether the Sentinels name another, who says so too; and whom they name."""
-    leader = agreed(spec, run)
-    other = side(spec, run, leader) if leader else None
-    good = other is not None and other.is_master and other.run_id != me.run_id
-    return good, leader if good else f"the Sentinels name {leader or 'nobody'}"
+def _sentinels_name_another(spec: Spec, run: Run, own: ServerInfo) -> Tuple[Optional[bool], str]:
+    """Return whether the Sentinels name another master that confirms it, and its address or what they name."""
+    leader = master_by_sentinels(spec, run)
+    other = server_info(spec, run, leader) if leader else None
+    good = other is not None and other.is_master and other.run_id != own.run_id
+    return good, leader if good else f"the Sentinels name {leader or 'no master'}"
 
 
-def _followed(spec: Spec, run: Run, me: Side) -> Tuple[Optional[bool], str]:
-    good, leader = _named(spec, run, me)
+def _follow_new_master(spec: Spec, run: Run, own: ServerInfo) -> Tuple[Optional[bool], str]:
+    """Make our server follow the master that the Sentinels name, once that master confirms it."""
+    good, leader = _sentinels_name_another(spec, run, own)
     if good:
-        must(spec, run, "REPLICAOF", *split(leader))
+        send_required(spec, run, "REPLICAOF", *split_address(leader))
     return good, leader

@@ -1,4 +1,4 @@
-"""A file that must not be lost: which one it is, that it is on the disk, and what is in it."""
+"""A file that must not be lost: identify it, sync it to the disk, and compute its checksum."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from forewarn.guest.steps import Run
 _CHUNK_BYTES = 1024 * 1024
 
 
-def mark_of(path: str) -> List[int]:
-    """Which file, when written, how large; [] when there is none, or nothing in it."""
+def file_mark(path: str) -> List[int]:
+    """Return inode, modification time and size, or [] when there is no such file or it is empty."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return []
-    return [found.st_ino, found.st_mtime_ns, found.st_size] if stat.S_ISREG(found.st_mode) and found.st_size else []
+    return (
+        [status.st_ino, status.st_mtime_ns, status.st_size] if stat.S_ISREG(status.st_mode) and status.st_size else []
+    )
 
 
-def to_disk(path: str) -> None:
-    """The file, and the folder that has its name."""
+def sync_to_disk(path: str) -> None:
+    """Sync the file, and the folder that holds its name."""
     for name in (path, Path(path).parent):
         file = os.open(name, os.O_RDONLY)
         try:
@@ -31,13 +33,13 @@ def to_disk(path: str) -> None:
             os.close(file)
 
 
-def checksum_of(path: str, run: Run) -> str:
-    """Its SHA-256; OutOfTime when it is too large for the time there is."""
-    import hashlib  # only who has a checkpoint needs it
+def checksum(path: str, run: Run) -> str:
+    """Return the SHA-256; raise OutOfTime when the file is too large for the time left."""
+    import hashlib  # only checkpoints need it
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
-            found.update(chunk)
+            digest.update(chunk)
             run.pause(0)
-    return found.hexdigest()
+    return digest.hexdigest()

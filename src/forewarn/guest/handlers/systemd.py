@@ -1,4 +1,4 @@
-"""`systemd`: a unit, stopped and confirmed inactive, started and confirmed active."""
+"""`systemd`: stops units and confirms that they are inactive, starts them and confirms that they are active."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 import shutil
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
-from forewarn.guest.config_values import flag, keys_of, words
+from forewarn.guest.config_values import check_keys, flag, strings
 from forewarn.guest.errors import ConfigError, StepFailed
-from forewarn.guest.steps import POLL_S, Run
+from forewarn.guest.processes import POLL_S
+from forewarn.guest.steps import Run
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
-# What `systemctl is-active` says with: 0 active, 3 inactive or failed, 4 no such unit.
+# Exit codes of `systemctl is-active`: 0 active, 3 inactive or failed, 4 no such unit.
 _ACTIVE, _INACTIVE = 0, 3
 
 
@@ -21,17 +22,17 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    keys_of(table, ("unit", "units", "user"), where)
-    units = words(table.get("units", [table.get("unit", "")]), f"{where}.unit")
+    check_keys(table, ("unit", "units", "user"), where)
+    units = strings(table.get("units", [table.get("unit", "")]), f"{where}.unit")
     for unit in units:
         if not _UNIT.fullmatch(unit) or unit.startswith("-"):
-            raise ConfigError(f"{where}.unit: {unit!r} is no unit: write it like worker.service")
+            raise ConfigError(f"{where}.unit: {unit!r} is not a unit: write it like worker.service")
     return Spec(units, flag(table.get("user", False), f"{where}.user"))
 
 
 def check(spec: Spec) -> List[str]:
     del spec
-    return [] if shutil.which("systemctl") else ["systemctl is not here"]
+    return [] if shutil.which("systemctl") else ["this machine has no systemctl"]
 
 
 def prepare(spec: Spec, run: Run) -> None:
@@ -55,5 +56,5 @@ def recover(spec: Spec, run: Run) -> None:
             run.pause(POLL_S)
 
 
-def _systemctl(spec: Spec, *words_: str) -> Tuple[str, ...]:
-    return ("systemctl", *(("--user",) if spec.user else ()), *words_)
+def _systemctl(spec: Spec, *arguments: str) -> Tuple[str, ...]:
+    return ("systemctl", *(("--user",) if spec.user else ()), *arguments)

@@ -70,12 +70,6 @@ def why_not_cancel(caller: Identity, event: Event) -> str:
     return ""
 
 
-def refuse(why: str) -> None:
-    """Raise Forbidden unless `why` is empty."""
-    if why:
-        raise Forbidden(why)
-
-
 def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from forewarn.core.model import Role
+from forewarn.core.model import Event, Role
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import admin, bodies, events, inventory, maintenances, orders
-from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS
+from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result
 from forewarn.service.control import Control
@@ -29,7 +29,7 @@ class Call:
     """One call of the API: its path and roles, what it takes, what it returns and with which statuses.
 
     `creates` calls take an Idempotency-Key; `repeat` makes the response to a repetition from the saved one, which is otherwise
-    sent unchanged.
+    sent unchanged. `why_not` returns why a caller may not make the call on the event that the path names, or "".
     """
 
     method: str
@@ -42,6 +42,7 @@ class Call:
     takes: Any = None
     body_optional: bool = False
     repeat: Callable[[CallContext, str], Result] | None = None
+    why_not: Callable[[Identity, Event], str] | None = None
     query: type[RequestBody] = NoParameters
     creates: bool = False
     max_bytes: int = MAX_BODY_BYTES
@@ -148,8 +149,14 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get("/v1/events/{id}", events.get_event, bodies.EventOut, "One event: what it waits for, and its timeline."),
-    _post("/v1/events/{id}/approve", events.approve_event, bodies.EventOut, "Approve it for all its machines.", roles=OWNERS),
-    _post("/v1/events/{id}/cancel", events.cancel_event, bodies.EventOut, "Cancel it, if it has not started.", roles=OWNERS),
+    _post(
+        "/v1/events/{id}/approve", events.approve_event, bodies.EventOut, "Approve it for all its machines.",
+        roles=OWNERS, why_not=why_not_approve,
+    ),
+    _post(
+        "/v1/events/{id}/cancel", events.cancel_event, bodies.EventOut, "Cancel it, if it has not started.",
+        roles=OWNERS, why_not=why_not_cancel,
+    ),
     *(
         _post(f"/v1/events/{{id}}/{verb}", events.resolve_failure(verb), bodies.EventOut, summary)
         for verb, summary in (

@@ -9,14 +9,14 @@ import msgspec
 from forewarn.core.errors import Forbidden
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import Api, CallContext, request_digest
-from forewarn.operator.api.dispatch import TABLE, Table, convert_body, find_call, perform, read_key, read_query
+from forewarn.operator.api.dispatch import TABLE, Table, convert_body, find_call, perform, read_key, read_query, why_not
 
 
 class ApiClient:
     """Makes calls as one caller."""
 
     def __init__(self, api: Api, caller: Identity, table: Table = TABLE) -> None:
-        self.api = api
+        self._api = api
         self.caller = caller
         self._table = table
 
@@ -49,22 +49,32 @@ class ApiClient:
             key=key,
             digest=request_digest(method, target, msgspec.json.encode(content)) if key else "",
         )
-        result = perform(self.api, call, context)
+        result = perform(self._api, call, context)
         if call.creates and isinstance(result.body, bytes):  # the saved response of an earlier request
             return msgspec.json.decode(result.body, type=call.returns)
         return result.body
 
     def may(self, method: str, path: str) -> bool:
-        """Return whether the caller's role and scopes allow the call, whatever the state allows."""
+        """Return whether the caller may make the call, whatever the state allows.
+
+        For a path as the table has it, such as `/v1/scopes/{scope}`, only the role counts: some scope may be the caller's.
+        """
+        for _, call in self._table:
+            if (call.method, call.path) == (method, path):
+                return self.caller.role in call.roles
         try:
-            find_call(method, path, self.caller, self._table)
+            call, names = find_call(method, path, self.caller, self._table)
         except Forbidden:
             return False
-        return True
+        return not why_not(self._api, call, self.caller, names)
+
+    def new_key(self) -> str:
+        """Return a new Idempotency-Key."""
+        return self._api.new_id()
 
     def was_answered(self, key: str) -> bool:
         """Return whether the caller's request with this Idempotency-Key was answered before."""
-        return bool(key) and self.api.store.receipt(self.caller.token_id, key) is not None
+        return bool(key) and self._api.store.receipt(self.caller.token_id, key) is not None
 
 
 def _items(query: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -87,11 +87,11 @@ class Api:
         self.new_id = new_id
         self.random = random
 
-    def event(self, context: CallContext) -> Event:
-        """Return the event that the path names, if the caller may see it."""
-        event, _ = self.control.event(context.path["id"])
-        if not context.caller.sees(event.scope):
-            raise NotFound(f"there is no event {context.path['id']}")
+    def event(self, caller: Identity, event_id: str) -> Event:
+        """Return the event if the caller may see it."""
+        event, _ = self.control.event(event_id)
+        if not caller.sees(event.scope):
+            raise NotFound(f"there is no event {event_id}")
         return event
 
     def event_bodies(self, caller: Identity, events: Sequence[Event]) -> list[bodies.EventOut]:

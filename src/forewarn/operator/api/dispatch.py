@@ -4,7 +4,7 @@ HTTP and the portal both come through here. The caller is already identified; no
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, get_args, get_origin
 
@@ -143,11 +143,18 @@ def _choices(type_: Any) -> list[str]:
 # -- performing it
 
 
+def why_not(api: Api, call: Call, caller: Identity, names: Mapping[str, str]) -> str:
+    """Return why the caller may not make the call on the event that the path names, or ""."""
+    return call.why_not(caller, api.event(caller, names["id"])) if call.why_not else ""
+
+
 def perform(api: Api, call: Call, context: CallContext) -> Result:
     """Perform the call. A request that was answered before gets the saved response, whatever has changed since."""
     try:
         if not getattr(context.query, "dry_run", False):
             api.control.refuse_repetition(context.once())
+        if why := why_not(api, call, context.caller, context.path):
+            raise Forbidden(why)
         return call.perform(api, context)
     except RepeatedRequest as repeated:
         # Another node may have made the change: "a node that answered a write has applied it first".

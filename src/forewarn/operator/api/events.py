@@ -5,7 +5,6 @@ from datetime import datetime
 
 from forewarn.core.model import EventType, Status
 from forewarn.core.transitions import Verb
-from forewarn.operator.api.access import refuse, why_not_approve, why_not_cancel
 from forewarn.operator.api.context import (
     Api,
     CallContext,
@@ -55,28 +54,24 @@ def list_events(api: Api, context: CallContext) -> Result:
 
 
 def get_event(api: Api, context: CallContext) -> Result:
-    return _result(api, context, api.event(context).id)
+    return _result(api, context, api.event(context.caller, context.path["id"]).id)
 
 
 def approve_event(api: Api, context: CallContext) -> Result:
-    event = api.event(context)
-    refuse(why_not_approve(context.caller, event))
-    api.control.approve_event(event.id, context.caller.actor)
-    return _result(api, context, event.id)
+    api.control.approve_event(context.path["id"], context.caller.actor)
+    return _result(api, context, context.path["id"])
 
 
 def cancel_event(api: Api, context: CallContext) -> Result:
-    event = api.event(context)
-    refuse(why_not_cancel(context.caller, event))
-    api.control.cancel_event(event.id, context.caller.actor)
-    return _result(api, context, event.id)
+    api.control.cancel_event(context.path["id"], context.caller.actor)
+    return _result(api, context, context.path["id"])
 
 
 def resolve_failure(verb: Verb) -> Callable[[Api, CallContext], Result]:
     """Return the call that retries, finishes or abandons an event and returns it."""
 
     def call(api: Api, context: CallContext) -> Result:
-        event = api.event(context)
+        event = api.event(context.caller, context.path["id"])
         api.control.resolve_failure(event.id, verb, context.caller.actor)
         return _result(api, context, event.id)
 

@@ -58,7 +58,7 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    return _result(api, api.event(context).id)
+    return _result(api, api.event(context.caller, context.path["id"]).id)
 
 
 def start_order(api: Api, context: CallContext) -> Result:

@@ -87,10 +87,11 @@ class Streams:
         while True:
             wake.clear()
             try:
-                if not await run_in_threadpool(still_known):
-                    return
                 query = AuditQuery(within=within, after=last, limit=BATCH)
                 entries = await run_in_threadpool(self._store.audit, query)
+                # After the entries are read: none of them is newer than the token's revocation.
+                if not await run_in_threadpool(still_known):
+                    return
             except ServiceError:
                 entries = []  # while the store is away nothing changes
             for entry in entries:

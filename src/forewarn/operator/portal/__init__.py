@@ -1,1 +1,1 @@
-"""The portal: pages for people on the operator listener. It asks what the API asks, as whoever logged in."""
+"""The portal: web pages for people, on the operator listener. It makes the API's calls as the logged-in caller."""

@@ -1,95 +1,110 @@
-"""What can be done: each verb is a call of the API, made as the visitor; then the way back to what it was done to.
+"""The actions: each is a call of the API, followed by a redirect to the page of the thing it changed.
 
-What cannot be taken back is confirmed on a page of its own first, under the verb's own address.
+A page of its own, at the action's address, first confirms an action that cannot be undone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 from forewarn.core.errors import ForewarnError, NotFound
-from forewarn.operator.portal import offers, pages
-from forewarn.operator.portal.formatting import some
-from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage
+from forewarn.core.formatting import names
+from forewarn.operator.api.bodies import TokenOut
+from forewarn.operator.api.client import ApiClient
+from forewarn.operator.portal import pages
+from forewarn.operator.portal.buttons import REVOKE, Button
+from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
+
+MAX_PAGE = 500
 
 
-def event_verb(visit: PageRequest) -> Redirect:
-    event_id, verb = visit.names["id"], visit.names["verb"]
-    visit.desk.call("POST", f"/v1/events/{event_id}/{verb}")
+def change_event(request: PageRequest) -> Redirect:
+    event_id, verb = request.path_names["id"], request.path_names["verb"]
+    request.api.call("POST", f"/v1/events/{event_id}/{verb}")
     return Redirect(f"/events/{quote(event_id)}?done={verb}")
 
 
-def maintenance_verb(visit: PageRequest) -> Redirect:
-    maintenance_id, verb = visit.names["id"], visit.names["verb"]
-    visit.desk.call("POST", f"/v1/maintenances/{maintenance_id}/{verb}")
+def change_maintenance(request: PageRequest) -> Redirect:
+    maintenance_id, verb = request.path_names["id"], request.path_names["verb"]
+    request.api.call("POST", f"/v1/maintenances/{maintenance_id}/{verb}")
     return Redirect(f"/maintenances/{quote(maintenance_id)}?done={verb}")
 
 
-def order_verb(visit: PageRequest) -> Redirect:
-    order_id, verb = visit.names["id"], visit.names["verb"]
-    said = {"reason": visit.form.get("reason", "").strip()} if verb == "fail" else None
-    visit.desk.call("POST", f"/v1/orders/{order_id}/{verb}", said)
+def change_order(request: PageRequest) -> Redirect:
+    order_id, verb = request.path_names["id"], request.path_names["verb"]
+    body = {"reason": request.form.get("reason", "").strip()} if verb == "fail" else None
+    request.api.call("POST", f"/v1/orders/{order_id}/{verb}", body)
     return Redirect(f"/events/{quote(order_id)}?done=order-{verb}")
 
 
-def make_token(visit: PageRequest) -> RenderedPage:
-    """The secret is shown on the answer alone; sent twice, it is one token."""
-    typed = {name: visit.form.get(name, "").strip() for name in ("name", "role", "scopes", "key")}
-    said = {"name": typed["name"], "role": typed["role"], "scopes": typed["scopes"].replace(",", " ").split()}
+def create_token(request: PageRequest) -> RenderedPage:
+    """Show the secret in this response only. The same form submitted twice creates one token."""
+    fields = {name: request.form.get(name, "").strip() for name in ("name", "role", "scopes", "key")}
+    body = {"name": fields["name"], "role": fields["role"], "scopes": fields["scopes"].replace(",", " ").split()}
     try:
-        made = visit.desk.call("POST", "/v1/tokens", said, key=typed["key"])
+        token = request.api.call("POST", "/v1/tokens", body, key=fields["key"])
     except ForewarnError as error:
-        return pages.tokens(visit, typed=typed, wrong=str(error), status=error.status)
-    return RenderedPage("token.html", {"token": made})
+        return pages.tokens(request, fields=fields, error_message=str(error), status=error.status)
+    return RenderedPage("token.html", {"token": token})
 
 
-def revoke_token(visit: PageRequest) -> Redirect:
-    visit.desk.call("DELETE", f"/v1/tokens/{visit.names['id']}")
+def revoke_token(request: PageRequest) -> Redirect:
+    request.api.call("DELETE", f"/v1/tokens/{request.path_names['id']}")
     return Redirect("/tokens?done=revoked")
 
 
-# -- asked before it is done
+# -- confirmation
 
 
-def sure_event(visit: PageRequest) -> RenderedPage | Redirect:
-    shown = pages.event(visit)
-    if isinstance(shown, Redirect):
-        return shown
-    event = shown.filled["event"]
-    what = f"{event.type} of {some(event.resources)} in {event.scope}: {event.status}"
-    return _sure(visit, shown.filled["offers"], f"/events/{quote(event.id)}", what)
+def confirm_event(request: PageRequest) -> RenderedPage | Redirect:
+    page = pages.event(request)
+    if isinstance(page, Redirect):
+        return page
+    event = page.variables["event"]
+    subject = f"{event.type} of {names(event.resources)} in {event.scope}: {event.status}"
+    return _confirmation(request, page.variables["buttons"], f"/events/{quote(event.id)}", subject)
 
 
-def sure_maintenance(visit: PageRequest) -> RenderedPage | Redirect:
-    shown = pages.maintenance(visit)
-    if isinstance(shown, Redirect):
-        return shown
-    told = shown.filled["maintenance"]
-    counted = ", ".join(f"{number} {status.lower()}" for status, number in shown.filled["progress"])
-    what = f"{told.type} {told.id[:8]}, {told.description or 'without a description'}: {counted}"
-    return _sure(visit, shown.filled["offers"], f"/maintenances/{quote(told.id)}", what)
+def confirm_maintenance(request: PageRequest) -> RenderedPage | Redirect:
+    page = pages.maintenance(request)
+    if isinstance(page, Redirect):
+        return page
+    maintenance = page.variables["maintenance"]
+    progress = ", ".join(f"{number} {status.lower()}" for status, number in page.variables["progress"])
+    subject = (
+        f"{maintenance.type} {maintenance.id[:8]}, {maintenance.description or 'without a description'}: {progress}"
+    )
+    return _confirmation(request, page.variables["buttons"], f"/maintenances/{quote(maintenance.id)}", subject)
 
 
-def sure_token(visit: PageRequest) -> RenderedPage | Redirect:
-    visit.desk.get("/v1/tokens", limit=1)  # whoever may not see tokens is told nothing of them
-    found = {token.id: token for token in visit.desk.api.store.tokens()}.get(visit.names["id"])
-    if found is None:
+def confirm_token(request: PageRequest) -> RenderedPage | Redirect:
+    token = next((each for each in _tokens(request.api) if each.id == request.path_names["id"]), None)
+    if token is None:
         raise NotFound("there is no such token: it may have been revoked already")
-    offered = [] if found.id == visit.desk.caller.token_id else [offers.REVOKE]
-    what = f"The token of {found.name} ({found.id[:8]}), {found.role}"
-    return _sure(visit, offered, f"/tokens/{quote(found.id)}", what, page="/tokens")
+    buttons = [] if token.id == request.api.caller.token_id else [REVOKE]
+    subject = f"The token of {token.name} ({token.id[:8]}), {token.role}"
+    return _confirmation(request, buttons, f"/tokens/{quote(token.id)}", subject, page="/tokens")
 
 
-def to_event(visit: PageRequest) -> Redirect:
-    """An order's verbs are on its event's page."""
-    return Redirect(f"/events/{quote(visit.names['id'])}")
+def _tokens(api: ApiClient) -> Iterator[TokenOut]:
+    cursor: str | None = ""
+    while cursor is not None:
+        page = api.get("/v1/tokens", limit=MAX_PAGE, cursor=cursor)
+        yield from page.items
+        cursor = page.next_cursor
 
 
-def _sure(
-    visit: PageRequest, offered: Iterable[offers.Offer], back: str, what: str, page: str = ""
+def go_to_event(request: PageRequest) -> Redirect:
+    """Redirect to the event's page, which has the buttons of its order."""
+    return Redirect(f"/events/{quote(request.path_names['id'])}")
+
+
+def _confirmation(
+    request: PageRequest, buttons: Iterable[Button], base: str, subject: str, page: str = ""
 ) -> RenderedPage | Redirect:
-    """The question, where the verb is offered and asks first; else the page on which every verb is."""
-    verb = visit.names.get("verb", "revoke")
-    for offer in offered:
-        if offer.verb == verb and offer.asks_first:
-            return RenderedPage("confirm.html", {"offer": offer, "what": what, "back": back, "page": page or back})
-    return Redirect(page or back)
+    """Ask whether to perform the action, if it is offered and needs confirmation; otherwise show the page with the buttons."""
+    verb = request.path_names.get("verb", "revoke")
+    for button in buttons:
+        if button.verb == verb and button.asks_first:
+            variables = {"button": button, "subject": subject, "base": base, "page": page or base}
+            return RenderedPage("confirm.html", variables)
+    return Redirect(page or base)

@@ -1,272 +1,320 @@
-"""What can be looked at. Every page is read through the API's calls, bounded and paged; nothing is decided here."""
+"""The pages that show something. Each reads through the API's calls, a bounded part at a time, and decides nothing."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from forewarn.core.document import NEWEST, VERSIONS
-from forewarn.core.errors import ForewarnError, Invalid, NotFound
+from forewarn.core.errors import ForewarnError, Invalid, Refused
+from forewarn.core.formatting import cut
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
-from forewarn.operator.api.bodies import CountsOut, EventOut, MachineOut, TimelineEntry
+from forewarn.operator.api.bodies import CountsOut, EventOut, MachineOut, MaintenanceOut, TimelineEntry
 from forewarn.operator.api.client import ApiClient
-from forewarn.operator.portal import offers, resolver
-from forewarn.operator.portal.formatting import cut
-from forewarn.operator.portal.timeline import picture
-from forewarn.operator.portal.visit import PageRequest, Redirect, RenderedPage
+from forewarn.operator.api.resolver import Kind
+from forewarn.operator.portal.buttons import event_buttons, maintenance_buttons, order_buttons
+from forewarn.operator.portal.chart import chart_of
+from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 NOW_ROWS = 20
 ROWS = 25
 MACHINE_ROWS = 50
 HISTORY_ROWS = 8
+MAINTENANCES_READ = 100
+ID_CHARS = 36
 MAX_TIMELINE = 150
+MAX_TIMELINE_START = MAX_TIMELINE // 3
 MAX_NAMES = 200
 MAX_DETAIL_CHARS = 200
 MAX_OUTPUT_CHARS = 20_000
 MAX_DOCUMENT_CHARS = 40_000
 OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
+OPEN_MAINTENANCES = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 ENDED_FIRST = (Status.COMPLETED, Status.CANCELLED, Status.ABANDONED)
 
 
-def now(visit: PageRequest) -> RenderedPage:
-    asked = visit.query.get("status", "")
-    counts = visit.desk.get("/v1/counts")
-    statuses = [status for status in OPEN_FIRST if asked not in OPEN or status == asked]
-    found, cursor = _open_events(visit, statuses, counts)
-    events = sorted(found, key=lambda e: (e.scope, e.update_domain, e.wave))
-    drawn = picture(events, visit.now)
-    rows = list(zip(events, drawn.strips, strict=True))
-    groups = [
-        (place, list(found)) for place, found in groupby(rows, key=lambda row: (row[0].scope, row[0].update_domain))
-    ]
-    filled = {
+# -- now
+
+
+def now(request: PageRequest) -> RenderedPage:
+    status = request.query.get("status", "")
+    counts = request.api.get("/v1/counts")
+    statuses = [each for each in OPEN_FIRST if status not in OPEN or each == status]
+    page, cursor = _open_events(request, statuses, counts)
+    events = sorted(page, key=lambda e: (e.scope, e.update_domain, e.wave))
+    chart = chart_of(events, request.now)
+    rows = list(zip(events, chart.rows, strict=True))
+    groups = groupby(rows, key=lambda row: (row[0].scope, row[0].update_domain))
+    variables = {
         "counts": counts,
-        "status": asked if asked in OPEN else "",
-        "picture": drawn,
-        "groups": groups,
-        "planned": _planned(visit, events),
+        "status": status if status in OPEN else "",
+        "chart": chart,
+        "groups": [(scope_and_domain, list(group)) for scope_and_domain, group in groups],
+        "planned": _planned_at(request.api, events),
         "events": events,
-        "older": older(visit, cursor),
-        "first": first(visit),
+        "older": older(request, cursor),
+        "first": first(request),
     }
-    return RenderedPage("now.html", filled)
+    return RenderedPage("now.html", variables)
 
 
 def _open_events(
-    visit: PageRequest, statuses: Sequence[Status], counts: CountsOut
+    request: PageRequest, statuses: Sequence[Status], counts: CountsOut
 ) -> tuple[list[EventOut], str | None]:
-    """A page, one status after the other, and where the next begins: what is planned does not push off what is under way."""
-    begin, _, cursor = visit.query.get("cursor", "").partition(".")
+    """Return a page of events, one status after the other, and the next page's cursor.
+
+    So planned events, which may be many, do not displace started ones.
+    """
+    begin, _, cursor = request.query.get("cursor", "").partition(".")
     if begin and begin not in statuses:
         raise Invalid("cursor: this is not one of ours: follow the link to the next page, unchanged")
-    found: list[EventOut] = []
+    events: list[EventOut] = []
     for status in statuses[statuses.index(Status(begin)) if begin else 0 :]:
         if not getattr(counts, status.lower()):
             continue
-        if len(found) == NOW_ROWS:
-            return found, f"{status}."
+        if len(events) == NOW_ROWS:
+            return events, f"{status}."
         after = cursor if status == begin else ""
-        page = visit.desk.get("/v1/events", status=status, limit=NOW_ROWS - len(found), cursor=after)
-        found += page.items
+        page = request.api.get("/v1/events", status=status, limit=NOW_ROWS - len(events), cursor=after)
+        events += page.items
         if page.next_cursor is not None:
-            return found, f"{status}.{page.next_cursor}"
-    return found, None
+            return events, f"{status}.{page.next_cursor}"
+    return events, None
 
 
-def _planned(visit: PageRequest, events: Sequence[EventOut]) -> dict[str, datetime]:
-    """When the maintenances of those that only are planned were planned."""
-    ids = {event.maintenance_id for event in events if event.status == Status.PLANNED}
-    found = [visit.desk.api.store.maintenance(each) for each in ids if each]
-    return {each.id: each.created for each in found if each is not None}
+def _planned_at(api: ApiClient, events: Sequence[EventOut]) -> dict[str, datetime]:
+    """Return when each maintenance that has planned events was created.
+
+    One list usually has all of them, and costs less than reading each with its events.
+    """
+    ids = {event.maintenance_id for event in events if event.status is Status.PLANNED}
+    if not ids:
+        return {}
+    newest = api.get("/v1/maintenances", status=OPEN_MAINTENANCES, limit=MAINTENANCES_READ).items
+    created = {row.id: row.created for row in newest}
+    missing = [each for each in ids if each and each not in created]
+    return created | {each: api.get(f"/v1/maintenances/{each}", limit=0).created for each in missing}
 
 
-def scopes(visit: PageRequest) -> RenderedPage:
-    return _list(visit, "scopes.html", "/v1/scopes", ROWS)
+# -- lists and searches
 
 
-def scope(visit: PageRequest) -> RenderedPage:
-    name = visit.names["scope"]
-    version = visit.query.get("api-version", NEWEST)
-    machines = visit.desk.get("/v1/machines", scope=name, limit=MACHINE_ROWS, cursor=visit.query.get("cursor"))
-    by_domain = sorted(machines.items, key=lambda m: (m.update_domain, m.name))
-    filled = {
-        "scope": visit.desk.get(f"/v1/scopes/{name}"),
-        "domains": [(domain, list(found)) for domain, found in groupby(by_domain, key=lambda m: m.update_domain)],
-        "version": version,
-        "versions": list(VERSIONS),
-        "document": _document(visit, name, version),
-        "events": visit.desk.get("/v1/events", scope=name, limit=HISTORY_ROWS).items,
-        "older": older(visit, machines.next_cursor),
-        "first": first(visit),
-        "may_restart": visit.desk.may("POST", f"/v1/scopes/{name}/machines/any/restart"),
-        "may_plan": visit.desk.may("POST", "/v1/maintenances"),
-    }
-    return RenderedPage("scope.html", filled)
+def scopes(request: PageRequest) -> RenderedPage:
+    return _list(request, "scopes.html", "/v1/scopes", ROWS)
 
 
-def _document(visit: PageRequest, scope: str, version: str) -> tuple[str, int]:
-    """As guests of this version see it, indented for reading; and how many characters were left out."""
-    said = visit.desk.get(f"/v1/scopes/{scope}/document", api_version=version)
-    text = json.dumps(json.loads(said), indent=2, ensure_ascii=False)
-    return text[:MAX_DOCUMENT_CHARS], max(0, len(text) - MAX_DOCUMENT_CHARS)
-
-
-def machines(visit: PageRequest) -> RenderedPage:
-    asked = {key: visit.query.get(key, "").strip() for key in ("name", "scope", "host")}
-    if asked["name"]:
-        filled: dict[str, Any] = {"items": _machines_named(visit.desk, **asked), "older": "", "first": ""}
+def machines(request: PageRequest) -> RenderedPage:
+    search = {key: request.query.get(key, "").strip() for key in ("name", "scope", "host")}
+    if search["name"]:
+        variables: Mapping[str, Any] = {"items": _machines_named(request.api, **search), "older": "", "first": ""}
     else:
-        filled = dict(_list(visit, "machines.html", "/v1/machines", MACHINE_ROWS, **asked).filled)
-    restart = {m.scope: visit.desk.may("POST", f"/v1/scopes/{m.scope}/machines/any/restart") for m in filled["items"]}
-    return RenderedPage("machines.html", {**filled, "asked": asked, "may_restart": restart})
+        variables = _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search).variables
+    restart = {m.scope: _may_restart(request.api, m.scope) for m in variables["items"]}
+    return RenderedPage("machines.html", {**variables, "search": search, "may_restart": restart})
 
 
-def _machines_named(desk: ApiClient, *, name: str, scope: str, host: str) -> list[MachineOut]:
-    found = []
-    for its_scope, its_name in resolver.machine_keys(desk, scope, name):
-        with suppress(NotFound):
-            found.append(desk.get(f"/v1/scopes/{its_scope}/machines/{its_name}"))
+def _may_restart(api: ApiClient, scope: str) -> bool:
+    return api.may("POST", f"/v1/scopes/{scope}/machines/any/restart")
+
+
+def _machines_named(api: ApiClient, *, name: str, scope: str, host: str) -> list[MachineOut]:
+    text = f"{scope}/{name}" if scope and not name.startswith(f"{scope}/") else name
+    matches = api.get("/v1/resolve", text=text, kind=Kind.MACHINE).matches
+    found = [api.get("/v1/scopes/{}/machines/{}".format(*match.id.split("/"))) for match in matches]
     return [machine for machine in found if host in ("", machine.host)]
 
 
-def maintenances(visit: PageRequest) -> RenderedPage:
-    status = visit.query.get("status", "")
-    shown = _list(visit, "maintenances.html", "/v1/maintenances", ROWS, status=status)
-    return RenderedPage(shown.template, {**shown.filled, "statuses": list(MaintenanceStatus)})
+def maintenances(request: PageRequest) -> RenderedPage:
+    page = _list(request, "maintenances.html", "/v1/maintenances", ROWS, status=request.query.get("status", ""))
+    return RenderedPage(page.template, {**page.variables, "statuses": list(MaintenanceStatus)})
 
 
-def history(visit: PageRequest) -> RenderedPage:
-    asked = {key: visit.query.get(key, "").strip() for key in ("scope", "machine", "type", "status", "since")}
+def history(request: PageRequest) -> RenderedPage:
+    search = {key: request.query.get(key, "").strip() for key in ("scope", "machine", "type", "status", "since")}
 
-    def look() -> RenderedPage:
-        said = {**asked, "status": asked["status"] or list(ENDED_FIRST)}
-        if asked["machine"]:
-            said["scope"], said["machine"] = resolver.machine_key(visit.desk, asked["scope"], asked["machine"])
-        if asked["since"]:
-            said["since"] = f"{asked['since']}T00:00:00Z" if len(asked["since"]) == 10 else asked["since"]
-        return _list(visit, "history.html", "/v1/events", ROWS, **said)
+    def read() -> RenderedPage:
+        query = {**search, "status": search["status"] or list(ENDED_FIRST)}
+        if search["machine"]:
+            query["scope"], query["machine"] = _machine_key(request.api, search["scope"], search["machine"])
+        if search["since"]:
+            query["since"] = f"{search['since']}T00:00:00Z" if len(search["since"]) == 10 else search["since"]
+        return _list(request, "history.html", "/v1/events", ROWS, **query)
 
     choices = {"statuses": [*ENDED_FIRST, *OPEN_FIRST], "types": list(EventType)}
-    return _searched("history.html", asked, look, choices)
+    return _search_page("history.html", search, read, choices)
 
 
-def _searched(
-    template: str, asked: Mapping[str, str], look: Callable[[], RenderedPage], more: Mapping[str, Any]
+def _machine_key(api: ApiClient, scope: str, name: str) -> tuple[str, str]:
+    """Return the scope and name of the machine that was typed. A machine that was removed is found only with its scope."""
+    its_scope, slash, its_name = name.partition("/")
+    if slash and scope in ("", its_scope):
+        return its_scope, its_name
+    if scope:
+        return scope, name
+    ids = [match.id for match in api.get("/v1/resolve", text=name, kind=Kind.MACHINE).matches]
+    if not ids:
+        raise Invalid(f"machine: there is no machine {name[:64]}: if it was removed, write it as scope/name")
+    if len(ids) > 1:
+        raise Invalid(f"machine: several machines are called {name[:64]}: write {' or '.join(ids[:3])}")
+    found_scope, _, found_name = ids[0].partition("/")
+    return found_scope, found_name
+
+
+def audit(request: PageRequest) -> RenderedPage:
+    search = {key: request.query.get(key, "").strip() for key in ("scope", "maintenance", "event")}
+
+    def read() -> RenderedPage:
+        ids = {name: whole_id(request.api, Kind(name), search[name]) for name in ("event", "maintenance")}
+        return _list(request, "audit.html", "/v1/audit", MACHINE_ROWS, **{**search, **ids})
+
+    return _search_page("audit.html", search, read, {"max_chars": MAX_DETAIL_CHARS})
+
+
+def _search_page(
+    template: str, search: Mapping[str, str], read: Callable[[], RenderedPage], more: Mapping[str, Any]
 ) -> RenderedPage:
-    """A search; one that is refused is told so above its form, which keeps what was typed."""
+    """Return a page with a search form. If the search is refused, the page says why and the form keeps what was typed."""
     try:
-        shown, wrong = look(), ""
+        page, error_message = read(), ""
     except ForewarnError as error:
         if error.status >= 500:
             raise
-        shown, wrong = RenderedPage(template, {"items": [], "older": "", "first": ""}, error.status), str(error)
-    return RenderedPage(template, {**shown.filled, **more, "asked": asked, "wrong": wrong}, shown.status)
+        page = RenderedPage(template, {"items": [], "older": "", "first": ""}, error.status)
+        error_message = str(error)
+    variables = {**page.variables, **more, "search": search, "error_message": error_message}
+    return RenderedPage(template, variables, page.status)
 
 
-def orders(visit: PageRequest) -> RenderedPage:
-    shown = _list(visit, "orders.html", "/v1/orders", ROWS, state=visit.query.get("state", ""))
-    return RenderedPage(shown.template, {**shown.filled, "states": list(OrderState), "most": MAX_DETAIL_CHARS})
-
-
-def audit(visit: PageRequest) -> RenderedPage:
-    asked = {key: visit.query.get(key, "").strip() for key in ("scope", "maintenance", "event")}
-
-    def look() -> RenderedPage:
-        event, maintenance = asked["event"], asked["maintenance"]
-        ids = {
-            "event": resolver.event_id(visit.desk, event),
-            "maintenance": resolver.maintenance_id(visit.desk, maintenance),
-        }
-        return _list(visit, "audit.html", "/v1/audit", MACHINE_ROWS, **{**asked, **ids})
-
-    return _searched("audit.html", asked, look, {"most": MAX_DETAIL_CHARS})
+def orders(request: PageRequest) -> RenderedPage:
+    page = _list(request, "orders.html", "/v1/orders", ROWS, state=request.query.get("state", ""))
+    return RenderedPage(page.template, {**page.variables, "states": list(OrderState), "max_chars": MAX_DETAIL_CHARS})
 
 
 def tokens(
-    visit: PageRequest, *, typed: dict[str, str] | None = None, wrong: str = "", status: int = 200
+    request: PageRequest, *, fields: Mapping[str, str] | None = None, error_message: str = "", status: int = 200
 ) -> RenderedPage:
-    shown = _list(visit, "tokens.html", "/v1/tokens", ROWS)
-    form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": visit.desk.api.new_id(), **(typed or {})}
-    return RenderedPage(shown.template, {**shown.filled, "roles": list(Role), "typed": form, "wrong": wrong}, status)
+    """Return the tokens, and the form for a new one, empty or with these fields."""
+    page = _list(request, "tokens.html", "/v1/tokens", ROWS)
+    form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": request.api.new_key(), **(fields or {})}
+    variables = {**page.variables, "roles": list(Role), "fields": form, "error_message": error_message}
+    return RenderedPage(page.template, variables, status)
 
 
-def _list(visit: PageRequest, template: str, path: str, limit: int, **asked: Any) -> RenderedPage:
-    page = visit.desk.get(path, limit=limit, cursor=visit.query.get("cursor"), **asked)
-    filled = {"items": page.items, "asked": asked, "older": older(visit, page.next_cursor)}
-    return RenderedPage(template, {**filled, "first": first(visit)})
+def _list(request: PageRequest, template: str, path: str, limit: int, **query: Any) -> RenderedPage:
+    page = request.api.get(path, limit=limit, cursor=request.query.get("cursor"), **query)
+    variables = {"items": page.items, "search": query, "older": older(request, page.next_cursor)}
+    return RenderedPage(template, {**variables, "first": first(request)})
 
 
-def older(visit: PageRequest, cursor: str | None) -> str:
-    """Where the next page is, or ""; what was searched for stays."""
-    return f"?{urlencode({**_kept(visit), 'cursor': cursor})}" if cursor is not None else ""
+def older(request: PageRequest, cursor: str | None) -> str:
+    """Return the address of the next page with the same search; "" on the last page."""
+    return f"?{urlencode({**_search_of(request), 'cursor': cursor})}" if cursor is not None else ""
 
 
-def first(visit: PageRequest) -> str:
-    """Where the first page is, or "" on it."""
-    kept = f"?{urlencode(_kept(visit))}" if _kept(visit) else ""
-    return visit.url.partition("?")[0] + kept if visit.query.get("cursor") else ""
+def first(request: PageRequest) -> str:
+    """Return the address of the first page; "" on the first page."""
+    search = f"?{urlencode(_search_of(request))}" if _search_of(request) else ""
+    return request.url.partition("?")[0] + search if request.query.get("cursor") else ""
 
 
-def _kept(visit: PageRequest) -> dict[str, str]:
-    return {key: value for key, value in visit.query.items() if value and key not in ("done", "cursor")}
+def _search_of(request: PageRequest) -> dict[str, str]:
+    return {key: value for key, value in request.query.items() if value and key not in ("done", "cursor")}
 
 
-# -- one event, one maintenance
+# -- one scope, one event, one maintenance
 
 
-def event(visit: PageRequest) -> RenderedPage | Redirect:
-    whole = resolver.event_id(visit.desk, visit.names["id"])
-    if whole != visit.names["id"]:
-        return Redirect(f"/events/{quote(whole)}")
-    told: EventOut = visit.desk.get(f"/v1/events/{visit.names['id']}")
-    found, order = visit.desk.api.control.event(visit.names["id"])
-    filled = {
-        "event": told,
-        "order": visit.desk.get(f"/v1/orders/{found.id}") if order is not None else None,
-        "offers": offers.of_event(visit.desk, found, order),
-        "order_offers": offers.of_order(visit.desk, found, order, taken_here=visit.house.takes_orders),
-        "picture": picture([told], visit.now) if told.status in OPEN else None,
-        "timeline": _bounded(told.timeline),
-        "left_out": max(0, len(told.timeline) - MAX_TIMELINE),
-        "most_names": MAX_NAMES,
-        "most_output": MAX_OUTPUT_CHARS,
+def scope(request: PageRequest) -> RenderedPage:
+    api, name = request.api, request.path_names["scope"]
+    version = request.query.get("api-version", NEWEST)
+    page = api.get("/v1/machines", scope=name, limit=MACHINE_ROWS, cursor=request.query.get("cursor"))
+    by_domain = sorted(page.items, key=lambda m: (m.update_domain, m.name))
+    variables = {
+        "scope": api.get(f"/v1/scopes/{name}"),
+        "domains": [(domain, list(group)) for domain, group in groupby(by_domain, key=lambda m: m.update_domain)],
+        "version": version,
+        "versions": list(VERSIONS),
+        "document": _document(api, name, version),
+        "events": api.get("/v1/events", scope=name, limit=HISTORY_ROWS).items,
+        "older": older(request, page.next_cursor),
+        "first": first(request),
+        "may_restart": _may_restart(api, name),
+        "may_plan": api.may("POST", "/v1/maintenances"),
     }
-    return RenderedPage("event.html", filled)
+    return RenderedPage("scope.html", variables)
 
 
-def _bounded(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
-    """How it began and how it stands; a detail at a glance."""
+def _document(api: ApiClient, scope: str, version: str) -> tuple[str, int]:
+    """Return the document that guests see in this version, indented, and the number of characters left out."""
+    document = api.get(f"/v1/scopes/{scope}/document", api_version=version)
+    text = json.dumps(json.loads(document), indent=2, ensure_ascii=False)
+    return text[:MAX_DOCUMENT_CHARS], max(0, len(text) - MAX_DOCUMENT_CHARS)
+
+
+def whole_id(api: ApiClient, kind: Kind, text: str) -> str:
+    """Return the only id that begins with the text; without a match the text itself, for the API to refuse."""
+    if not 0 < len(text) < ID_CHARS:
+        return text.upper() if len(text) == ID_CHARS else text
+    ids = [match.id for match in api.get("/v1/resolve", text=text, kind=kind).matches]
+    if len(ids) > 1:
+        raise Refused(f"{text!r} is the beginning of {len(ids)} ids: type more characters")
+    return ids[0] if ids else text
+
+
+def event(request: PageRequest) -> RenderedPage | Redirect:
+    api, typed = request.api, request.path_names["id"]
+    event_id = whole_id(api, Kind.EVENT, typed)
+    if event_id != typed:
+        return Redirect(f"/events/{quote(event_id)}")
+    event: EventOut = api.get(f"/v1/events/{event_id}")
+    order = api.get(f"/v1/orders/{event_id}") if event.started is not None else None
+    variables = {
+        "event": event,
+        "order": order,
+        "buttons": event_buttons(api, event, order),
+        "order_buttons": order_buttons(api, event, order, taken_here=request.site.takes_orders),
+        "chart": chart_of([event], request.now) if event.status in OPEN else None,
+        "timeline": _shortened(event.timeline),
+        "timeline_start": MAX_TIMELINE_START,
+        "left_out": max(0, len(event.timeline) - MAX_TIMELINE),
+        "max_names": MAX_NAMES,
+        "max_output_chars": MAX_OUTPUT_CHARS,
+    }
+    return RenderedPage("event.html", variables)
+
+
+def _shortened(timeline: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+    """Return the start and the end of a long timeline, with shortened details."""
     if len(timeline) > MAX_TIMELINE:
-        timeline = [*timeline[: MAX_TIMELINE // 3], *timeline[-MAX_TIMELINE * 2 // 3 :]]
+        timeline = [*timeline[:MAX_TIMELINE_START], *timeline[MAX_TIMELINE_START - MAX_TIMELINE :]]
     for entry in timeline:
         entry.detail = cut(entry.detail, MAX_DETAIL_CHARS)
     return list(timeline)
 
 
-def maintenance(visit: PageRequest) -> RenderedPage | Redirect:
-    whole = resolver.maintenance_id(visit.desk, visit.names["id"])
-    if whole != visit.names["id"]:
-        return Redirect(f"/maintenances/{quote(whole)}")
-    begin = _whole(visit.query.get("from", ""))
-    told = visit.desk.get(f"/v1/maintenances/{visit.names['id']}", skip=begin, limit=ROWS)
-    known = visit.desk.api.store.maintenance(visit.names["id"])
-    count = sum(told.event_counts.values())
-    filled = {
-        "maintenance": told,
-        "offers": offers.of_maintenance(visit.desk, known) if known is not None else [],
-        "progress": [(status, told.event_counts[status]) for status in Status if status in told.event_counts],
-        "waves": [(wave.number, wave.events) for wave in told.waves],
+def maintenance(request: PageRequest) -> RenderedPage | Redirect:
+    api, typed = request.api, request.path_names["id"]
+    maintenance_id = whole_id(api, Kind.MAINTENANCE, typed)
+    if maintenance_id != typed:
+        return Redirect(f"/maintenances/{quote(maintenance_id)}")
+    begin = _number(request.query.get("from", ""))
+    maintenance: MaintenanceOut = api.get(f"/v1/maintenances/{maintenance_id}", skip=begin, limit=ROWS)
+    counts = maintenance.event_counts
+    event_count = sum(counts.values())
+    variables = {
+        "maintenance": maintenance,
+        "buttons": maintenance_buttons(api, maintenance),
+        "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,
-        "shown": sum(len(wave.events) for wave in told.waves),
-        "event_count": count,
-        "older": f"?from={begin + ROWS}" if begin + ROWS < count else "",
-        "first": visit.url.partition("?")[0] if begin else "",
+        "shown": sum(len(wave.events) for wave in maintenance.waves),
+        "event_count": event_count,
+        "older": f"?from={begin + ROWS}" if begin + ROWS < event_count else "",
+        "first": request.url.partition("?")[0] if begin else "",
     }
-    return RenderedPage("maintenance.html", filled)
+    return RenderedPage("maintenance.html", variables)
 
 
-def _whole(text: str) -> int:
+def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else 0

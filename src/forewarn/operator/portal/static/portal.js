@@ -1,13 +1,13 @@
-// Keeps a page as it is on the service: on news the same page is fetched and its live parts are put in place.
+// Keeps a page up to date: when the service reports a change, fetch the same page and replace its live parts.
 // Everything works without this file: a link reloads the page.
 "use strict";
 (() => {
-  const SOON_MS = 150, NOW_AND_THEN_MS = 15000, FIRST_WAIT_MS = 1000, LONGEST_WAIT_MS = 30000;
+  const SOON_MS = 150, REFRESH_EVERY_MS = 15000, FIRST_WAIT_MS = 1000, LONGEST_WAIT_MS = 30000;
   const main = document.querySelector("main[data-url]");
   const live = document.getElementById("live");
   if (!main || !live) return;
 
-  // -- what was done is said once, and a form that must not be sent twice is sent once
+  // -- show the result of an action once; submit a form with data-once only once
   if (new URLSearchParams(location.search).has("done")) history.replaceState(null, "", main.dataset.url);
   for (const form of document.querySelectorAll("form[data-once]")) {
     form.addEventListener("submit", (event) => {
@@ -17,50 +17,50 @@
     window.addEventListener("pageshow", () => delete form.dataset.sent);
   }
 
-  // -- of the plan form what the chosen kind needs
+  // -- show the fields of the plan form that the chosen kind needs
   const plan = document.querySelector(".plan-form");
-  const choose = () => {
+  const showFields = () => {
     const kind = plan.querySelector("input[name=kind]:checked");
     plan.classList.toggle("is-maintenance", kind !== null && kind.value === "maintenance");
     plan.classList.toggle("is-user", kind !== null && kind.value !== "maintenance");
   };
   if (plan) {
-    plan.addEventListener("change", choose);
-    choose();
+    plan.addEventListener("change", showFields);
+    showFields();
   }
 
   // -- live parts
   const parts = () => [...document.querySelectorAll("[data-live]")];
-  if (parts().length < 2) return; // nothing but the clock
-  let source = null, wait = FIRST_WAIT_MS, timer = 0, fetching = false, again = false, out = false;
+  if (parts().length < 2) return; // only the clock
+  let source = null, wait = FIRST_WAIT_MS, timer = 0, fetching = false, again = false, loggedOut = false;
   let failed = 0, postponed = false, moved = false;
 
-  const say = (text, lost) => {
+  const show = (text, lost) => {
     if (live.textContent !== text) live.textContent = text;
     live.classList.toggle("lost", Boolean(lost));
   };
 
-  const tell = () => {
-    if (out || !source || source.readyState !== EventSource.OPEN) return; // what was said of that stands
-    if (failed) say(`This page could not be read again (${failed}): what you see may be old.`, true);
-    else if (postponed) say("What you are using has changed: it is shown anew when you leave it.");
-    else say("Live: changes appear by themselves.");
+  const showState = () => {
+    if (loggedOut || !source || source.readyState !== EventSource.OPEN) return; // keep the message about that
+    if (failed) show(`This page could not be updated (${failed}): it may be out of date.`, true);
+    else if (postponed) show("The part that you are using has changed: it updates when you leave it.");
+    else show("Live: this page updates by itself.");
   };
 
-  // -- whoever types in a part, has marked words of it or is about to press a button is not disturbed: the next look shows it
+  // -- a part is not replaced while the reader types in it, has selected text in it, or is about to press a button
   const aboutToPress = () => moved && document.querySelector("[data-live] button:hover") !== null;
   const isTyping = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
-  const isMarked = (part) => !getSelection().isCollapsed && getSelection().containsNode(part, true);
-  const inUse = (part) => aboutToPress() || isTyping(part) || isMarked(part);
-  const left = () => {
+  const isSelected = (part) => !getSelection().isCollapsed && getSelection().containsNode(part, true);
+  const inUse = (part) => aboutToPress() || isTyping(part) || isSelected(part);
+  const catchUp = () => {
     if (postponed && !parts().some(inUse)) soon();
   };
   document.addEventListener("pointermove", () => (moved = true));
-  for (const name of ["focusout", "selectionchange", "pointerout"]) document.addEventListener(name, () => setTimeout(left));
+  for (const name of ["focusout", "selectionchange", "pointerout"]) document.addEventListener(name, () => setTimeout(catchUp));
 
-  const withoutSpans = (part) => part.textContent.replace(/\bnow\b|\b(in )?\d+ (s|min|h|d)\b( ago)?/g, "").replace(/\s+/g, " ");
+  const withoutDistances = (part) => part.textContent.replace(/\bnow\b|\b(in )?\d+[dhms]( \d+[dhms])?\b( ago)?/g, "").replace(/\s+/g, " ");
 
-  // -- the focus goes on to the same thing in the fresh part: of the same id, else of the same kind and address or words
+  // -- move the focus to the same element of the new part: the same id, or the same tag with the same address or text
   const nameOf = (one) => one.getAttribute("href") || one.getAttribute("aria-label") || one.textContent;
   const alike = (part, one) => [...part.querySelectorAll(one.tagName)].filter((each) => nameOf(each) === nameOf(one));
   const replace = (part, fresh) => {
@@ -69,17 +69,17 @@
     part.replaceWith(fresh);
     if (!one) return;
     const same = (one.id && fresh.querySelector("#" + CSS.escape(one.id))) || alike(fresh, one)[nth] || alike(fresh, one)[0] || fresh;
-    if (same === fresh) fresh.tabIndex = -1; // it is gone: go on from here
+    if (same === fresh) fresh.tabIndex = -1; // the element is gone: focus its part
     same.focus({ preventScroll: true });
   };
 
-  const place = (page) => {
+  const update = (page) => {
     postponed = false;
     for (const part of parts()) {
       const fresh = page.getElementById(part.id);
       if (fresh && part.innerHTML === fresh.innerHTML) continue;
       if (inUse(part)) {
-        const changed = !fresh || withoutSpans(part) !== withoutSpans(fresh);
+        const changed = !fresh || withoutDistances(part) !== withoutDistances(fresh);
         part.classList.toggle("changed", changed && part.id !== "clock");
         postponed = postponed || part.classList.contains("changed");
         continue;
@@ -98,7 +98,7 @@
       }
       replace(part, document.importNode(fresh, true));
     }
-    for (const fresh of page.querySelectorAll("[data-live]")) { // a part that was not there before, such as an order
+    for (const fresh of page.querySelectorAll("[data-live]")) { // a new part, such as an order
       if (document.getElementById(fresh.id) || aboutToPress()) continue;
       const before = fresh.previousElementSibling && document.getElementById(fresh.previousElementSibling.id);
       if (before) before.after(document.importNode(fresh, true));
@@ -112,18 +112,18 @@
     }
     fetching = true;
     try {
-      const answer = await fetch(main.dataset.url, { credentials: "same-origin" });
-      if (answer.status === 401) {
-        out = true;
+      const response = await fetch(main.dataset.url, { credentials: "same-origin" });
+      if (response.status === 401) {
+        loggedOut = true;
         close();
-        say("Your log-in has ended. What you see and typed stays; send it, or reload, to log in again.", true);
+        show("Your login has ended. This page and your input stay; submit the form or reload to log in again.", true);
         return;
       }
-      failed = answer.ok ? 0 : answer.status;
-      if (answer.ok) place(new DOMParser().parseFromString(await answer.text(), "text/html"));
-      tell();
+      failed = response.ok ? 0 : response.status;
+      if (response.ok) update(new DOMParser().parseFromString(await response.text(), "text/html"));
+      showState();
     } catch {
-      // the stream says that we are cut off
+      // the stream reports that the connection is lost
     } finally {
       fetching = false;
       if (again) {
@@ -133,7 +133,7 @@
     }
   };
 
-  // The first of many changes sets the time: a steady stream of them must not put it off.
+  // The first of many changes sets the time: further changes must not delay the refresh.
   const soon = () => {
     if (timer) return;
     timer = setTimeout(() => {
@@ -148,28 +148,28 @@
   };
 
   const open = () => {
-    if (source || out || document.hidden) return;
+    if (source || loggedOut || document.hidden) return;
     source = new EventSource("/live");
     source.addEventListener("open", () => {
       wait = FIRST_WAIT_MS;
-      tell();
-      soon(); // whatever happened while nobody listened
+      showState();
+      soon(); // get the changes that happened before the stream was open
     });
     source.addEventListener("change", soon);
     source.addEventListener("error", () => {
       close();
-      say(`Cut off. Trying again in ${Math.round(wait / 1000)} s.`, true);
+      show(`Connection lost. Trying again in ${Math.round(wait / 1000)} s.`, true);
       setTimeout(open, wait);
       wait = Math.min(wait * 2, LONGEST_WAIT_MS);
       soon();
     });
   };
 
-  // A hidden page needs no stream: browsers allow few connections to one place.
+  // A hidden page needs no stream: browsers allow few connections to one site.
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   window.addEventListener("pagehide", close);
   setInterval(() => {
-    if (!document.hidden && !out) refresh(); // time passes without news
-  }, NOW_AND_THEN_MS);
+    if (!document.hidden && !loggedOut) refresh(); // times change without any event
+  }, REFRESH_EVERY_MS);
   open();
 })();

@@ -1,0 +1,87 @@
+"""Which buttons a page shows: actions that the state allows (the core's tables) and the caller may do (the API's rules).
+
+Buttons are a convenience. The API decides on each action when it is requested.
+"""
+
+from dataclasses import dataclass
+
+from forewarn.core.formatting import missing_approvals
+from forewarn.core.model import UNSTARTED, MaintenanceStatus, OrderState, Status
+from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
+from forewarn.operator.api.bodies import EventOut, MaintenanceOut, OrderOut
+from forewarn.operator.api.client import ApiClient
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A button: the call it makes, its label and its effect; `irreversible` if the effect cannot be undone."""
+
+    verb: str
+    label: str
+    effect: str
+    irreversible: bool = False
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether a page of its own confirms it. A live page may change under the pointer; a failure needs a reason anyway."""
+        return self.irreversible and self.verb != "fail"
+
+
+APPROVE = Button("approve", "Approve", "approve it for all its machines: it starts as soon as nothing blocks it")
+CANCEL = Button("cancel", "Cancel", "end it before it starts; it disappears for guests", irreversible=True)
+FAILED_ORDER = {
+    Verb.RETRY: Button("retry", "Retry", "let its order be taken again"),
+    Verb.FINISH: Button("finish", "Finish", "the work was done after all: the event ends as completed"),
+    Verb.ABANDON: Button("abandon", "Abandon", "give up: the event ends and its work stays undone", irreversible=True),
+}
+ORDER = {
+    OrderVerb.TAKE: Button("start", "Take the order", "you start the work now"),
+    OrderVerb.FINISH: Button("finish", "Report as done", "the work is done: the event ends"),
+    OrderVerb.FAIL: Button("fail", "Report a failure", "the work failed, for the reason you give", irreversible=True),
+}
+PAUSE = Button("pause", "Pause", "hold events that have not started; NotBefore stays")
+RESUME = Button("resume", "Resume", "continue at once")
+CANCEL_REST = Button(
+    "cancel",
+    "Cancel the rest",
+    "cancel events that have not started; started events run to their end",
+    irreversible=True,
+)
+REVOKE = Button("revoke", "Revoke", "the token stops working at once", irreversible=True)
+
+
+def event_buttons(api: ApiClient, event: EventOut, order: OrderOut | None) -> list[Button]:
+    allowed = TRANSITIONS[event.status]
+    buttons = []
+    # A second approval is allowed and changes nothing.
+    if event.status is Status.SCHEDULED and missing_approvals(event.waiting_for):
+        buttons.append(APPROVE)
+    if Verb.CANCEL in allowed:
+        buttons.append(CANCEL)
+    if order is not None and order.state is OrderState.FAILED:
+        buttons += [button for verb, button in FAILED_ORDER.items() if verb in allowed]
+    return [button for button in buttons if api.may("POST", f"/v1/events/{event.id}/{button.verb}")]
+
+
+def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, taken_here: bool) -> list[Button]:
+    """Return the actions on an order that other programs take; a failed order is handled with its event."""
+    if order is None or taken_here or event.status is not Status.STARTED or order.state is OrderState.FAILED:
+        return []
+    buttons = [button for verb, button in ORDER.items() if verb in ORDER_TRANSITIONS[order.state]]
+    return [button for button in buttons if api.may("POST", f"/v1/orders/{order.id}/{button.verb}")]
+
+
+def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[Button]:
+    """Return the actions on events that have not started; none if every event has."""
+    if not UNSTARTED & maintenance.event_counts.keys():
+        return []
+    buttons = [RESUME if _is_paused(api, maintenance) else PAUSE, CANCEL_REST]
+    return [button for button in buttons if api.may("POST", f"/v1/maintenances/{maintenance.id}/{button.verb}")]
+
+
+def _is_paused(api: ApiClient, maintenance: MaintenanceOut) -> bool:
+    """Return whether an operator paused it: its status is Paused also while a failed order holds the other events."""
+    if maintenance.status is not MaintenanceStatus.PAUSED:
+        return False
+    waiting = api.get("/v1/events", maintenance=maintenance.id, status=sorted(UNSTARTED), limit=1).items
+    return any(reason.code == "paused" and not reason.events for event in waiting for reason in event.waiting_for)

@@ -1,0 +1,57 @@
+"""What a page function gets, a `PageRequest`, and what it returns: a `RenderedPage` or a `Redirect`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from forewarn.operator.api.client import ApiClient
+from forewarn.operator.portal.sessions import Login
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteInfo:
+    """Facts about the service that pages show; `free` needs no login, `guest_url` is the guests' endpoint.
+
+    `takes_orders`: this node's executor does the work itself. `touches_no_machine`: the work is only simulated.
+    """
+
+    takes_orders: bool
+    touches_no_machine: bool
+    clock: str
+    demo: bool
+    free: bool
+    guest_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """One request of a browser. `api` makes calls as its caller, `url` is the address of the page, `now` the service's time.
+
+    `path_names` are the variable parts of the path, such as an event's id.
+    """
+
+    login: Login
+    api: ApiClient
+    site: SiteInfo
+    url: str
+    now: datetime
+    path_names: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPage:
+    """A page: its template and the template's variables."""
+
+    template: str
+    variables: Mapping[str, Any]
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Send the browser to another page of the portal."""
+
+    to: str

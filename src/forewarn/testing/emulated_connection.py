@@ -1,0 +1,217 @@
+"""The emulator's connection to a guest: it logs every request, and makes some fail on purpose.
+
+This is the only interface between the service's listener and the test kit. It answers faults itself; everything else is
+answered by the service's `Connection`. It never uses that class's cache of repeated requests, so that every request is logged.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+
+from forewarn.core.document import parse_start_requests, rfc1123
+from forewarn.core.errors import Invalid
+from forewarn.endpoint import protocol
+from forewarn.endpoint.connection import Connection
+from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.loop import Timer
+from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Request
+from forewarn.testing.faults import STATUSES, Fault
+from forewarn.testing.request_log import RequestLog
+
+END_OF_HEAD = b"\r\n\r\n"
+LOSING_KINDS = ("stall", "cut", "reset")
+RETRY_AFTER = (b"Retry-After: 1",)
+UNKNOWN_EVENT = {
+    "EventId": "00000000-0000-4000-8000-00000000FFFF",
+    "EventStatus": "Scheduled",
+    "EventType": "Hibernate",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["somebody-else"],
+    "NotBefore": "",
+}
+
+ChooseFault = Callable[[str, str], Fault | None]
+
+
+class EmulatedConnection(Connection):
+    """A connection with a request log. `choose_fault` gets machine (`scope/name`) and method, and may return a fault."""
+
+    _number: int | None = None  # of the current request in the log
+    _fault: Fault | None = None
+    _answer_held = False
+    _timer: Timer | None = None
+
+    def __init__(self, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = "") -> None:
+        super().__init__(endpoint, interface)
+        self._log = log
+        self._choose_fault = choose_fault
+
+    @property
+    def busy(self) -> bool:
+        return self._answer_held or super().busy
+
+    def start_exchange(self, request: Request, raw: bytes | None) -> None:
+        del raw  # without it the request is not cached; a cached one would be answered without being logged
+        caller = self.identify()
+        scope, machine = (caller.scope, caller.name) if caller is not None else ("", "")
+        logged = self._log.add_request(
+            scope=scope,
+            machine=machine,
+            method=request.method,
+            target=request.target,
+            headers=request.headers,
+            body=request.body,
+            approves=_approved_ids(request),
+        )
+        self._number, self._fault = logged.number, None
+        if logged.path == SCHEDULED_EVENTS:
+            self._fault = self._choose_fault(f"{scope}/{machine}", request.method)
+        if self._fault is not None and self._fault.kind == "status":
+            status = self._fault.status
+            extra = RETRY_AFTER if status in (429, 503) else ()
+            self.respond(protocol.error(status, STATUSES[status], *extra), request)
+        else:
+            self.pass_on(request)
+
+    def pass_on(self, request: Request) -> None:
+        """Let the service answer the request."""
+        super().start_exchange(request, None)
+
+    def write(self, status: int, data: bytes, *, keep: bool) -> None:
+        fault, kind = self._fault, self._fault.kind if self._fault is not None else ""
+        if fault is not None and kind == "slow" and not self._answer_held:
+            self._answer_held = True
+            self._timer = self.endpoint.loop.call_later(fault.delay_s, lambda: self._release(status, data, keep=keep))
+            return
+        self._log_answer(status, data)
+        if kind == "stall":
+            self._answer_held = True
+        elif kind == "reset":
+            self.gone = True
+            self.transport.reset()
+        elif kind == "cut":
+            super().write(status, cut(data), keep=False)
+        elif kind == "bad-json":
+            super().write(status, bad_json(data), keep=keep)
+        elif kind == "newer":
+            super().write(status, newer(data), keep=keep)
+        else:
+            super().write(status, skewed(data, fault.skew_s) if fault is not None else data, keep=keep)
+
+    def eof_received(self) -> bool:
+        """Close the connection if the guest hangs up while its answer is held back."""
+        return False if self._answer_held else super().eof_received()
+
+    def connection_lost(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._number is not None:
+            self._log.add_answer(self._number, status=None, fault=str(self._fault or ""), left=True)
+            self._number = None
+        super().connection_lost()
+
+    def stop(self) -> None:
+        if self._answer_held:
+            self.drop()
+        else:
+            super().stop()
+
+    def _release(self, status: int, data: bytes, *, keep: bool) -> None:
+        """Send the delayed answer, then handle the requests that arrived in the meantime."""
+        self._timer = None
+        self.write(status, data, keep=keep)
+        self._answer_held = False
+        self._continue()
+
+    def _log_answer(self, status: int, data: bytes) -> None:
+        """Log the answer before it is sent, so that a guest that has the answer finds it in the log."""
+        number, fault = self._number, self._fault
+        if number is None:  # a request that could not be parsed is answered too
+            caller = self.identify()
+            scope, machine = (caller.scope, caller.name) if caller is not None else ("", "")
+            number = self._log.add_request(
+                scope=scope, machine=machine, method="", target="", headers=(), body=b""
+            ).number
+        lost = fault is not None and _loses(fault.kind, data)
+        incarnation, events = (None, ()) if lost else _document(data)
+        # A stalled answer has no status. The request stays current, so that the log also gets it if the guest hangs up.
+        stalled = fault is not None and fault.kind == "stall"
+        self._log.add_answer(
+            number,
+            status=None if stalled else status,
+            fault=str(fault or ""),
+            incarnation=incarnation,
+            events=events,
+            lost=lost,
+        )
+        if not stalled:
+            self._number = self._fault = None
+
+
+def _approved_ids(request: Request) -> tuple[str, ...]:
+    """Return the ids in StartRequests, or none if the body is invalid."""
+    if request.method != "POST":
+        return ()
+    try:
+        return tuple(dict.fromkeys(parse_start_requests(request.body)))
+    except Invalid:
+        return ()
+
+
+def _document(data: bytes) -> tuple[int | None, tuple[tuple[str, str], ...]]:
+    """Return the incarnation and the events in an answer, or None and no events if it has no document."""
+    try:
+        document = json.loads(data.partition(END_OF_HEAD)[2])
+    except (ValueError, RecursionError):
+        return None, ()
+    listed = document.get("Events") if isinstance(document, dict) else None
+    if not isinstance(listed, list) or not isinstance(document.get("DocumentIncarnation"), int):
+        return None, ()
+    # A replayed document may contain anything.
+    events = [(e.get("EventId"), e.get("EventStatus")) for e in listed if isinstance(e, dict)]
+    return document["DocumentIncarnation"], tuple(
+        (i.upper(), s) for i, s in events if isinstance(i, str) and isinstance(s, str)
+    )
+
+
+def _loses(kind: str, data: bytes) -> bool:
+    """Whether the fault keeps the guest from getting a readable answer."""
+    return kind in LOSING_KINDS or (kind == "bad-json" and bad_json(data) != data)
+
+
+def cut(data: bytes) -> bytes:
+    """Return the answer with half of its body; without a body, with half of its status line."""
+    head, end, body = data.partition(END_OF_HEAD)
+    return head + end + body[: len(body) // 2] if body else data[: len(b"HTTP/1.1 2")]
+
+
+def bad_json(data: bytes) -> bytes:
+    """Return the answer with invalid JSON of the same length. An answer without a body stays unchanged."""
+    return data[:-1] + b"," if data.partition(END_OF_HEAD)[2] else data
+
+
+def newer(data: bytes) -> bytes:
+    """Return the document as a later version could be: unknown fields, an empty EventSource, an event of an unknown type."""
+    head, end, body = data.partition(END_OF_HEAD)
+    if _document(data)[0] is None:
+        return data
+    document = json.loads(body)
+    document["Unheard"] = {"Of": [None]}
+    document["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in document["Events"]]
+    document["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
+    longer = json.dumps(document, separators=(",", ":")).encode()
+    lines = head.split(b"\r\n")
+    lines = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
+    return b"\r\n".join(lines) + end + longer
+
+
+def skewed(data: bytes, by_s: int) -> bytes:
+    """Return the answer with a Date that is off by `by_s`."""
+    head, end, body = data.partition(END_OF_HEAD)
+    lines = head.split(b"\r\n")
+    for index, line in enumerate(lines):
+        if line.startswith(b"Date: "):
+            date = parsedate_to_datetime(line.partition(b" ")[2].decode())
+            lines[index] = b"Date: " + rfc1123(date + timedelta(seconds=by_s)).encode()
+    return b"\r\n".join(lines) + end + body

@@ -1,0 +1,69 @@
+"""Stopping the guest server: requests under way are finished, long polls get 304, the rest is closed, all in time."""
+
+import threading
+
+from forewarn.store import EventQuery
+from tests.support.guest_service import URL, get, post, serving, status
+from tests.support.waiting import PATIENCE_S, until
+
+
+def test_every_connection_ends_properly() -> None:
+    """A POST under way is answered and saved, a long poll gets 304, an idle connection and half a request are closed."""
+    with serving() as served:
+        idle, waiter, poster, half = (served.client() for _ in range(4))
+        assert status(idle.ask(get())) == 200
+        event_id = served.reboot("shop", "web-0")
+        waiter.send(get(URL, "Prefer: wait=30", 'If-None-Match: "2"'))
+        half.send(get()[:-2])
+        served.wait_until_handled(waiter, half)
+        assert waiter.quiet()
+        served.store.go.clear()
+        vm = served.client("127.0.0.20")
+        vm.send(get())
+        poster.send(post(event_id))
+        until(lambda: sum(getattr(c, "busy", False) for c in served.endpoint.connections) == 3)
+        stopping = threading.Thread(target=served.server.stop)
+        stopping.start()
+        assert idle.closed()
+        assert half.closed()
+        ended = waiter.rest()
+        assert status(ended) == 304
+        assert b"Connection: close\r\n" in ended
+        assert b"Preference-Applied: wait=30\r\n" in ended
+        served.store.go.set()
+        assert b"Connection: close\r\n" in (enabled := vm.rest())
+        assert status(enabled) == 200
+        assert status(poster.rest()) == 200
+        stopping.join(PATIENCE_S / 2)
+        assert not stopping.is_alive(), "the deadline ended it, not the end of the last connection"
+        assert served.store.snapshot_of("solo").enabled
+        assert len(served.store.events(EventQuery(scope="shop")).events[0].approvals) == 1
+        assert not served.server.listener.accepting()
+
+
+def test_a_store_that_hangs_does_not_keep_the_listener_running() -> None:
+    """The listener stops at its deadline, even if a request is not answered."""
+    with serving(stopped=True) as served:
+        client, listener = served.client(), served.server.listener
+        served.store.go.clear()
+        client.send(get())
+        until(lambda: any(getattr(c, "busy", False) for c in served.endpoint.connections))
+        stopping = threading.Thread(target=listener.stop, args=(PATIENCE_S,))
+        stopping.start()
+        until(lambda: not listener.accepting())
+        served.move(PATIENCE_S - 1)
+        assert served.endpoint.connections
+        served.endpoint.loop.call_from_thread(lambda: None)
+        served.monotonic.run()
+        assert client.closed()
+        stopping.join(PATIENCE_S / 2)
+        assert not stopping.is_alive()
+        served.store.go.set()
+
+
+def test_a_stopping_service_accepts_no_connection() -> None:
+    """A connection made while the service stops is closed without a response."""
+    with serving() as served:
+        served.endpoint.stopping = True
+        assert served.client().closed()
+        assert served.endpoint.counters.refused == 1

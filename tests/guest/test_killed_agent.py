@@ -1,0 +1,151 @@
+"""The agent killed with SIGKILL at every boundary of its journal, and at seeded pairs of them: nothing is lost, nothing is done
+twice that may not be, the machine comes back exactly once, and no approval is early."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.guest.journal import read
+from tests.guest.killed_agent import STARTED_FOR
+
+ROOT = Path(__file__).parents[2]
+BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
+PAIRS = 100 * BUDGET
+# Each test does a part of them: hundreds of processes in one test would take long on a busy machine.
+PARTS = 10
+NEVER = 0
+
+
+class AgentForker:
+    """A process that forks agents which are killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def live(self, folder: Path, die_at: int, *, reboots: bool) -> tuple[int, int]:
+        """Return the exit status of one agent, and how many boundaries it passed if it was not killed."""
+        process = self._process = self._process or self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{folder} {die_at} {int(reboots)}\n")
+            process.stdin.flush()
+            status, passed = process.stdout.readline().split()
+        except BaseException:  # its late answer must not be taken for that of another life
+            self.close()
+            raise
+        return int(status), int(passed)
+
+    @staticmethod
+    def _started() -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "tests.guest.killed_agent"]
+        return subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[AgentForker]:
+    made = AgentForker()
+    yield made
+    made.close()
+
+
+def cycle(zygote: AgentForker, folder: Path, *deaths: int, reboots: bool) -> None:
+    """Kill agents at the given boundaries, let the last one finish, and check that everything is as it should be."""
+    folder.mkdir()
+    killed = 0
+    for die_at in deaths:
+        status, _ = zygote.live(folder, die_at, reboots=reboots)
+        assert status in (0, -signal.SIGKILL)
+        killed += status != 0
+    if killed == len(deaths):
+        assert zygote.live(folder, NEVER, reboots=reboots)[0] == 0
+    complaints = list(wrong(folder, killed, reboots=reboots))
+    assert not complaints, f"killed at {deaths}: {complaints}"
+
+
+def wrong(folder: Path, killed: int, *, reboots: bool) -> Iterator[str]:
+    did = (folder / "did").read_text().splitlines()
+    count = Counter(did)
+    for line in ("prepare verified", "recover verified"):
+        if count[line] != 1:
+            yield f"{line}: {count[line]} times"
+    for line in ("prepare plain", "recover plain", "health"):
+        if not 1 <= count[line] <= 1 + killed:
+            yield f"{line}: {count[line]} times after {killed} kills"
+    for line in ("prepare once", "recover once"):
+        if not (0 if killed else 1) <= count[line] <= 1:
+            yield f"{line}: {count[line]} times"
+    first = {line: did.index(line) for line in count}
+    order = ["prepare verified", "prepare plain", "prepare once", "recover once", "recover plain", "recover verified"]
+    there = [first[line] for line in [*order, "health"] if line in first]
+    if there != sorted(there):
+        yield f"out of order: {did}"
+    approvals = (folder / "approvals").read_text().splitlines()
+    if set(approvals) != {"ready"} or len(approvals) > 1 + killed:
+        yield f"approvals: {approvals}"
+    records, _ = read(folder / "state" / "journal.jsonl")
+    # Over because of the reboot, it is noted once more when it goes.
+    overs = [record["how"] for record in records if record["kind"] == "over"]
+    if overs not in [["completed"], ["rebooted", "completed"]] or (len(overs) == 2 and not reboots):
+        yield f"over: {overs}"
+    kinds = Counter(record["kind"] for record in records)
+    # Killed between saying go and writing that down: the event has started, and nobody can tell by whom. Killed at both
+    # looks at which it was Started: that was never seen. Anything else that was seen is there once.
+    may_lack = {"approved"} if killed else set()
+    may_lack |= {"started"} if killed >= STARTED_FOR else set()
+    for kind in ("seen", "approved", "started", "in-service"):
+        if kinds[kind] != 1 and not (kinds[kind] == 0 and kind in may_lack):
+            yield f"{kinds[kind]} records of {kind}"
+    told = Counter(json.loads(line)["change"] for line in (folder / "told").read_text().splitlines())
+    expected = {"scheduled", overs[0], "back in service"} | ({"approved", "started"} & set(kinds))
+    if set(told) != expected or sum(told.values()) > len(expected) + killed:
+        yield f"told: {told}"
+
+
+def boundaries(zygote: AgentForker, folder: Path, *, reboots: bool) -> int:
+    folder.mkdir()
+    status, passed = zygote.live(folder, NEVER, reboots=reboots)
+    assert status == 0
+    assert not list(wrong(folder, 0, reboots=reboots))
+    return passed
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("reboots", [False, True])
+def test_killed_at_every_boundary(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
+    """An agent is killed before each record, in the middle of its line, and after it."""
+    number = boundaries(zygote, tmp_path / "whole", reboots=reboots)
+    print(f"{number} boundaries")
+    assert number > 60
+    for die_at in range(1 + part, number + 1, PARTS):
+        cycle(zygote, tmp_path / str(die_at), die_at, reboots=reboots)
+
+
+@pytest.mark.timeout(120 * BUDGET)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("reboots", [False, True])
+def test_killed_at_pairs_of_boundaries(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
+    """The second agent is killed while it repairs what the first left."""
+    seed = os.environ.get("TEST_SEED") or f"{part}/{random.SystemRandom().randrange(10**9)}"
+    print(f"seed {seed}: set TEST_SEED to it to use it again")
+    choose, number = random.Random(seed), boundaries(zygote, tmp_path / "whole", reboots=reboots)
+    for pair in range(PAIRS // PARTS):
+        first = choose.randint(1, number)
+        second = choose.randint(1, max(6, number - first))
+        cycle(zygote, tmp_path / str(pair), first, second, reboots=reboots)

@@ -1,0 +1,110 @@
+"""An agent as a process that can be killed, and a `Run` of a step without an agent."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.guest.clock import Time
+from forewarn.guest.journal import read
+from forewarn.guest.sockets import Deadline
+from forewarn.guest.state import fold_records
+from forewarn.guest.steps import Run
+from forewarn.guest.transport import Response, Transport
+from tests.support.fake_endpoint import StepTime, event
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+
+
+def new_run(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
+    """Return a Run without an agent. Something that hangs needs real `time`."""
+    announced = event(NotBefore="soon")
+    clock = time or StepTime()
+    return Run(step="one", phase="prepare", event=announced, share_s=share_s, time=clock, kept=kept, health=health)
+
+
+@contextmanager
+def recorded_timeouts_s() -> Iterator[list[float]]:
+    """Yield the time-outs of all connections and requests, in order."""
+    given: list[float] = []
+    connecting, requesting = Deadline.__init__, Transport.request
+
+    def connect(self: Deadline, seconds: float) -> None:
+        given.append(seconds)
+        connecting(self, seconds)
+
+    def request(self: Transport, *words: str, timeout_s: float, **more: Any) -> Response:
+        given.append(timeout_s)
+        return requesting(self, *words, timeout_s=timeout_s, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deadline, "__init__", connect)
+        patch.setattr(Transport, "request", request)
+        yield given
+
+
+def fast_run(health: tuple[str, ...] = (), **kept: object) -> Run:
+    """Return a Run for a condition that never holds: its ten seconds of pauses take one."""
+    return new_run(10.0, health, time=StepTime(rate=10), **kept)
+
+
+class Agent:
+    """An agent process; `settings` is the text of its agent.toml after the endpoint, and `folder` exists."""
+
+    def __init__(self, folder: Path, endpoint: str, settings: str) -> None:
+        self.folder = folder
+        (folder / "boot").write_text("boot-1")
+        config = folder / "agent.toml"
+        config.write_text(f'endpoint = "{endpoint}"\nstate_dir = "state"\nboot_id_file = "boot"\n{settings}')
+        config.chmod(0o600)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> None:
+        command = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
+        with (self.folder / "log").open("ab") as log:
+            environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+            self.process = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)
+        (self.folder / "agent.pid").write_text(str(self.process.pid))
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def records(self) -> list[dict[str, object]]:
+        return read(self.folder / "state" / "journal.jsonl")[0]
+
+    @property
+    def kinds(self) -> list[object]:
+        return [record["kind"] for record in self.records]
+
+    def ended(self, phase: str) -> list[dict[str, object]]:
+        return [record for record in self.records if record["kind"] == "end" and record["phase"] == phase]
+
+    def outcomes(self, phase: str) -> list[bool]:
+        """Return whether each run of this phase succeeded."""
+        return [bool(record["ok"]) for record in self.ended(phase)]
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        until(true, detail=lambda: self.log)
+
+    def wait_until_back(self) -> None:
+        """Wait until the machine is back in service since it was last out of it."""
+        self.wait_until(self._is_back)
+
+    def _is_back(self) -> bool:
+        records = self.records
+        return any(record["kind"] == "in-service" for record in records) and not fold_records(records).out_of_service

@@ -1,0 +1,91 @@
+"""The portal's actions: who may perform them, and which ask first."""
+
+import re
+
+from tests.support.portal_client import MAINTENANCE, PortalClient, page_text
+from tests.support.running_service import RunningService
+
+
+def test_the_api_refuses_actions_that_the_role_forbids(fresh_service: RunningService) -> None:
+    """The page shows the API's message, and nothing changes."""
+    made = fresh_service.schedule("shop/web-1")
+    event = made["waves"][0]["events"][0]["id"]
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    before = fresh_service.get("/v1/audit")["items"][0]["id"]
+    for path in (
+        f"/events/{event}/approve",
+        f"/events/{event}/cancel",
+        f"/maintenances/{made['id']}/pause",
+        "/tokens/X/revoke",
+    ):
+        reply = viewer.post(path, {})
+        assert reply.status == 403, path
+        assert "viewer" in page_text(reply)
+    assert viewer.post("/plan", {**MAINTENANCE, "step": "do", "key": "k"}).status == 403
+    assert owner.post("/plan", {**MAINTENANCE, "step": "do", "key": "k"}).status == 403
+    assert owner.post("/plan", {"kind": "restart", "machine": "shop/web-0", "step": "do", "key": "k"}).status == 403
+    assert owner.post(f"/events/{event}/approve", {}).status == 404
+    assert fresh_service.get("/v1/audit")["items"][0]["id"] == before
+
+
+def test_an_owner_sees_and_changes_only_its_scopes(fresh_service: RunningService) -> None:
+    """Other scopes are not even named; in its own scope an owner restarts a machine, once."""
+    fresh_service.schedule("shop/web-0")
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    for path in ("/", "/scopes", "/machines", "/history", "/audit", "/maintenances", "/orders", "/plan"):
+        reply = owner.get(path)
+        assert reply.status == 200, path
+        assert "shop" not in reply.raw.decode(), path
+    assert owner.get("/scopes/shop").status == 403
+    assert owner.get("/tokens").status == 403
+    form = {"kind": "restart", "machine": "blog/db"}
+    preview = owner.post("/plan", form)
+    assert preview.status == 200
+    assert "1 machine in 1 event" in page_text(preview)
+    first = owner.confirm(form, key="once")
+    again = owner.post("/plan", {**form, "step": "do", "key": "once"})
+    assert first.status == 303
+    assert first.headers["location"] == again.headers["location"]
+    assert "The event is created" in page_text(owner.get(first.headers["location"]))
+    assert len(fresh_service.get("/v1/events?scope=blog&status=Scheduled&status=Started")["items"]) == 1
+
+
+def test_get_of_an_action_asks_for_confirmation_or_redirects(fresh_service: RunningService) -> None:
+    """An irreversible action asks and changes nothing; for any other the page with its button is shown."""
+    operator = PortalClient(fresh_service)
+    made = fresh_service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer", name="to be revoked"))
+    (token,) = [t["id"] for t in fresh_service.get("/v1/tokens?limit=500")["items"] if t["name"] == "to be revoked"]
+    for path, page in (
+        (f"/events/{event}/approve", f"/events/{event}"),
+        (f"/events/{event}/abandon", f"/events/{event}"),
+        (f"/orders/{event}/fail", f"/events/{event}"),
+        (f"/maintenances/{made['id']}/pause", f"/maintenances/{made['id']}"),
+        ("/logout", "/"),
+    ):
+        reply = operator.get(path)
+        assert (reply.status, reply.headers.get("location")) == (303, page), path
+    for path in (f"/events/{event}/cancel", f"/maintenances/{made['id']}/cancel", f"/tokens/{token}/revoke"):
+        confirmation = operator.get(path)
+        assert confirmation.status == 200, path
+        assert f'<form method="post" action="{path}" class="confirm"' in confirmation.raw.decode()
+        assert "cannot be undone" in page_text(confirmation)
+    assert operator.get("/tokens/NOWHERE/revoke").status == 404
+    assert viewer.get(f"/tokens/{token}/revoke").status == 403
+    assert viewer.get(f"/events/{event}/cancel").status == 303
+    assert fresh_service.get(f"/v1/events/{event}")["status"] == "Scheduled"
+
+
+def test_a_token_form_submitted_twice_creates_one_token(service: RunningService, operator: PortalClient) -> None:
+    """The second response shows the same secret."""
+    form = {"name": "once", "role": "viewer", "scopes": "", "key": "made-once"}
+    secrets = [re.search(r"<code>(fw_[\w-]+)</code>", operator.post("/tokens", form).raw.decode()) for _ in range(2)]
+    assert secrets[0] is not None
+    assert secrets[1] is not None
+    assert secrets[0][1] == secrets[1][1]
+    assert len([t for t in service.get("/v1/tokens")["items"] if t["name"] == "once"]) == 1
+    wrong = operator.post("/tokens", {**form, "name": "nobody's", "role": "owner", "key": "another"})
+    assert wrong.status == 400
+    assert 'value="nobody&#39;s"' in wrong.raw.decode()

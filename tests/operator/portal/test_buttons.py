@@ -1,0 +1,82 @@
+"""Which buttons pages show."""
+
+import re
+
+from tests.support.portal_client import HOSTILE, PortalClient
+from tests.support.running_service import RunningService, running_service
+
+
+def buttons(client: PortalClient, path: str) -> list[str]:
+    """Return the actions of the page's buttons."""
+    page = client.get(path).raw.decode()
+    return re.findall(r'<form method="(?:get|post)" action="/\w+/[^/"]+/(\w+)"', page)
+
+
+def test_a_page_has_the_buttons_that_the_status_allows() -> None:
+    """Approve and cancel before the start, then the order's buttons, then those for a failed order, none at the end."""
+    with running_service() as service:
+        operator = PortalClient(service)
+        service.enable("blog")
+        made = service.schedule("blog/db", source="Platform", type_="Freeze")
+        event = made["waves"][0]["events"][0]["id"]
+
+        assert buttons(operator, f"/events/{event}") == ["approve", "cancel"]
+        assert buttons(operator, f"/maintenances/{made['id']}") == ["pause", "cancel"]
+        assert operator.post(f"/events/{event}/retry", {}).status == 409
+        operator.post(f"/maintenances/{made['id']}/pause", {})
+        assert buttons(operator, f"/maintenances/{made['id']}") == ["resume", "cancel"]
+        operator.post(f"/maintenances/{made['id']}/resume", {})
+        assert operator.post(f"/events/{event}/approve", {}).status == 303
+        service.service.ticker.advance(1)
+        assert buttons(operator, f"/events/{event}") == ["start", "finish", "fail"]
+        assert operator.post(f"/orders/{event}/start", {}).status == 303
+        assert buttons(operator, f"/events/{event}") == ["finish", "fail"]
+        assert operator.post(f"/orders/{event}/fail", {"reason": ""}).status == 422
+        assert operator.post(f"/orders/{event}/fail", {"reason": HOSTILE}).status == 303
+        assert buttons(operator, f"/events/{event}") == ["retry", "finish", "abandon"]
+        assert "<script>alert" not in operator.get(f"/events/{event}").raw.decode()
+        assert operator.post(f"/events/{event}/finish", {}).status == 303
+        assert buttons(operator, f"/events/{event}") == []
+        service.service.ticker.advance(1)
+        assert buttons(operator, f"/maintenances/{made['id']}") == []
+
+
+def test_an_owner_has_no_button_to_cancel_platform_events(fresh_service: RunningService) -> None:
+    """It may approve them."""
+    made = fresh_service.schedule("blog/db")
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    event = made["waves"][0]["events"][0]["id"]
+    page = owner.get(f"/events/{event}").raw.decode()
+    assert f'action="/events/{event}/approve"' in page
+    assert f'action="/events/{event}/cancel"' not in page
+
+
+def test_an_owner_has_no_button_to_approve_where_only_operators_approve() -> None:
+    """The scope has approval = operator; an operator has the button."""
+    fleet = '[[scopes]]\nname = "shop"\nkind = "standalone"\napproval = "operator"\n[[machines]]\nscope = "shop"\nname = "db"\n'
+    with running_service(fleet) as service:
+        service.enable("shop")
+        event = service.schedule("shop/db")["waves"][0]["events"][0]["id"]
+        owner = PortalClient(service, service.token_of("owner", "shop"))
+        assert buttons(PortalClient(service), f"/events/{event}") == ["approve", "cancel"]
+        assert buttons(owner, f"/events/{event}") == []
+
+
+def test_a_maintenance_that_a_failed_order_holds_is_not_paused(fresh_service: RunningService) -> None:
+    """Its status is Paused, but it can be paused and resumed all the same; without unstarted events it has no buttons."""
+    operator = PortalClient(fresh_service)
+    body = {"type": "Reboot", "targets": {"scope": "shop"}}
+    maintenance = fresh_service.post("/v1/maintenances", body, 201)
+    event, path = maintenance["waves"][0]["events"][0]["id"], f"/maintenances/{maintenance['id']}"
+    fresh_service.post(f"/v1/events/{event}/approve")
+    fresh_service.service.ticker.advance(1)
+    fresh_service.post(f"/v1/orders/{event}/fail", {"reason": "no power"})
+    fresh_service.service.ticker.advance(1)
+    assert fresh_service.get(f"/v1{path}")["status"] == "Paused"
+    assert buttons(operator, path) == ["pause", "cancel"]
+    operator.post(f"{path}/pause", {})
+    assert buttons(operator, path) == ["resume", "cancel"]
+    operator.post(f"{path}/resume", {})
+    assert buttons(operator, path) == ["pause", "cancel"]
+    operator.post(f"{path}/cancel", {})
+    assert buttons(operator, path) == []

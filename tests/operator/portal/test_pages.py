@@ -1,0 +1,213 @@
+"""What pages show, in which order, and what searches find."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from forewarn.core.model import ENDED, OPEN
+from forewarn.operator.portal import pages
+from tests.support.portal_client import PortalClient, page_text
+from tests.support.running_service import RunningService, running_service
+
+DOMAINS = 20
+LARGE = "\n".join(
+    [
+        f'[[scopes]]\nname = "{scope}"\nkind = "availability-set"\n'
+        + "\n".join(
+            f'[[machines]]\nscope = "{scope}"\nname = "{scope}-{n:02d}"\nupdate_domain = {n % DOMAINS}\nhost = "rack-{n}"'
+            for n in range(count)
+        )
+        for scope, count in (("shop", DOMAINS), ("blog", DOMAINS), ("one", 1))
+    ]
+)
+
+
+@pytest.fixture
+def large() -> Iterator[RunningService]:
+    with running_service(LARGE) as running:
+        running.enable("shop", "blog")
+        yield running
+
+
+def listed_events(page: str) -> list[str]:
+    """Return the events of the page Now in their order."""
+    return re.findall(r'href="/events/([0-9A-F-]{36})"><bdi>', page.partition("<details")[0])
+
+
+def test_every_status_is_on_a_page() -> None:
+    """Open events are on the page Now, ended events in the history."""
+    assert set(pages.OPEN_FIRST) == OPEN
+    assert set(pages.ENDED_FIRST) == ENDED
+
+
+def test_a_scope_shows_its_document_in_any_version(fresh_service: RunningService) -> None:
+    """Older versions lack the newer fields."""
+    operator = PortalClient(fresh_service)
+    fresh_service.schedule("shop/web-0")
+    assert "DurationInSeconds" in page_text(operator.get("/scopes/shop"))
+    oldest = page_text(operator.get("/scopes/shop?api-version=2017-03-01"))
+    assert "DurationInSeconds" not in oldest
+    assert "_web-0" in oldest
+
+
+def test_started_events_come_first(large: RunningService) -> None:
+    """Started, then scheduled, then planned; each event once."""
+    started = large.schedule("one/one-00")["waves"][0]["events"][0]["id"]
+    large.service.ticker.advance(1)
+    for scope in ("shop", "blog"):
+        large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": scope}}, 201)
+    operator = PortalClient(large)
+    listed, path = [], "/"
+    while path:
+        page = operator.get(path).raw.decode()
+        listed.append(listed_events(page))
+        link = re.search(r'<a href="([^"]+)" rel="next"', page)
+        path = "/" + link[1] if link else ""
+    status = {event["id"]: event["status"] for event in large.get("/v1/events?limit=100")["items"]}
+    assert started in listed[0]
+    assert sorted(status[i] for i in listed[0])[-3:] == ["Scheduled", "Scheduled", "Started"]
+    assert {status[i] for page in listed[1:] for i in page} == {"Planned"}
+    assert sorted(i for page in listed for i in page) == sorted(status)
+
+
+def test_the_next_page_continues_with_the_next_status(large: RunningService) -> None:
+    """A full page of scheduled events links to the planned events."""
+    large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
+    operator = PortalClient(large)
+    assert 'rel="next"' not in operator.get("/").raw.decode()
+    for number in range(DOMAINS - 1):
+        large.schedule(f"blog/blog-{number:02d}")
+    first = operator.get("/").raw.decode()
+    assert len(listed_events(first)) == DOMAINS
+    link = re.search(r'<a href="([^"]+)" rel="next"', first)
+    assert link is not None
+    assert link[1] == "?cursor=Planned."
+    assert len(listed_events(operator.get("/" + link[1]).raw.decode())) == DOMAINS - 1
+
+
+def test_an_unknown_cursor_is_refused(operator: PortalClient) -> None:
+    """The message names the parameter."""
+    for cursor in ("x", "Completed."):
+        reply = operator.get(f"/?cursor={cursor}")
+        assert (reply.status, "cursor" in page_text(reply)) == (400, True)
+
+
+def test_an_order_has_a_deadline_and_notice_has_an_end(large: RunningService) -> None:
+    """The page uses different words for them."""
+    large.schedule("one/one-00")
+    large.service.ticker.advance(1)
+    page = page_text(PortalClient(large).get("/"))
+    assert re.search(r"waits for an executor to take it, with a deadline at \d", page)
+    large.schedule("shop/shop-00")
+    assert re.search(r"its notice runs until \d", page_text(PortalClient(large).get("/")))
+
+
+def test_every_open_event_shows_its_age(large: RunningService) -> None:
+    """Planned events since their maintenance was created, scheduled events since their publication."""
+    large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
+    large.service.ticker.advance(300)
+    page = page_text(PortalClient(large).get("/"))
+    assert page.count("waiting for 5m") == 1
+    assert page.count("planned 5m ago") == DOMAINS - 1
+
+
+def test_the_guide_works_without_any_open_event() -> None:
+    """It has a link that creates the event to approve."""
+    with running_service(demo="true", token_free="true") as running:
+        page = page_text(running.request("GET", "/"))
+        assert page.index("Create an event:") < page.index("Approve an event.") < page.index("If there is none,")
+        form = running.request("GET", "/plan?kind=maintenance&target=machines&machines=shop/web-0").raw.decode()
+    assert re.search(r'value="machines" checked', form)
+    assert ">shop/web-0</textarea>" in form
+
+
+def test_the_first_eight_characters_of_an_id_are_enough(fresh_service: RunningService) -> None:
+    """In upper or lower case, for events and maintenances, and in the audit log."""
+    operator = PortalClient(fresh_service)
+    made = fresh_service.schedule("blog/db", source="User")
+    event, maintenance = made["waves"][0]["events"][0]["id"], made["id"]
+    for text in (event[:8], event[:8].lower(), event[:20], event.lower()):
+        reply = operator.get(f"/events/{text}")
+        assert (reply.status, reply.headers.get("location")) == (303, f"/events/{event}")
+        assert "No entries match" not in page_text(operator.get(f"/audit?event={text}"))
+    for text in (maintenance[:8], maintenance.lower()):
+        reply = operator.get(f"/maintenances/{text}")
+        assert (reply.status, reply.headers.get("location")) == (303, f"/maintenances/{maintenance}")
+        assert "No entries match" not in page_text(operator.get(f"/audit?maintenance={text}"))
+    assert operator.get(f"/events/{event[:7]}").status == 404
+    assert "No entries match" in page_text(operator.get("/audit?event=00000000"))
+
+
+def test_an_owner_finds_no_ids_of_other_scopes(fresh_service: RunningService) -> None:
+    """The response is the same as for an unknown id."""
+    event = fresh_service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    assert owner.get(f"/events/{event[:8]}").status == 404
+
+
+@pytest.mark.parametrize("search", ["machine=web-1", "machine=shop/web-1", "scope=shop&machine=shop/web-1"])
+def test_the_history_finds_a_machine_by_name(fresh_service: RunningService, search: str) -> None:
+    """The name alone if it is unique, or with its scope."""
+    fresh_service.schedule("shop/web-1")
+    reply = PortalClient(fresh_service).get(f"/history?{search}&status=Scheduled")
+    assert reply.status == 200
+    assert "Reboot of web-1" in page_text(reply)
+
+
+@pytest.mark.parametrize(
+    "search, status, expected",
+    [
+        ("machine=nobody", 400, "there is no machine nobody"),
+        ("since=yesterday&machine=shop/web-0", 422, "since"),
+        ("type=Explode&scope=shop", 422, "type"),
+    ],
+)
+def test_a_refused_search_keeps_its_form(operator: PortalClient, search: str, status: int, expected: str) -> None:
+    """The message is above the form, which keeps the input."""
+    reply = operator.get(f"/history?{search}")
+    assert reply.status == status
+    alert = re.search(r'role="alert">(.*?)</p>', reply.raw.decode())
+    assert alert is not None
+    assert expected in alert[1]
+    assert 'role="search"' in reply.raw.decode()
+    for value in re.findall(r"(?:machine|scope)=([^&]+)", search):
+        assert f'value="{value}"' in reply.raw.decode()
+
+
+def test_an_ambiguous_machine_name_lists_the_choices() -> None:
+    """The history names them, the page Machines shows all of them; an owner sees only its own."""
+    twins = "".join(
+        f'[[scopes]]\nname = "{scope}"\nkind = "standalone"\n[[machines]]\nscope = "{scope}"\nname = "db"\n'
+        for scope in ("blog", "shop")
+    )
+    with running_service(twins) as running:
+        operator = PortalClient(running)
+        assert "write blog/db or shop/db" in page_text(operator.get("/history?machine=db"))
+        both = page_text(operator.get("/machines?name=db"))
+        assert "blog / db" in both
+        assert "shop / db" in both
+        owner = PortalClient(running, running.token_of("owner", "shop"))
+        assert "blog" not in page_text(owner.get("/machines?name=db"))
+
+
+@pytest.mark.parametrize(
+    "search, found",
+    [
+        ("name=web-0", True),
+        ("name=shop/web-0", True),
+        ("name=web-0&scope=shop", True),
+        ("name=web-0&host=rack1-a", True),
+        ("name=web-0&host=rack1-b", False),
+        ("name=web-0&scope=blog", False),
+        ("name=a/b/c", False),
+        ("name=nobody", False),
+    ],
+)
+def test_machines_are_found_by_name(operator: PortalClient, search: str, found: bool) -> None:
+    """With or without the scope; the other fields of the search count too."""
+    reply = operator.get(f"/machines?{search}")
+    assert reply.status == 200
+    assert ("shop / web-0" in page_text(reply)) == found
+    assert "web-1" not in page_text(reply)
+    assert ("No machines match" in page_text(reply)) != found

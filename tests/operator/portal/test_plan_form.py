@@ -1,0 +1,159 @@
+"""The plan form: its preview, its confirmation, and wrong input."""
+
+import re
+
+import pytest
+
+from tests.support.portal_client import HOSTILE, MAINTENANCE, PortalClient, hidden_fields, page_text
+from tests.support.running_service import FLEET, RunningService, running_service
+
+
+def test_the_preview_names_started_events_that_block(fresh_service: RunningService) -> None:
+    """With a link to the event; the preview saves nothing."""
+    operator = PortalClient(fresh_service)
+    made = fresh_service.schedule("shop/web-0", emergency=True)
+    event = made["waves"][0]["events"][0]["id"]
+    fresh_service.service.ticker.advance(1)
+    before = len(fresh_service.get("/v1/maintenances?limit=500")["items"])
+    page = operator.post("/plan", MAINTENANCE)
+    assert "web-0 in shop is in event" in page_text(page)
+    assert f'<a href="/events/{event}">{event[:8]}</a>' in page.raw.decode()
+    assert "Wave 2" in page_text(page)
+    assert len(fresh_service.get("/v1/maintenances?limit=500")["items"]) == before
+
+
+def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
+    """Every field that was typed, and the time of each wave."""
+    fields = {
+        "not_before": "2030-01-03T10:00",
+        "earliest": "2030-01-04T11:00",
+        "duration_s": "90",
+        "description": "New kernel & friends",
+        "source": "User",
+        "on_failure": "continue",
+    }
+    page = page_text(operator.post("/plan", {**MAINTENANCE, **fields}))
+    for text in (
+        "Targets scope shop , every update domain",
+        "NotBefore 2030-01-03 10:00:00Z",
+        "Not earlier than 2030-01-04 11:00:00Z",
+        "not earlier than 2030-01-04 11:00:00Z",
+        "New kernel &amp; friends",
+        "If an order fails continue with the rest",
+        "Interruption 1m 30s",
+        "Source User",
+    ):
+        assert text in page
+    platforms = page_text(operator.post("/plan", {**MAINTENANCE, **fields, "source": "Platform"}))
+    assert len(re.findall(r"Wave \d: 1 machine, [^:]*, not before 2030-01-03 ", platforms)) == 2
+    shortly = page_text(operator.post("/plan", MAINTENANCE))
+    assert re.search(r"Wave 1: 1 machine, 15m notice, not before [^<]* in 1[45]m", shortly)
+    assert "Wave 2: 1 machine, 15m notice after publication" in shortly
+    assert "not earlier than" not in shortly
+
+
+def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
+    """Whichever target is selected."""
+    page = page_text(operator.post("/plan", {**MAINTENANCE, "scope": "", "machines": "shop/web-0"}))
+    assert "1 machine in 1 event" in page
+
+
+def test_the_preview_names_open_events_of_the_same_machines() -> None:
+    """Events of other machines are not named."""
+    many = FLEET + "".join(f'[[machines]]\nscope = "blog"\nname = "many-{n}"\n' for n in range(25))
+    with running_service(many) as service:
+        service.enable("shop", "blog")
+        operator = PortalClient(service)
+        events = {name: service.schedule(name)["waves"][0]["events"][0]["id"] for name in ("shop/web-0", "blog/many-3")}
+        shop = page_text(operator.post("/plan", MAINTENANCE))
+        assert "web-0 in shop: event" in shop
+        assert "is already scheduled" in shop
+        assert f'<a href="/events/{events["shop/web-0"]}">' in operator.post("/plan", MAINTENANCE).raw.decode()
+        assert "many-3 in blog: event" in page_text(operator.post("/plan", {**MAINTENANCE, "scope": "blog"}))
+        other = page_text(operator.post("/plan", {"kind": "restart", "machine": "shop/web-1"}))
+        assert "Nothing at the moment" in other
+
+
+@pytest.mark.parametrize("more", [{}, {"not_before": "2030-01-02T10:00"}], ids=["at once", "at a time"])
+def test_a_plan_is_carried_out_only_as_it_was_shown(more: dict[str, str]) -> None:
+    """A plan that has changed since its preview is shown again; an unchanged plan is carried out, however late."""
+    with running_service() as service:
+        service.enable("shop")
+        operator = PortalClient(service)
+        form = {**MAINTENANCE, **more}
+        preview = operator.post("/plan", form)
+        service.service.ticker.advance(7)
+        fleet = service.get("/v1/fleet")
+        (moved,) = [m for m in fleet["machines"] if m["name"] == "web-1"]
+        moved["update_domain"] = 0
+        service.post("/v1/fleet", fleet)
+        sure = {**form, "step": "do", **{name: hidden_fields(preview)[name] for name in ("seal", "key")}}
+        refused = operator.post("/plan", sure)
+        assert refused.status == 409
+        assert "The plan has changed since the last preview" in page_text(refused)
+        assert "2 machines in 1 event" in page_text(refused)
+        assert operator.post("/plan", {**sure, "seal": ""}).status == 409
+        assert service.get("/v1/maintenances")["items"] == []
+        service.service.ticker.advance(7)
+        again = {**sure, **{name: hidden_fields(refused)[name] for name in ("seal", "key")}}
+        assert operator.post("/plan", again).status == 303
+        assert len(service.get("/v1/maintenances")["items"]) == 1
+
+
+def test_other_line_ends_are_no_change(fresh_service: RunningService) -> None:
+    """Browsers submit a field of several lines with other line ends than they received."""
+    operator = PortalClient(fresh_service)
+    form = {**MAINTENANCE, "scope": "", "target": "machines", "machines": "shop/web-0\r\nshop/web-1", "type": "Freeze"}
+    hidden = hidden_fields(operator.post("/plan", form))
+    sure = {"step": "do", "seal": hidden["seal"], "key": hidden["key"], "machines": "shop/web-0\nshop/web-1"}
+    done = operator.post("/plan", {**form, **sure})
+    assert done.status == 303
+
+
+def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
+    """If the guests stop polling after the preview, the plan would give no notice, so it is shown again."""
+    with running_service() as running:
+        running.enable("shop")
+        operator = PortalClient(running)
+        preview = operator.post("/plan", MAINTENANCE)
+        assert "15m notice" in page_text(preview)
+        running.service.ticker.advance(25 * 3_600)
+        assert not running.get("/v1/scopes/shop")["enabled"]
+        refused = operator.post("/plan", {**MAINTENANCE, "step": "do", **hidden_fields(preview)})
+        assert refused.status == 409
+        assert "no notice" in page_text(refused)
+        assert running.get("/v1/events")["items"] == []
+
+
+@pytest.mark.parametrize(
+    "typed, text",
+    [
+        ({"scope": ""}, "choose a scope, hosts or machines"),
+        ({"scope": "nowhere"}, "there is no scope"),
+        ({"update_domain": "x"}, "is not a whole number"),
+        ({"update_domain": "1_0"}, "is not a whole number"),
+        ({"duration_s": "100000000000099"}, "is not a whole number of at most"),
+        ({"machines": "shop/web-0"}, "scope and machines are filled in"),
+        ({"scope": "", "machines": "shop/web-0", "update_domain": "1"}, "it needs a scope"),
+        ({"update_domain": "1234567"}, "update_domain"),
+        ({"not_before": "tomorrow"}, "not_before"),
+        ({"type": "Explode"}, "type"),
+        ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
+        ({"target": "nothing"}, "choose a scope"),
+        ({"emergency": "yes", "not_before": "2031-01-01T00:00"}, "an emergency starts at once"),
+        ({"description": "x" * 2_000}, "description"),
+        ({"duration_s": "-5"}, "duration_s"),
+        ({"kind": "restart", "machine": "web-0"}, "write it as scope/name"),
+        ({"kind": "restart", "machine": "shop/web-0/x"}, "there is no"),
+        ({"kind": "restart", "machine": HOSTILE}, "there is no"),
+    ],
+    ids=str,
+)
+def test_a_wrong_plan_returns_with_its_input(operator: PortalClient, typed: dict[str, str], text: str) -> None:
+    """The API's message is above the form, and every field is as it was typed."""
+    reply = operator.post("/plan", {**MAINTENANCE, "description": "as typed", **typed})
+    assert 400 <= reply.status < 500
+    assert text in page_text(reply)
+    if "description" not in typed:
+        assert 'value="as typed"' in reply.raw.decode()
+    assert "<script>alert" not in reply.raw.decode()

@@ -1,0 +1,115 @@
+"""Runs `forewarn` as a real process: to its end, or as a service for the length of a test."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import PATIENCE_S, until
+
+
+def forewarn(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "forewarn", *arguments]
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, without settings from the environment."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
+    return subprocess.run(
+        forewarn(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**clean, **environment},
+        check=False,
+    )
+
+
+def cpu_delays_s(pid: int) -> dict[Path, float]:
+    """Return for how long each thread of a process was ready to run and got no processor."""
+    delays_s = {}
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                delays_s[thread] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return delays_s
+
+
+class Served:
+    """A running service: its lines up to `ready`, and its operator address."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.lines: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith("ready "):
+                break
+        else:
+            assert process.stderr is not None
+            pytest.fail(f"the service ended before it was ready: {process.stderr.read()}")
+        urls = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])
+        self.guest, self.operator = urls["guest"], urls["operator"]
+
+    def get(self, path: str) -> tuple[int, dict[str, object]]:
+        try:
+            with urllib.request.urlopen(self.operator + path, timeout=PATIENCE_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def until_ready(self) -> dict[str, object]:
+        """Wait until `/readyz` answers 200 and return its body: the first cycle may come after the line `ready`."""
+        answers: list[tuple[int, dict[str, object]]] = []
+
+        def ready() -> bool:
+            answers.append(self.get("/readyz"))
+            return answers[-1][0] == 200
+
+        until(ready, detail=lambda: answers[-1:])
+        return answers[-1][1]
+
+    def stop(self) -> tuple[int, float]:
+        """Send SIGTERM; return the exit code and the seconds it took, without those in which no processor was free."""
+        delayed_s: dict[Path, float] = {}
+        before_s, started_s = cpu_delays_s(os.getpid()), time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+
+        def ended() -> bool:
+            delayed_s.update(cpu_delays_s(self.process.pid))
+            return self.process.poll() is not None
+
+        first_s = cpu_delays_s(self.process.pid)
+        until(ended)
+        took_s = time.monotonic() - started_s
+        self.process.communicate()
+        ours_s = sum(cpu_delays_s(os.getpid()).values()) - sum(before_s.values())
+        return self.process.returncode, took_s - ours_s - sum(delayed_s.values()) + sum(first_s.values())
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[Served]:
+    """Run `forewarn serve` on free ports until the end of the block."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
+    process = subprocess.Popen(
+        forewarn("serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean,
+    )
+    try:
+        yield Served(process)
+    finally:
+        process.kill()
+        process.communicate()

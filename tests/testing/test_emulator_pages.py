@@ -1,0 +1,72 @@
+"""The emulator's pages in the documentation describe every fault and call, and their example runs."""
+
+import os
+import re
+import subprocess
+import threading
+import tomllib
+from pathlib import Path
+
+from forewarn.guest import Client
+from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator_api import emulator_calls
+from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
+from tests.support.waiting import PATIENCE_S
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+PAGES = "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("emulator*.md")))
+
+
+def code_block(language: str, containing: str) -> str:
+    blocks = re.findall(rf"```{language}\n(.*?)```", PAGES, re.DOTALL)
+    (text,) = [each for each in blocks if containing in each]
+    return str(text)
+
+
+def test_every_fault_is_described() -> None:
+    """The pages have a row for each kind, name each key, and have an example with each status that can be parsed."""
+    for kind, keys in KINDS.items():
+        assert f"| `{kind}` |" in PAGES
+        assert all(f"`{key}`" in PAGES for key in keys)
+    example = code_block("toml", "faults")
+    assert all(key in example or f"`{key}`" in PAGES for key in WHEN)
+    assert all(str(status) in example for status in STATUSES)
+    assert [str(fault) for fault in parse_faults(tomllib.loads(example)["faults"])] == ["410", "slow", "reset"]
+
+
+def test_every_call_is_described() -> None:
+    """The pages name every public call of the emulator, in Python and over HTTP."""
+    for name in vars(Emulator):
+        if not name.startswith("_") and name not in ("machine_names",):
+            assert re.search(rf"`{name}\b", PAGES) or name in ("faults",), f"{name} is not described"
+    with Emulator() as emulator:
+        for call in emulator_calls(emulator):
+            assert f"`{call.method} {call.path}`" in PAGES
+
+
+def test_the_example_in_a_shell_runs() -> None:
+    """Every step of the example passes for a guest that approves the first event."""
+    with Emulator(seed=1) as emulator:
+        guest = threading.Thread(target=approve_the_first, args=(emulator.endpoint,), daemon=True)
+        guest.start()
+        result = subprocess.run(
+            ["bash", "-euc", code_block("sh", "emulator/expect")],
+            env={**os.environ, **emulator.environment},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.stdout.count("true") >= 3
+        assert [r.status for r in emulator.requests(method="POST")] == [200]
+        guest.join(PATIENCE_S)
+
+
+def approve_the_first(endpoint: str) -> None:
+    client = Client(endpoint)
+    for document in client.watch():
+        if document.events:
+            client.approve(document.events[0])
+            client.close()
+            return
