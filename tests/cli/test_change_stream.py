@@ -1,4 +1,4 @@
-"""The stream of changes, and the audit log in its place while there is no stream."""
+"""The stream of changes, and the audit log, which replaces it while there is no stream."""
 
 import json
 from collections.abc import Callable

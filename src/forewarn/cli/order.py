@@ -42,7 +42,7 @@ def list_orders(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """List the orders that nobody has taken yet, or those in another state."""
+    """List the open orders, which can be taken, or those in another state."""
     query = {"state": None if state is OrderStateOption.ALL else state.value}
     page = session.api.page("/v1/orders", query, limit=limit, cursor=cursor)
     empty = "no orders" if state is OrderStateOption.ALL else f"no {state} orders"
