@@ -1,4 +1,4 @@
-"""Plays a short session at a terminal for real, `make run` and what it says to try, and draws it: docs/images/terminal.svg.
+"""Runs a short terminal session, `make run` and the commands that it prints, and draws it as docs/images/terminal.svg.
 
 Needs the demo's default ports. `make screenshots` calls it.
 """
@@ -23,107 +23,107 @@ ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "images" / "terminal.svg"
 COLUMNS = 108
 WITHIN_S = 60.0
-LAST_LINE = "every change as it comes"
+LAST_LINE = "print every change"
 FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
 
 
 class Terminal:
-    """What was typed and what came, as it looked."""
+    """A terminal that runs commands and records their text."""
 
     def __init__(self) -> None:
         self._console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
         self._environment |= {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "NO_PROXY": "*"}
 
-    def remark(self, text: str) -> None:
+    def comment(self, text: str) -> None:
         self._console.print(Text(f"\n# {text}", style="dim italic"))
 
     def run(self, command: str) -> str:
-        """To its end."""
-        process, screen = self._begin(command)
-        came = _read(screen, lambda _: process.poll() is not None)
+        """Run a command to its end and return its output."""
+        process, screen = self._open(command)
+        output = _read(screen, lambda _: process.poll() is not None)
         if process.wait(WITHIN_S):
-            sys.exit(f"{command}: ended with {process.returncode}:\n{came}")
-        self._show(command, came)
-        return came
+            sys.exit(f"{command}: ended with {process.returncode}:\n{output}")
+        self._record(command, output)
+        return output
 
-    def begin(self, command: str, last: str) -> "tuple[subprocess.Popen[bytes], str]":
-        """Until it says `last`; it goes on."""
-        process, screen = self._begin(command)
-        came = _read(screen, lambda text: last in text or process.poll() is not None)
+    def start(self, command: str, last_line: str) -> "tuple[subprocess.Popen[bytes], str]":
+        """Start a command and return it with its output when that has `last_line`. The command continues."""
+        process, screen = self._open(command)
+        output = _read(screen, lambda text: last_line in text or process.poll() is not None)
         if process.poll() is not None:
-            sys.exit(f"{command}: ended with {process.returncode}:\n{came}")
-        self._show(command, came)
-        return process, came
+            sys.exit(f"{command}: ended with {process.returncode}:\n{output}")
+        self._record(command, output)
+        return process, output
 
-    def setting(self, line: str) -> None:
-        """An `export` for the commands that follow."""
+    def export(self, line: str) -> None:
+        """Set the variable of an `export` for the following commands."""
         name, _, value = shlex.split(line)[1].partition("=")
         self._environment[name] = value
-        self._show(line, "")
+        self._record(line, "")
 
     def draw(self, title: str) -> str:
-        drawn = self._console.export_svg(title=title, unique_id="terminal")
-        # Nothing from elsewhere: the reader's own fonts will do.
-        return COMMENT.sub("", FONT.sub("", drawn)).replace("Fira Code", "ui-monospace, Menlo, Consolas")
+        svg = self._console.export_svg(title=title, unique_id="terminal")
+        # The picture loads no fonts from other sites.
+        return COMMENT.sub("", FONT.sub("", svg)).replace("Fira Code", "ui-monospace, Menlo, Consolas")
 
-    def _begin(self, command: str) -> "tuple[subprocess.Popen[bytes], int]":
-        ours, theirs = pty.openpty()
+    def _open(self, command: str) -> "tuple[subprocess.Popen[bytes], int]":
+        screen, command_side = pty.openpty()
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
+            stdout=command_side,
+            stderr=command_side,
             cwd=ROOT,
             env=self._environment,
             start_new_session=True,
         )
-        os.close(theirs)
-        return process, ours
+        os.close(command_side)
+        return process, screen
 
-    def _show(self, command: str, came: str) -> None:
-        typed = Text.assemble(("$ ", "bold green"), (command, "bold bright_white"))
-        for line in (*typed.split(), *map(Text.from_ansi, came.rstrip().splitlines())):
-            # As a terminal breaks lines: where they end, not between words.
+    def _record(self, command: str, output: str) -> None:
+        prompt = Text.assemble(("$ ", "bold green"), (command, "bold bright_white"))
+        for line in (*prompt.split(), *map(Text.from_ansi, output.rstrip().splitlines())):
+            # A terminal breaks lines at its width, not between words.
             for part in line.divide(range(COLUMNS, len(line), COLUMNS)):
                 self._console.print(part, highlight=False)
 
 
-def _read(screen: int, enough: Callable[[str], bool]) -> str:
-    came = b""
+def _read(screen: int, is_complete: Callable[[str], bool]) -> str:
+    output = b""
     deadline_s = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline_s:
-        over = enough(came.decode("utf-8", "replace"))
+        complete = is_complete(output.decode("utf-8", "replace"))
         if select.select([screen], [], [], 0.1)[0]:
             try:
-                came += os.read(screen, 65_536)
-            except OSError:  # the last writer has hung up
+                output += os.read(screen, 65_536)
+            except OSError:  # the last writer has closed it
                 break
-        elif over:
+        elif complete:
             break
-    return came.decode("utf-8", "replace").replace("\r\n", "\n")
+    return output.decode("utf-8", "replace").replace("\r\n", "\n")
 
 
-def pasted(said: str, beginning: str, nth: int = 0) -> str:
-    """A command of those it says to try, without its remark; it may go on after a pipe."""
-    found: list[str] = re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", said)
-    return found[nth].partition("   #")[0].rstrip()
+def printed_command(output: str, beginning: str, index: int = 0) -> str:
+    """Return a command that the demo prints, without its comment. It continues on the next line after a pipe."""
+    commands: list[str] = re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", output)
+    return commands[index].partition("   #")[0].rstrip()
 
 
 def main() -> None:
     terminal = Terminal()
-    demo, said = terminal.begin("make run", LAST_LINE)
+    demo, output = terminal.start("make run", LAST_LINE)
     try:
-        terminal.remark("in another terminal, as the machine web-0, and as its operator")
-        terminal.run(pasted(said, "curl"))
-        terminal.setting(pasted(said, "export"))
-        (program,) = re.findall(r"(?m)^  (\S+) status\b", said)
+        terminal.comment("in another terminal, as the machine web-0, and as its operator")
+        terminal.run(printed_command(output, "curl"))
+        terminal.export(printed_command(output, "export"))
+        (program,) = re.findall(r"(?m)^  (\S+) status\b", output)
         listed = terminal.run(f"{program} event list --scope shop --status Scheduled")
         event = re.search(r"\b[0-9A-F]{8}\b", listed)
-        terminal.run(pasted(said, "curl", 1))
+        terminal.run(printed_command(output, "curl", 1))
         if event is None:
-            sys.exit(f"no event was listed:\n{listed}")
+            sys.exit(f"the list has no event:\n{listed}")
         terminal.run(f"{program} event show {event.group()}")
     finally:
         os.killpg(demo.pid, signal.SIGTERM)

@@ -13,7 +13,7 @@ from tests.support.builders import scope
 ROOT = Path(forewarn.__file__).parent
 # Modules that name a type, each for a reason that a further type does not change.
 EXCEPTIONS = {
-    "demo/director.py": "the demo plays maintenances of its own choice",
+    "demo/schedule.py": "the demo schedules maintenances of its own choice",
     "executors/simulated.py": "the setting freeze_work gives Freeze a duration of its own",
     "operator/api/inventory.py": "the calls restart and redeploy request these types",
     "operator/portal/plan_form.py": "the form's first choice is Reboot",

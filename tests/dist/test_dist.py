@@ -1,4 +1,4 @@
-"""What is published, installed as its users do: the wheel in bare virtual environments, and the tutorial done with it."""
+"""The published packages: the wheel in empty virtual environments, and the tutorial with it."""
 
 import os
 import re
@@ -21,7 +21,7 @@ TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITHIN_S = 100
 
-pytestmark = pytest.mark.timeout(300)  # packages are fetched
+pytestmark = pytest.mark.timeout(300)  # packages are downloaded
 
 
 @pytest.fixture(scope="session")
@@ -31,16 +31,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def user(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the test kit, as the tutorial's first line makes it; the versions are those we pin."""
+    """The programs of an environment with the test kit, installed as in the tutorial, with our pinned versions."""
     folder = tmp_path_factory.mktemp("user")
     pinned = re.findall(r"^[\w.-]+==\S+", (ROOT / "requirements" / "dev.txt").read_text("utf-8"), re.MULTILINE)
     (folder / "constraints.txt").write_text("\n".join(pinned))
-    wanted = [f"{built[0]}[server]", "pytest"]
-    return _environment(folder, "-c", str(folder / "constraints.txt"), *wanted)
+    return _environment(folder, "-c", str(folder / "constraints.txt"), f"{built[0]}[server]", "pytest")
 
 
 def _environment(folder: Path, *installed: str) -> Path:
-    """Without a pip of its own, which takes longer to install than everything else."""
+    """Create an environment and return its programs. It has no pip, which would take longest to install."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
     subprocess.run([*_pip(programs), "install", "-q", *installed], check=True)
@@ -52,19 +51,22 @@ def _pip(programs: Path) -> list[str | Path]:
 
 
 def _run(command: list[str | Path], **more: object) -> "subprocess.CompletedProcess[str]":
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FOREWARN"))}
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        command, capture_output=True, text=True, timeout=WITHIN_S, check=False, **{"env": clean, **more}
+        command, capture_output=True, text=True, timeout=WITHIN_S, check=False, **{"env": _inherited(), **more}
     )
 
 
-def test_everything_needed_is_in_them_and_nothing_else(built: tuple[Path, Path]) -> None:
-    """Every file of the package, with its queries, pages and scenarios; no tests, no tools, nothing left lying about."""
+def _inherited() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FOREWARN"))}
+
+
+def test_the_packages_have_exactly_the_needed_files(built: tuple[Path, Path]) -> None:
+    """They have every file of `src`, also queries, pages and scenarios, and no tests or tools."""
     wheel, archive = built
-    ours = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src" / "forewarn").rglob("*") if p.is_file()}
-    ours = {name for name in ours if "__pycache__" not in name}
+    files = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src" / "forewarn").rglob("*") if p.is_file()}
+    files = {name for name in files if "__pycache__" not in name}
     with zipfile.ZipFile(wheel) as packed:
-        assert {name for name in packed.namelist() if ".dist-info/" not in name} == ours
+        assert {name for name in packed.namelist() if ".dist-info/" not in name} == files
     with tarfile.open(archive) as packed_source:
         top = {name.split("/")[1] for name in packed_source.getnames() if "/" in name}
     assert top <= {
@@ -80,7 +82,7 @@ def test_everything_needed_is_in_them_and_nothing_else(built: tuple[Path, Path])
 
 
 def test_the_base_install_has_no_dependencies(built: tuple[Path, Path], tmp_path: Path) -> None:
-    """The agent and the SDK work in it, and the service says what it needs."""
+    """The agent and the SDK work in it, and the service says what to install."""
     programs = _environment(tmp_path, "--no-index", str(built[0]))
     listed = _run([*_pip(programs), "list", "--format=freeze"]).stdout
     assert re.fullmatch(r"forewarn==\S+\n", listed)
@@ -94,21 +96,21 @@ def test_the_base_install_has_no_dependencies(built: tuple[Path, Path], tmp_path
 
 
 def test_the_tutorial_works_as_written(user: Path, tmp_path: Path) -> None:
-    """Every command of it in one shell, every file as it stands, from the first request to the app that loses nothing."""
-    with own_network():  # where nobody else has the page's ports
-        done = _in_a_shell(_script(TUTORIAL.read_text("utf-8")), user, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, announced, started = re.findall(r'^\{"DocumentIncarnation".*', done.stdout, re.MULTILINE)[:3]
+    """All its commands run in one shell with its files, from the first request to the app that loses nothing."""
+    with own_network():  # the tutorial's ports are free there
+        result = _run_script(_script(TUTORIAL.read_text("utf-8")), user, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    first, scheduled, started = re.findall(r'^\{"DocumentIncarnation".*', result.stdout, re.MULTILINE)[:3]
     assert '"Events":[]' in first
-    assert '"EventStatus":"Scheduled","EventType":"Reboot"' in announced
+    assert '"EventStatus":"Scheduled","EventType":"Reboot"' in scheduled
     assert '"EventStatus":"Started","EventType":"Reboot"' in started
-    assert "vm-0 has not seen event" in done.stdout  # before the app listens
-    assert done.stdout.count("1 passed") == 1
-    assert "vm-0 saw the Redeploy, prepared, and approved it once" in done.stdout
+    assert "vm-0 has not seen event" in result.stdout  # before the app reacts to events
+    assert result.stdout.count("1 passed") == 1
+    assert "vm-0 saw the Redeploy, prepared, and approved it once" in result.stdout
 
 
 def _script(page: str) -> str:
-    """The page as a shell would be told it; whatever is started in the background is waited for as the page says."""
+    """Return the page as a shell script that waits until each background command is ready."""
     steps = [
         "set -em",
         "ready() { until curl -sf http://127.0.0.1:8170/readyz; do sleep 0.1; done; echo; }",
@@ -118,18 +120,17 @@ def _script(page: str) -> str:
         if name:
             steps.append(f"cat > {name[1]} <<'END'\n{body}END")
         elif language == "sh" and not body.startswith("pip install"):
-            tried = body.replace("curl -s ", "echo; curl -s ")
-            steps.append(f"! {tried}" if "fails" in info else tried)
+            commands = body.replace("curl -s ", "echo; curl -s ")
+            steps.append(f"! {commands}" if "fails" in info else commands)
             steps += ["ready"] if "forewarn emulate" in body else []
-            # The next block may need the port of what was killed.
+            # The next block may need the port of the killed emulator.
             steps += ["wait || true"] if "kill %" in body else []
     return "\n".join(steps)
 
 
-def _in_a_shell(script: str, programs: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+def _run_script(script: str, programs: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
     (folder / "check.sh").write_bytes((ROOT / "examples" / "testing" / "check.sh").read_bytes())
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FOREWARN"))}
-    environment = {**clean, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder)}
+    environment = {**_inherited(), "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder)}
     with subprocess.Popen(
         ["bash", "-c", script], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
@@ -137,14 +138,14 @@ def _in_a_shell(script: str, programs: Path, folder: Path) -> "subprocess.Comple
         try:
             out, err = shell.communicate(timeout=WITHIN_S)
         finally:
-            for group in _groups_of(shell.pid):
+            for group in _process_groups(shell.pid):
                 with suppress(ProcessLookupError):  # it may have ended meanwhile
                     os.killpg(group, signal.SIGKILL)
         return subprocess.CompletedProcess(script, shell.returncode, out, err)
 
 
-def _groups_of(session: int) -> Iterator[int]:
-    """What a failed script may have left in the background."""
+def _process_groups(session: int) -> Iterator[int]:
+    """Yield the process groups of a session: a failed script may have left background commands."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()

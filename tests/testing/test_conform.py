@@ -1,4 +1,4 @@
-"""`forewarn conform`: it passes what is right, and fails exactly the right rows of agents that are wrong in a known way."""
+"""`forewarn conform`: a correct agent passes, and each wrong agent fails exactly the rows of its mistake."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from forewarn.testing import conform as kit
 from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, BehaviourRow, Report
-from forewarn.testing.conform.stage import CLAIMS, Pace
+from forewarn.testing.conform.trial import CLAIMS, Delays
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -29,16 +29,17 @@ AGENTS = Path(__file__).parent / "agents"
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 AGENTS_AT_ONCE = 3
 ROWS_AT_ONCE = 8
-# What a wrong agent lacks is told after so long and several of its turns, however long those take.
-CHANCE_S = 2.0
-pytestmark = pytest.mark.timeout(600)  # all the small agents are tried before the first test of them
+# A wrong agent fails after this time and several of its polls.
+WRONG_AGENT_PATIENCE_S = 2.0
+pytestmark = pytest.mark.timeout(600)  # the first test runs all the small agents
 SCRIPT = ["sh", str(AGENTS / "shell.sh"), "{endpoint}", "{machine}"]
 NAMES = [each.name for each in BEHAVIOURS]
-WATCHER = ("approval", "prepare", "recover", "restart")
-# Longer than the six seconds that the restless agent has patience for.
-LONGER = Pace(first_answer_s=9, trouble_s=9.0)
+# The claims of an agent that does more than watch.
+ACTIVE_CLAIMS = ("approval", "prepare", "recover", "restart")
+# Longer than the six seconds after which the restless agent gives up.
+LONG_DELAYS = Delays(first_answer_s=9, outage_s=9.0)
 
-# Each wrong agent is tried for everything; these are all the rows that it fails, those with the longest waits first.
+# All rows that each wrong agent fails, with the slowest agents first.
 WRONG: dict[str, set[str]] = {
     "sluggish": {"polls-often", "ends-when-told"},
     "mute": set(NAMES)
@@ -64,10 +65,10 @@ WRONG: dict[str, set[str]] = {
     },
     "forgetful": {"killed-before-undoing"},
     "narrow": {"among-others", "several-events", "preempt", "unknown-things"},
-    # With its approval lost, the document that shows the event again is no newer.
+    # After a lost approval the next document has the same incarnation, so the agent ignores it.
     "ordered": {"incarnation-reset", "lost-approval"},
     "hammering": {"does-not-hammer", "too-many-429"},
-    # It prepares for the neighbour's events as well.
+    # It also prepares for events of other machines.
     "greedy": {"own-events-only", "whole-names", "prepares-once"},
     "nervous": {"approves-once"},
     "hasty": {"prepares-first", "failed-preparation"},
@@ -88,100 +89,100 @@ WRONG: dict[str, set[str]] = {
     "headless": {"metadata-header"},
     "latest": {"api-version"},
 }
-# Those that never get a document, and the rows that do not need one.
+# The agents that never get a document, and the rows that do not need one.
 REFUSED = ("headless", "latest")
-ASKING = {"metadata-header", "api-version", "ignores-proxies"}
+DOCUMENTLESS = {"metadata-header", "api-version", "ignores-proxies"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _agents_are_found() -> Iterator[None]:
+def agents_on_the_path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'src'}")
         yield
 
 
-def toy(name: str) -> list[str]:
+def agent_command(name: str) -> list[str]:
     return [sys.executable, "-S", "-m", f"tests.testing.agents.{name}"]
 
 
-def told(report: Report) -> str:
+def report_text(report: Report) -> str:
     return "\n".join(f"{row.behaviour.name}: {row.outcome} {row.reason}\n{row.output}" for row in report.rows)
 
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, Report]:
-    """Of all the small agents, for everything, several at once: most of the time is waiting."""
+    """Test all the small agents for all behaviours, several at once because they mostly wait."""
 
-    def tried(name: str) -> Report:
-        command = SCRIPT if name == "shell" else toy(name)
-        without = WATCHER if name == "brittle" else ()
-        pace = LONGER if name == "restless" else SHORTENED
-        patience_s = PATIENCE_S if name == "toy" else CHANCE_S
+    def test_agent(name: str) -> Report:
+        command = SCRIPT if name == "shell" else agent_command(name)
+        without = ACTIVE_CLAIMS if name == "brittle" else ()
+        delays = LONG_DELAYS if name == "restless" else SHORTENED
+        patience_s = PATIENCE_S if name == "toy" else WRONG_AGENT_PATIENCE_S
         return conform(
             command,
             without=without,
             parallel=ROWS_AT_ONCE,
             patience_s=patience_s,
             silence_s=PATIENCE_S,
-            pace=pace,
+            delays=delays,
         )
 
     names = [*WRONG, "toy"]
     with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
-        return dict(zip(names, pool.map(tried, names), strict=True))
+        return dict(zip(names, pool.map(test_agent, names), strict=True))
 
 
 def test_our_agent_passes_everything(tmp_path: Path) -> None:
-    """As the example has it; when there is time, in real time."""
+    """It uses the example configuration. In a soak test the delays are as long as in reality."""
     config = Path(shutil.copy(ROOT / "examples/conform-agent.toml", tmp_path))
     config.chmod(0o600)
     soak = BUDGET >= 10
     command = [sys.executable, "-m", "forewarn.guest", "run", "--config", str(config)]
-    report = conform(command, parallel=ROWS_AT_ONCE, patience_s=PATIENCE_S, pace=REAL_TIME if soak else SHORTENED)
-    assert report.names(PASSED) == NAMES, told(report)
+    report = conform(command, parallel=ROWS_AT_ONCE, patience_s=PATIENCE_S, delays=REAL_TIME if soak else SHORTENED)
+    assert report.names(PASSED) == NAMES, report_text(report)
 
 
-def test_a_small_agent_that_is_right_passes_everything(reports: dict[str, Report]) -> None:
-    """It shares no code with ours: what is asked for is the protocol, not our way of speaking it."""
-    assert reports["toy"].names(PASSED) == NAMES, told(reports["toy"])
+def test_a_correct_small_agent_passes_everything(reports: dict[str, Report]) -> None:
+    """It shares no code with our agent, so the test needs only the protocol."""
+    assert reports["toy"].names(PASSED) == NAMES, report_text(reports["toy"])
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_agent_fails_exactly_the_right_rows(name: str, reports: dict[str, Report]) -> None:
-    """Of all that there are: those that its fault is about, and no other."""
+def test_a_wrong_agent_fails_only_the_rows_of_its_mistake(name: str, reports: dict[str, Report]) -> None:
+    """All other rows pass, are skipped, or are not reached."""
     report = reports[name]
-    assert set(report.names(FAILED)) == WRONG[name], told(report)
-    assert set(report.names(NOT_REACHED)) == (set(NAMES) - ASKING if name in REFUSED else set())
-    claimless = {each.name for each in BEHAVIOURS if set(each.claims) & set(WATCHER)}
-    assert set(report.names(SKIPPED)) == (claimless if name == "brittle" else set())
+    assert set(report.names(FAILED)) == WRONG[name], report_text(report)
+    assert set(report.names(NOT_REACHED)) == (set(NAMES) - DOCUMENTLESS if name in REFUSED else set())
+    skipped = {each.name for each in BEHAVIOURS if set(each.claims) & set(ACTIVE_CLAIMS)}
+    assert set(report.names(SKIPPED)) == (skipped if name == "brittle" else set())
 
 
-def test_one_fault_that_hides_the_rest_is_told_once(reports: dict[str, Report]) -> None:
-    """Whoever is refused everything is told where to look, soon; it has not passed."""
+def test_an_agent_without_a_document_does_not_reach_other_rows(reports: dict[str, Report]) -> None:
+    """The reason names the rows to look at, the rows end soon, and the report is not a success."""
     report = reports["headless"]
     for row in report.rows:
         if row.outcome == NOT_REACHED:
             assert row.reason.startswith(
                 "it never got a document (see metadata-header, api-version, ignores-proxies): "
             )
-            assert row.reason.endswith("requests for it were refused, the last with 400")
+            assert row.reason.endswith("polls were refused, the last with 400")
             assert row.seconds < PATIENCE_S
     assert not report.ok
 
 
-def test_a_watcher_must_survive_what_it_sees(reports: dict[str, Report]) -> None:
-    """That the document was sent to it is not enough."""
+def test_an_agent_that_only_watches_must_keep_running(reports: dict[str, Report]) -> None:
+    """It is not enough that the document reached the agent."""
     reasons = {row.reason for row in reports["brittle"].rows if row.outcome == FAILED}
     assert reasons == {"the agent ended, with exit code 1"}
 
 
 def test_every_behaviour_can_fail(reports: dict[str, Report]) -> None:
-    """A row that passes whatever the agent does says nothing."""
+    """For each row there is an agent that fails it."""
     assert set(NAMES) == {name for report in reports.values() for name in report.names(FAILED)}
 
 
-def test_there_are_enough_and_each_says_why() -> None:
-    """Twenty at least, all with different names, known claims and two sentences."""
+def test_every_behaviour_has_its_texts() -> None:
+    """Names are unique, claims are known, and there are at least twenty behaviours with two sentences each."""
     assert len(NAMES) == len(set(NAMES)) >= 20
     for each in BEHAVIOURS:
         assert set(each.claims) <= set(CLAIMS)
@@ -189,14 +190,14 @@ def test_there_are_enough_and_each_says_why() -> None:
         assert len(each.why) > 20
 
 
-def test_an_agent_that_crashes_fails_with_its_last_words(reports: dict[str, Report]) -> None:
-    """The exit code, and the lines that say what happened."""
+def test_the_row_of_a_crashed_agent_has_its_output(reports: dict[str, Report]) -> None:
+    """The row has the exit code and the last lines of the output."""
     (row,) = [row for row in reports["fragile"].rows if row.behaviour.name == "gone-410"]
     assert row.reason == "the agent ended, with exit code 1"
     assert row.output.splitlines()[-1] == "ValueError: 410"
 
 
-ASKS = """
+POLLING_SCRIPT = """
 url=$1/metadata/scheduledevents
 while :; do
     curl -s $2 "$url$3"; sleep 0.2
@@ -219,12 +220,10 @@ HEADER, VERSION = "-HMetadata:true", "?api-version=2020-07-01"
         (HEADER, "?api-version=2031-01-01", "?api-version=2031-01-01", ["", "?api-version=2031-01-01"]),
     ],
 )
-def test_every_request_up_to_the_first_document_is_looked_at(
-    header: str, first: str, then: str, reasons: list[str]
-) -> None:
-    """As the service reads them; a later version is no mistake in one that falls back."""
+def test_every_poll_up_to_the_first_document_is_checked(header: str, first: str, then: str, reasons: list[str]) -> None:
+    """Headers and versions are parsed as the service does. An agent may try a later version and fall back."""
     report = conform(
-        ["sh", "-c", ASKS, "agent", "{endpoint}", header, first, then],
+        ["sh", "-c", POLLING_SCRIPT, "agent", "{endpoint}", header, first, then],
         only=["metadata-header", "api-version"],
         patience_s=PATIENCE_S,
     )
@@ -233,8 +232,8 @@ def test_every_request_up_to_the_first_document_is_looked_at(
         assert row.outcome == (FAILED if reason else PASSED), row.reason
 
 
-def test_however_much_it_says_the_end_is_kept(tmp_path: Path) -> None:
-    """And nothing of it fills a disk."""
+def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
+    """The output is not written to disk."""
     script = f'yes | tr -d "\\n" | head -c 1000000; du -sk "$CONFORM_FOLDER" > {tmp_path}/size; echo " its last words"; exit 3'
     (row,) = conform(["sh", "-c", script], only=["metadata-header"], patience_s=PATIENCE_S).rows
     assert row.reason == "the agent ended, with exit code 3"
@@ -243,10 +242,10 @@ def test_however_much_it_says_the_end_is_kept(tmp_path: Path) -> None:
     assert int((tmp_path / "size").read_text().split()[0]) < 100
 
 
-def test_what_is_not_claimed_is_not_tried() -> None:
-    """It is skipped, and said so."""
+def test_behaviours_without_a_claim_are_skipped() -> None:
+    """The reason names the missing claim."""
     only = ["approves", "prepares-once", "lost-approval"]
-    report = conform(toy("mute"), without=["approval", "recover"], only=only, patience_s=PATIENCE_S)
+    report = conform(agent_command("mute"), without=["approval", "recover"], only=only, patience_s=PATIENCE_S)
     assert [(row.behaviour.name, row.outcome, row.reason) for row in report.rows] == [
         ("approves", SKIPPED, "the agent does not claim approval"),
         ("prepares-once", PASSED, ""),
@@ -255,14 +254,14 @@ def test_what_is_not_claimed_is_not_tried() -> None:
     assert report.ok
 
 
-def test_placeholders_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our names in braces, nothing else; and the same as variables. A proxy of ours is not the agent's trouble."""
+def test_the_agent_gets_placeholders_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only known names in braces are replaced. The environment has them too, and no proxy variables."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("OURS", "kept")
-    script = f'echo "$@" > {tmp_path}/words; env > {tmp_path}/env; exit 3'
-    words = ["{endpoint}", "--me={machine}", '{"json": 1}', "{prepared}", "{recovered}", "{folder}", "{other}"]
-    conform(["sh", "-c", script, "agent", *words], only=["ends-when-told"])
-    endpoint, me, brace, one, prepared, recovered, folder, other = (tmp_path / "words").read_text().split()
+    script = f'echo "$@" > {tmp_path}/arguments; env > {tmp_path}/env; exit 3'
+    arguments = ["{endpoint}", "--me={machine}", '{"json": 1}', "{prepared}", "{recovered}", "{folder}", "{other}"]
+    conform(["sh", "-c", script, "agent", *arguments], only=["ends-when-told"])
+    endpoint, me, brace, one, prepared, recovered, folder, other = (tmp_path / "arguments").read_text().split()
     assert endpoint.startswith("http://127.0.0.1:")
     assert (me, brace, one, other) == ("--me=vm-0", '{"json":', "1}", "{other}")
     assert (Path(prepared).name, Path(recovered).name) == ("prepared", "recovered")
@@ -276,15 +275,15 @@ def test_placeholders_and_environment_are_filled_in(tmp_path: Path, monkeypatch:
 
 
 def gone(pid: int) -> bool:
-    """Also as a zombie that nobody has reaped yet."""
+    """Whether the process has ended, also if it is still a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-def test_nothing_of_the_agent_is_left_running(tmp_path: Path) -> None:
-    """Its children neither, also when it ended before them."""
+def test_the_agents_processes_are_killed(tmp_path: Path) -> None:
+    """Child processes are killed too, also if the agent ended before them."""
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/pids; exit 3"
     report = conform(["sh", "-c", script], only=["metadata-header"])
     assert report.names(FAILED) == ["metadata-header"]
@@ -292,41 +291,41 @@ def test_nothing_of_the_agent_is_left_running(tmp_path: Path) -> None:
     until(lambda: all(gone(pid) for pid in pids))
 
 
-@pytest.mark.parametrize("told_by", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_ended_early_it_leaves_nothing_behind(told_by: signal.Signals, tmp_path: Path) -> None:
-    """Told to end, hung up on or killed, in the background of a script too, it takes the agents along."""
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_ends_the_agents_too(signal_number: signal.Signals, tmp_path: Path) -> None:
+    """SIGTERM, SIGHUP and SIGKILL end the agents, also if the command runs in the background of a script."""
     script = f"echo $$ $CONFORM_FOLDER > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 1000"
     options = ["--only", "metadata-header", "--patience", "60s"]
     command = [sys.executable, "-m", "forewarn", "conform", *options, "--", "sh", "-c", script]
-    # As a shell starts what it does not wait for.
+    # A shell ignores SIGINT for its background commands.
     background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
 
-    def heard() -> None:
-        """Also where these tests run under nohup: what is ignored is inherited."""
+    def reset_sighup() -> None:
+        """Undo nohup, because an ignored signal is inherited."""
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-    with subprocess.Popen(background, stderr=subprocess.DEVNULL, env=environment, preexec_fn=heard) as program:
+    with subprocess.Popen(background, stderr=subprocess.DEVNULL, env=environment, preexec_fn=reset_sighup) as program:
         until((tmp_path / "pid").exists)
-        program.send_signal(told_by)
+        program.send_signal(signal_number)
         assert program.wait(PATIENCE_S) != 0
     pid, folder = (tmp_path / "pid").read_text().split()
     until(lambda: gone(int(pid)))
-    assert Path(folder).exists() == (told_by == signal.SIGKILL)
+    assert Path(folder).exists() == (signal_number == signal.SIGKILL)
 
 
 # -- the command
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, ["conform", *words])
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["conform", *arguments])
 
 
-def test_the_command_tells_writes_and_ends_with_a_code(tmp_path: Path) -> None:
-    """A table for people, JSON and JUnit XML for programs; 0 when all that is claimed is there."""
+def test_the_command_prints_a_table_and_writes_files(tmp_path: Path) -> None:
+    """It writes JSON and JUnit XML, and exits with 0 if the agent has everything it claims."""
     files = ["--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")]
     only = ["--only", "approves", "--only", "api-version", "--only", "killed-before-undoing", "--without", "restart"]
-    result = run("--patience", "60s", *files, *only, "--", *toy("toy"))
+    result = run("--patience", "60s", *files, *only, "--", *agent_command("toy"))
     assert result.exit_code == 0, result.output
     assert "approves               passed" in result.stdout
     assert "killed-before-undoing  skipped  0.0      the agent does not claim restart" in result.stdout
@@ -338,8 +337,8 @@ def test_the_command_tells_writes_and_ends_with_a_code(tmp_path: Path) -> None:
     assert [case.get("name") for case in suite] == ["api-version", "approves", "killed-before-undoing"]
 
 
-def test_what_the_agent_says_cannot_break_the_report(tmp_path: Path) -> None:
-    """Markup, control characters and bytes that are no text; 1 when a row failed."""
+def test_the_agents_output_is_escaped(tmp_path: Path) -> None:
+    """Markup, control characters and invalid UTF-8 do not break the reports. A failed row gives exit code 1."""
     script = r'printf "\033[31m<&]]>\001\377 \342\202\254\n"; exit 3'
     files = ["--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")]
     result = run(*files, "--only", "metadata-header", "--", "sh", "-c", script)
@@ -355,8 +354,8 @@ def test_what_the_agent_says_cannot_break_the_report(tmp_path: Path) -> None:
     assert case.findtext("system-out") == "\ufffd[31m<&]]>\ufffd\ufffd €"
 
 
-def test_what_was_not_reached_is_told_as_such(tmp_path: Path) -> None:
-    """To people with the agent's last words, to CI as an error; and it is no success."""
+def test_rows_that_were_not_reached_are_errors(tmp_path: Path) -> None:
+    """The command prints the agent's output once, JUnit has errors, and the exit code is 1."""
     files = ["--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")]
     only = ["--only", "approves", "--only", "no-notice"]
     result = run(*files, *only, "--", "sh", "-c", "echo bad configuration; exit 3")
@@ -373,21 +372,23 @@ def test_what_was_not_reached_is_told_as_such(tmp_path: Path) -> None:
         assert (error.get("message") or "").endswith("the agent ended, with exit code 3")
 
 
-def test_in_real_time_trouble_lasts_as_long_as_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is what `--real-time` asks for."""
-    assert Pace(first_answer_s=120, trouble_s=70.0) == REAL_TIME
-    monkeypatch.setattr(kit, "REAL_TIME", Pace(first_answer_s=1, trouble_s=4.0))
+def test_real_time_makes_outages_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--real-time` an outage lasts its time on the agent's clock too."""
+    assert Delays(first_answer_s=120, outage_s=70.0) == REAL_TIME
+    monkeypatch.setattr(kit, "REAL_TIME", Delays(first_answer_s=1, outage_s=4.0))
     file = tmp_path / "r.json"
-    result = run("--patience", "60s", "--real-time", "--json", str(file), "--only", "gone-410", "--", *toy("toy"))
+    result = run(
+        "--patience", "60s", "--real-time", "--json", str(file), "--only", "gone-410", "--", *agent_command("toy")
+    )
     assert result.exit_code == 0, result.output
     (row,) = json.loads(file.read_text())["behaviours"]
     assert row["seconds"] > 4
 
 
 @pytest.mark.parametrize(
-    "words, complaint",
+    "arguments, message",
     [
-        ([], "there is no command"),
+        ([], "the command is missing"),
         (["--", "no-such-agent"], "no-such-agent: there is no such program"),
         (["--without", "approval,flying", "--", "sh"], "--without: 'flying' is unknown: use approval, prepare"),
         (["--only", "nothing", "--", "sh"], "--only: 'nothing' is unknown: use metadata-header"),
@@ -396,38 +397,38 @@ def test_in_real_time_trouble_lasts_as_long_as_it_does(tmp_path: Path, monkeypat
         (["--json", "/nowhere/r.json", "--", "sh"], "/nowhere/r.json: cannot be written"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_runs(
-    words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_ends_with_2(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the exit code 2, as everywhere."""
-    monkeypatch.setattr(sys, "argv", ["forewarn", "conform", *words])
+    """The message comes before an agent is started."""
+    monkeypatch.setattr(sys, "argv", ["forewarn", "conform", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_the_list_says_what_is_tried_and_why() -> None:
-    """Without trying anything."""
+def test_the_list_has_all_behaviours_and_claims() -> None:
+    """`--list` prints what is tested and why, and tests nothing."""
     result = run("--list")
     assert result.exit_code == 0
     for each in BEHAVIOURS:
         assert each.checks in result.stdout
         assert each.why in result.stdout
     for claim in CLAIMS.items():
-        assert all(word in result.stdout for word in claim)
+        assert all(text in result.stdout for text in claim)
 
 
-def test_a_program_that_goes_away_is_a_failed_row(tmp_path: Path) -> None:
-    """Not a traceback: the first word may be filled in only then."""
+def test_a_missing_program_is_a_failed_row(tmp_path: Path) -> None:
+    """The program's name may contain a placeholder, so it is known only when the agent starts."""
     report = conform([f"{tmp_path}/{{machine}}"], only=["metadata-header"])
     assert [row.reason for row in report.rows] == [
-        f"{tmp_path}/vm-0 cannot be started: there is no such program, or it may not be run"
+        f"{tmp_path}/vm-0 cannot be started: there is no such program, or it is not executable"
     ]
 
 
 def test_a_report_counts_its_rows() -> None:
-    """What the last line says."""
+    """The last line of the output has the numbers."""
     one, two = BEHAVIOURS[:2]
     report = Report(("a",), (BehaviourRow(one, PASSED), BehaviourRow(two, FAILED, "no")), 1.25)
     assert str(report) == "1 passed, 1 failed, 0 skipped, in 1.2 s"

@@ -1,4 +1,4 @@
-"""`forewarn emulate` as a process: ready soon, lines to paste that work, an orderly end, refusals that help."""
+"""`forewarn emulate` as a process: its printed commands, its options, its end, and its error messages."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 
 from forewarn.cli.app import run
 from tests.support.waiting import PATIENCE_S
-from tests.testing.guests import ask
+from tests.testing.http_guest import send
 
 JSON = {"Content-Type": "application/json"}
 FLEET = """
@@ -33,7 +33,7 @@ def command(*arguments: str) -> list[str]:
 
 @contextmanager
 def emulating(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """The process and the lines it printed, up to the one to schedule with."""
+    """Run an emulator; yield the process and its printed lines, up to the command that schedules."""
     process = subprocess.Popen(command("emulate", "--port", "0", *arguments), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -49,18 +49,18 @@ def emulating(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str
 
 
 def urls(lines: list[str]) -> tuple[str, str]:
-    found = re.fullmatch(r"ready guest=(http://127\.0\.0\.1:\d+) operator=(http://127\.0\.0\.1:\d+)", lines[0])
-    assert found, lines
-    return found[1], found[2]
+    ready = re.fullmatch(r"ready guest=(http://127\.0\.0\.1:\d+) operator=(http://127\.0\.0\.1:\d+)", lines[0])
+    assert ready, lines
+    return ready[1], ready[2]
 
 
-def test_the_lines_to_paste_work(tmp_path: Path) -> None:
-    """Pasted into a shell they ask as a guest and schedule as an operator; SIGTERM ends it with 0."""
+def test_the_printed_commands_work(tmp_path: Path) -> None:
+    """In a shell they poll as a guest and schedule as an operator. SIGTERM ends the emulator with 0."""
     with emulating() as (process, lines):
         endpoint, operator = urls(lines)
         assert lines[1:3] == [f"export FOREWARN_ENDPOINT={endpoint}", f"export FOREWARN_SERVER={operator}"]
-        ours = f'forewarn() {{ {sys.executable} -m forewarn "$@"; }}'
-        script = "\n".join(["set -e", ours, *lines[1:], lines[3]])
+        function = f'forewarn() {{ {sys.executable} -m forewarn "$@"; }}'
+        script = "\n".join(["set -e", function, *lines[1:], lines[3]])
         environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
         done = subprocess.run(
             ["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False
@@ -73,34 +73,34 @@ def test_the_lines_to_paste_work(tmp_path: Path) -> None:
 
 
 def test_options_reach_the_emulator(tmp_path: Path) -> None:
-    """A seed with the manual clock begins in 2030; faults strike; several machines have their addresses."""
+    """A manual clock with a seed starts in 2030, faults apply, and each of several machines has its address."""
     faults = tmp_path / "faults.toml"
     faults.write_text('[[faults]]\nfault = "status"\nstatus = 410\nrequests = 1\nmachine = "vm-1"\n')
     options = ("--clock", "manual", "--seed", "7", "--faults", str(faults), "--machines", "2")
     with emulating(*options) as (_, lines):
         endpoint, operator = urls(lines)
-        assert ask(endpoint, source="127.0.0.2").status == 410
-        assert ask(endpoint, source="127.0.0.1").headers["date"] == "Tue, 01 Jan 2030 00:00:00 GMT"
-        told = ask(operator, path="/v1/clock").json
-        assert (told["now"], told["kind"]) == ("2030-01-01T00:00:00Z", "manual")
-        assert ask(endpoint, source="127.0.0.3").status == 404
+        assert send(endpoint, source="127.0.0.2").status == 410
+        assert send(endpoint, source="127.0.0.1").headers["date"] == "Tue, 01 Jan 2030 00:00:00 GMT"
+        clock = send(operator, path="/v1/clock").json
+        assert (clock["now"], clock["kind"]) == ("2030-01-01T00:00:00Z", "manual")
+        assert send(endpoint, source="127.0.0.3").status == 404
 
 
 def test_by_default_time_runs_sixty_times_as_fast() -> None:
-    """And without a seed it begins now."""
+    """The default clock is scaled."""
     with emulating() as (_, lines):
         _, operator = urls(lines)
-        assert ask(operator, path="/v1/clock").json["kind"] == "scaled"
-        assert ask(operator, path="/readyz").status == 200
+        assert send(operator, path="/v1/clock").json["kind"] == "scaled"
+        assert send(operator, path="/readyz").status == 200
 
 
 def test_a_fleet_file(tmp_path: Path) -> None:
-    """Its machines are the callers, and one of them stands in the line to paste."""
+    """The callers are its machines, and the printed command names one of them."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     with emulating("--fleet", str(tmp_path / "fleet.toml")) as (_, lines):
         endpoint, _ = urls(lines)
         assert lines[-1] == "forewarn maintenance schedule --type Reboot --machine shop/web-0 --yes"
-        assert [ask(endpoint, source=s).status for s in ("127.0.0.9", "127.0.0.1")] == [200, 404]
+        assert [send(endpoint, source=s).status for s in ("127.0.0.9", "127.0.0.1")] == [200, 404]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_fleet_file(tmp_path: Path) -> None:
 def test_wrong_usage_ends_with_2(
     arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that says what was wrong."""
+    """The message is one line."""
     monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", "--port", "0", *arguments])
     with pytest.raises(SystemExit) as ended:
         run()
@@ -127,18 +127,18 @@ def test_wrong_usage_ends_with_2(
     assert message in capsys.readouterr().err
 
 
-def test_an_occupied_port_is_said() -> None:
-    """Whoever starts a second one on the same port is told so."""
+def test_an_occupied_port_is_refused() -> None:
+    """A second emulator on the same port ends with 2 and names the port."""
     with emulating() as (_, lines):
         port = urls(lines)[0].rpartition(":")[2]
-        again = command("emulate", "--port", port)
-        done = subprocess.run(again, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        second = command("emulate", "--port", port)
+        done = subprocess.run(second, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 2
         assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
 
 
-def test_it_starts_without_what_it_does_not_need() -> None:
-    """What only the command line, the portal's tables, pytest or a faster loop need is not imported with it."""
+def test_the_emulator_imports_no_unneeded_libraries() -> None:
+    """Libraries of the command line, of pytest and of a faster loop are not imported."""
     program = "import sys, forewarn.testing.emulator; print(*sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
@@ -153,32 +153,32 @@ TOKEN = "a-token-for-tests-only"
 def test_off_loopback_operators_need_a_token(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a container: whoever has it gives orders, others do not, guests ask as ever; without one it does not start."""
-    elsewhere = ("--guest", "0.0.0.0:0", "--operator", "0.0.0.0:0")
+    """Without a token the emulator does not start. With one, operators must send it and guests need none."""
+    any_interface = ("--guest", "0.0.0.0:0", "--operator", "0.0.0.0:0")
     monkeypatch.delenv("FOREWARN_TOKEN", raising=False)
-    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", *elsewhere])
+    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", *any_interface])
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 2
     assert "operator: 0.0.0.0:0 is not on loopback" in capsys.readouterr().err
     monkeypatch.setenv("FOREWARN_TOKEN", TOKEN)
-    with emulating(*elsewhere) as (_, lines):
+    with emulating(*any_interface) as (_, lines):
         endpoint, operator = urls(lines)
-        assert ask(endpoint).status == 200
-        refused = ask(operator, path="/v1/machines")
+        assert send(endpoint).status == 200
+        refused = send(operator, path="/v1/machines")
         assert (refused.status, "FOREWARN_TOKEN" in refused.json["error"]["message"]) == (401, True)
-        allowed = ask(operator, path="/v1/machines", headers={"Authorization": f"Bearer {TOKEN}"})
+        allowed = send(operator, path="/v1/machines", headers={"Authorization": f"Bearer {TOKEN}"})
         assert (allowed.status, [m["name"] for m in allowed.json["items"]]) == (200, ["vm-0"])
 
 
-def test_the_address_that_clients_have_built_in() -> None:
-    """The commands of the tutorial, in a network of their own."""
+def test_the_emulator_can_use_the_address_of_the_cloud() -> None:
+    """The tutorial's commands for 169.254.169.254 work, here in a network namespace."""
     page = (Path(__file__).parent.parent.parent / "docs" / "guide" / "testing-your-app.md").read_text("utf-8")
     (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    add, start, asked = [line.removeprefix("# ") for line in block.splitlines()]
+    add, start, poll = [line.removeprefix("# ") for line in block.splitlines()]
     start = start.replace("forewarn", f"{sys.executable} -m forewarn", 1)
     script = f"set -e; ip link set lo up; {add}; {start} --port 0 | while read -r line; do case $line in forewarn*)"
-    script += f" {asked}; kill 0;; esac; done"
+    script += f" {poll}; kill 0;; esac; done"
     done = subprocess.run(
         ["unshare", "--net", "setsid", "--wait", "bash", "-c", script],
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
@@ -187,30 +187,30 @@ def test_the_address_that_clients_have_built_in() -> None:
 
 
 def test_off_loopback_guests_may_use_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container's network it is called by a name; on loopback that is somebody else's, and pages are refused anywhere."""
+    """On loopback a foreign Host is refused, and web pages are refused everywhere."""
     named = {"Metadata": "true", "Host": "emulator:8169"}
     monkeypatch.setenv("FOREWARN_TOKEN", TOKEN)
     with emulating("--guest", "0.0.0.0:0") as (_, lines):
         endpoint = lines[0].split()[1].removeprefix("guest=")
-        assert ask(endpoint, headers=named).status == 200
-        assert ask(endpoint, headers={**named, "Origin": "http://emulator:8169"}).status == 400
-        assert ask(endpoint, headers={**named, "Host": "a:b:c"}).status == 400
+        assert send(endpoint, headers=named).status == 200
+        assert send(endpoint, headers={**named, "Origin": "http://emulator:8169"}).status == 400
+        assert send(endpoint, headers={**named, "Host": "a:b:c"}).status == 400
     with emulating() as (_, lines):
-        assert ask(urls(lines)[0], headers=named).status == 400
+        assert send(urls(lines)[0], headers=named).status == 400
 
 
-def test_a_scenario_goes_on_when_nobody_reads() -> None:
-    """As after `| head -1`: guests are served, the steps happen, and SIGTERM still ends it with 0."""
+def test_a_scenario_continues_when_its_output_is_closed() -> None:
+    """As after `| head -1`, guests are answered, the steps happen, and SIGTERM ends the emulator with 0."""
     options = ("--clock", "manual", "--scenario", "user-reboot")
     with emulating(*options) as (process, lines):
         endpoint, operator = urls(lines)
         assert process.stdout is not None
         process.stdout.close()
-        ask(endpoint)
+        send(endpoint)
         for _ in range(4):
-            advance = ask(operator, "POST", "/v1/clock/advance", {"seconds": 3_600}, headers=JSON)
+            advance = send(operator, "POST", "/v1/clock/advance", {"seconds": 3_600}, headers=JSON)
             assert advance.status == 200, advance.raw
-        ended = ask(operator, path="/v1/events?status=Completed").json["items"]
-        assert [event["type"] for event in ended] == ["Reboot"]
+        completed = send(operator, path="/v1/events?status=Completed").json["items"]
+        assert [event["type"] for event in completed] == ["Reboot"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

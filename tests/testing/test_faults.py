@@ -1,4 +1,4 @@
-"""Faults by playbook: what a file may say, which requests are struck, and what each fault is on the wire."""
+"""Faults: the content of a file, the choice of requests, and each kind of fault on the wire."""
 
 import http.client
 import json
@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.testing.emulator import START, Emulator
-from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, Playbook, parse_faults, read_faults
+from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator_settings import START
+from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, FaultPlan, parse_faults, read_faults
 from tests.support.waiting import PATIENCE_S
-from tests.testing.guests import DOCUMENT, approve, ask, raw
+from tests.testing.http_guest import DOCUMENT, approve, send, send_raw
 
 EXAMPLE = """
 [[faults]]
@@ -45,11 +46,11 @@ def emulated(*faults: dict[str, object], machines: int = 1) -> Iterator[Emulator
         yield emulator
 
 
-# -- the file
+# -- files
 
 
-def test_a_file_of_faults(tmp_path: Path) -> None:
-    """Every key is read."""
+def test_a_file_of_faults_is_parsed(tmp_path: Path) -> None:
+    """Every key is parsed."""
     path = tmp_path / "faults.toml"
     path.write_text(EXAMPLE)
     assert read_faults(path) == (
@@ -62,17 +63,17 @@ def test_a_file_of_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("x", "a fault is a table"),
+        ("x", "a fault must be a table"),
         ({}, "fault: None is not one of status, slow"),
         ({"fault": "flood"}, "fault: 'flood' is not one of"),
-        ({"fault": "stall", "delay": "1s"}, "delay: a fault of the kind stall has no such key: use fault, requests"),
-        ({"fault": "status"}, "status: it is missing"),
+        ({"fault": "stall", "delay": "1s"}, "delay: a fault of kind stall has no such key: use fault, requests"),
+        ({"fault": "status"}, "status: missing"),
         ({"fault": "status", "status": 418}, "status: 418 is not one of 404, 410, 429, 500, 503"),
         ({"fault": "status", "status": "503"}, "status: '503' is not one of"),
         ({"fault": "slow", "delay": 3}, 'delay: 3 is not a duration: write it like "200ms"'),
         ({"fault": "slow", "delay": "soon"}, "delay: 'soon'"),
         ({"fault": "skew", "by": "five"}, "by: 'five' is not a duration"),
-        ({"fault": "cut", "requests": 0}, "requests: 0 names no requests"),
+        ({"fault": "cut", "requests": 0}, "requests: 0 is not a range of requests"),
         ({"fault": "cut", "requests": True}, "requests: True"),
         ({"fault": "cut", "requests": "4-2"}, "requests: '4-2'"),
         ({"fault": "cut", "requests": 1.5}, "requests: 1.5"),
@@ -85,7 +86,7 @@ def test_a_file_of_faults(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_faults_are_refused(table: object, message: str) -> None:
-    """With the number of the fault, the key, and what to write."""
+    """The message has the number of the fault, the key, and what to write."""
     with pytest.raises(InvalidSettings) as error:
         parse_faults([{"fault": "cut"}, table], "faults.toml")
     assert str(error.value).startswith("faults.toml: fault 2: " + message)
@@ -102,7 +103,7 @@ def test_wrong_faults_are_refused(table: object, message: str) -> None:
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    """The file is named."""
+    """The message names the file."""
     path = tmp_path / "faults.toml"
     path.write_text(text)
     with pytest.raises(InvalidSettings) as error:
@@ -111,142 +112,143 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
     assert message in str(error.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """It is said before anything is started."""
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """The error comes before the emulator starts."""
     with pytest.raises(InvalidSettings, match=r"none\.toml: cannot be read"):
         Emulator(faults=tmp_path / "none.toml")
 
 
-# -- which requests
+# -- the choice of requests
 
 
-def playbook_of(*tables: Mapping[str, object], seed: int = 0) -> Playbook:
-    return Playbook(parse_faults(tables), began=START, seed=seed)
+def plan_of(*tables: Mapping[str, object], seed: int = 0) -> FaultPlan:
+    return FaultPlan(parse_faults(tables), began=START, seed=seed)
 
 
-def struck(playbook: Playbook, count: int, machine: str = "s/vm-0", method: str = "GET") -> list[int]:
-    chosen = [playbook.choose(machine=machine, method=method, now=START) for _ in range(count)]
+def failing_requests(plan: FaultPlan, count: int, machine: str = "s/vm-0", method: str = "GET") -> list[int]:
+    """Return the numbers of the requests that fail, of `count` requests."""
+    chosen = [plan.choose(machine=machine, method=method, now=START) for _ in range(count)]
     return [number for number, fault in enumerate(chosen, 1) if fault is not None]
 
 
 @pytest.mark.parametrize(
     ("requests", "numbers"), [(2, [2]), ("3", [3]), ("2-4", [2, 3, 4]), ("5-", [5, 6]), ("1-", [1, 2, 3, 4, 5, 6])]
 )
-def test_by_number(requests: object, numbers: list[int]) -> None:
-    """Counted from one."""
-    assert struck(playbook_of({"fault": "cut", "requests": requests}), 6) == numbers
+def test_requests_are_chosen_by_number(requests: object, numbers: list[int]) -> None:
+    """Numbers count from one."""
+    assert failing_requests(plan_of({"fault": "cut", "requests": requests}), 6) == numbers
 
 
-def test_numbers_count_what_is_meant() -> None:
-    """A fault of one machine's approvals counts these alone; the first in the file wins, and the others count on."""
-    playbook = playbook_of(
+def test_numbers_count_only_matching_requests() -> None:
+    """If several faults apply, the first is chosen, and the others count the request too."""
+    plan = plan_of(
         {"fault": "reset", "requests": 1, "machine": "vm-1", "method": "POST"},
         {"fault": "cut", "requests": "1-2", "method": "POST"},
     )
-    assert struck(playbook, 2, "s/vm-0", "GET") == []
-    first = playbook.choose(machine="s/vm-1", method="POST", now=START)
-    second = playbook.choose(machine="s/vm-1", method="POST", now=START)
-    third = playbook.choose(machine="s/vm-1", method="POST", now=START)
+    assert failing_requests(plan, 2, "s/vm-0", "GET") == []
+    first = plan.choose(machine="s/vm-1", method="POST", now=START)
+    second = plan.choose(machine="s/vm-1", method="POST", now=START)
+    third = plan.choose(machine="s/vm-1", method="POST", now=START)
     assert [str(first), str(second), third] == ["reset", "cut", None]
 
 
-def test_by_time() -> None:
-    """From `after` on the service clock, as long as `for`."""
-    playbook = playbook_of({"fault": "cut", "after": "10m", "for": "70s"})
+def test_requests_are_chosen_by_time() -> None:
+    """A fault begins at `after` on the service clock and lasts as long as `for`."""
+    plan = plan_of({"fault": "cut", "after": "10m", "for": "70s"})
     times = [START + timedelta(seconds=since_s) for since_s in (0, 599, 600, 669, 670)]
-    chosen = [playbook.choose(machine="s/vm-0", method="GET", now=now) is not None for now in times]
+    chosen = [plan.choose(machine="s/vm-0", method="GET", now=now) is not None for now in times]
     assert chosen == [False, False, True, True, False]
 
 
-def test_by_dice() -> None:
-    """The same seed strikes the same requests of a machine, however those of others come in between."""
+def test_requests_are_chosen_by_probability() -> None:
+    """The same seed chooses the same requests of a machine, whatever other machines send in between."""
     half = {"fault": "cut", "probability": 0.5}
-    alone = struck(playbook_of(half, seed=3), 100)
-    mixed = playbook_of(half, seed=3)
-    among = []
+    alone = failing_requests(plan_of(half, seed=3), 100)
+    mixed = plan_of(half, seed=3)
+    interleaved = []
     for number in range(1, 101):
         for _ in range(number % 3):
             mixed.choose(machine="s/vm-1", method="GET", now=START)
         if mixed.choose(machine="s/vm-0", method="GET", now=START) is not None:
-            among.append(number)
-    assert alone == among
+            interleaved.append(number)
+    assert alone == interleaved
     assert 25 < len(alone) < 75
-    assert alone != struck(playbook_of(half, seed=4), 100)
-    assert struck(playbook_of({"fault": "cut", "probability": 0}), 20) == []
+    assert alone != failing_requests(plan_of(half, seed=4), 100)
+    assert failing_requests(plan_of({"fault": "cut", "probability": 0}), 20) == []
 
 
-def test_by_machine() -> None:
-    """By its name, in whatever scope, or by scope and name."""
+def test_requests_are_chosen_by_machine() -> None:
+    """A fault names a machine by its name, in all scopes, or by scope and name."""
     by_name, in_full = ({"fault": "cut", "machine": machine} for machine in ("vm-0", "s/vm-0"))
-    for playbook, machines in ((playbook_of(by_name), ["s/vm-0", "t/vm-0"]), (playbook_of(in_full), ["s/vm-0"])):
-        assert [m for m in ("s/vm-0", "t/vm-0", "s/vm-1") if struck(playbook, 1, m)] == machines
+    for plan, machines in ((plan_of(by_name), ["s/vm-0", "t/vm-0"]), (plan_of(in_full), ["s/vm-0"])):
+        assert [m for m in ("s/vm-0", "t/vm-0", "s/vm-1") if failing_requests(plan, 1, m)] == machines
     with emulated({"fault": "status", "status": 410, "machine": "emulated/vm-1"}, machines=2) as emulator:
-        assert [ask(emulator.endpoint, source=f"127.0.0.{n}").status for n in (1, 2)] == [200, 410]
+        assert [send(emulator.endpoint, source=f"127.0.0.{n}").status for n in (1, 2)] == [200, 410]
 
 
-def test_machines_that_are_not_there_are_refused() -> None:
-    """Such a fault would never strike; those in force stay."""
-    strange: dict[str, object] = {"fault": "cut", "machine": "vm-O"}
+def test_unknown_machines_are_refused() -> None:
+    """Such a fault would never apply. The previous faults stay in force."""
+    unknown: dict[str, object] = {"fault": "cut", "machine": "vm-O"}
     message = r"faults: fault 2: machine: there is no 'vm-O': there are emulated/vm-0"
-    with pytest.raises(InvalidSettings, match=message), emulated({"fault": "cut"}, strange):
+    with pytest.raises(InvalidSettings, match=message), emulated({"fault": "cut"}, unknown):
         pass
     with emulated({"fault": "status", "status": 410}) as emulator:
         with pytest.raises(InvalidSettings, match=message):
-            emulator.set_faults([{"fault": "cut"}, strange])
-        assert ask(emulator.endpoint).status == 410
+            emulator.set_faults([{"fault": "cut"}, unknown])
+        assert send(emulator.endpoint).status == 410
 
 
 # -- on the wire
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "message"),
     [(404, "Not found"), (410, "Gone"), (429, "Too many requests"), (500, "Internal server error"), (503, "Service unavailable")],
 )  # fmt: skip
-def test_a_status(status: int, words: str) -> None:
-    """Answered instead of the service, once; whoever is asked to come back is told when."""
+def test_a_status_replaces_the_answer(status: int, message: str) -> None:
+    """429 and 503 have a Retry-After."""
     with emulated({"fault": "status", "status": status, "requests": 1}) as emulator:
-        reply = ask(emulator.endpoint)
-        assert (reply.status, reply.json) == (status, {"error": words})
+        reply = send(emulator.endpoint)
+        assert (reply.status, reply.json) == (status, {"error": message})
         assert reply.headers.get("retry-after") == ("1" if status in (429, 503) else None)
-        assert ask(emulator.endpoint).status == 200
+        assert send(emulator.endpoint).status == 200
         assert [(r.status, r.fault) for r in emulator.requests()] == [(status, str(status)), (200, "")]
 
 
-def test_a_refused_request_is_not_done() -> None:
-    """An approval that was answered with an error has approved nothing."""
+def test_a_request_with_a_status_fault_has_no_effect() -> None:
+    """An approval that is answered with an error approves nothing."""
     with emulated({"fault": "status", "status": 500, "method": "POST"}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
         assert approve(emulator.endpoint, event.id).status == 500
         assert emulator.status(event) == "Scheduled"
 
 
-def test_only_the_document_goes_wrong() -> None:
-    """A machine that asks for its own name is answered, and its request has no number."""
+def test_only_requests_for_the_document_fail() -> None:
+    """Other requests are answered and not counted."""
     with emulated({"fault": "status", "status": 500, "requests": 1}) as emulator:
-        assert ask(emulator.endpoint, path="/metadata/versions").status == 200
-        assert ask(emulator.endpoint, path=DOCUMENT.replace("scheduled", "Scheduled")).status == 500
+        assert send(emulator.endpoint, path="/metadata/versions").status == 200
+        assert send(emulator.endpoint, path=DOCUMENT.replace("scheduled", "Scheduled")).status == 500
 
 
-def test_a_cut_body() -> None:
-    """Half of it, then the end; what it said was not seen."""
+def test_cut_sends_half_an_answer() -> None:
+    """The document does not count as seen, but the request has its effect."""
     with emulated({"fault": "cut", "requests": "1-2"}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
         with pytest.raises(http.client.IncompleteRead) as cut:
-            ask(emulator.endpoint)
+            send(emulator.endpoint)
         assert cut.value.partial.startswith(b'{"DocumentIncarnation":')
-        with pytest.raises(http.client.BadStatusLine):  # where there is no body the head is cut
+        with pytest.raises(http.client.BadStatusLine):  # without a body the status line is cut
             approve(emulator.endpoint, event.id)
         with pytest.raises(AssertionError):
             emulator.wait_seen(event, within_s=0)
         assert emulator.status(event) == "Started"
 
 
-def test_bad_json() -> None:
-    """As long as it should be, and unreadable; what it said was not seen."""
+def test_bad_json_has_the_right_length() -> None:
+    """The document does not count as seen, but the request has its effect."""
     with emulated({"fault": "bad-json", "requests": "1-2"}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
-        reply = ask(emulator.endpoint)
+        reply = send(emulator.endpoint)
         assert (reply.status, len(reply.raw)) == (200, int(reply.headers["content-length"]))
         with pytest.raises(json.JSONDecodeError):
             reply.json  # noqa: B018
@@ -255,8 +257,8 @@ def test_bad_json() -> None:
         assert (approve(emulator.endpoint, event.id).raw, emulator.status(event)) == (b"", "Started")
 
 
-def test_an_answer_without_a_body_is_no_bad_json() -> None:
-    """Nothing was changed, so nothing was lost: approving again is a second approval."""
+def test_bad_json_does_not_change_an_empty_answer() -> None:
+    """The answer is not lost, so a repeated approval counts as a second one."""
     with emulated({"fault": "bad-json", "method": "POST"}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
         for times in (1, 2):
@@ -264,37 +266,39 @@ def test_an_answer_without_a_body_is_no_bad_json() -> None:
             emulator.expect_approval(event, within_s=0, times=times)
 
 
-def test_a_newer_document() -> None:
-    """Well-formed JSON with what no client knows, beside all that was there."""
+def test_newer_adds_unknown_content() -> None:
+    """The document is valid JSON and still has everything that it had."""
     with emulated({"fault": "newer", "requests": 1}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
-        newer, known = ask(emulator.endpoint), ask(emulator.endpoint)
+        newer, known = send(emulator.endpoint), send(emulator.endpoint)
         assert len(newer.raw) == int(newer.headers["content-length"])
         assert newer.events.keys() > known.events.keys() == {event.id}
         assert newer.json.keys() > known.json.keys()
-        assert ask(emulator.endpoint, path="/metadata/versions").status == 200
+        assert send(emulator.endpoint, path="/metadata/versions").status == 200
         emulator.wait_seen(event, within_s=0)
 
 
-def test_a_reset() -> None:
-    """The connection is reset, not closed."""
+def test_reset_resets_the_connection() -> None:
+    """The connection is reset and not closed."""
     with emulated({"fault": "reset", "requests": 1}) as emulator:
-        with pytest.raises(ConnectionResetError):  # of the socket: one that is closed reads as empty
-            raw(emulator.endpoint, b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n" % DOCUMENT.encode())
-        assert ask(emulator.endpoint).status == 200
+        with pytest.raises(ConnectionResetError):  # a closed connection would read as empty
+            send_raw(
+                emulator.endpoint, b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n\r\n" % DOCUMENT.encode()
+            )
+        assert send(emulator.endpoint).status == 200
 
 
-def test_a_skewed_date() -> None:
-    """Only the Date is another."""
+def test_skew_changes_only_the_date() -> None:
+    """Everything else in the answer stays."""
     with emulated({"fault": "skew", "by": "-90s", "requests": 1}) as emulator:
-        skewed, true = ask(emulator.endpoint), ask(emulator.endpoint)
+        skewed, correct = send(emulator.endpoint), send(emulator.endpoint)
         assert skewed.headers.pop("date") == "Mon, 31 Dec 2029 23:58:30 GMT"
-        assert true.headers.pop("date") == "Tue, 01 Jan 2030 00:00:00 GMT"
-        assert skewed == true
+        assert correct.headers.pop("date") == "Tue, 01 Jan 2030 00:00:00 GMT"
+        assert skewed == correct
 
 
-def test_a_slow_answer() -> None:
-    """It comes late and whole; what the guest sends meanwhile waits its turn; others are not held up."""
+def test_slow_delays_the_answer() -> None:
+    """The next request on the connection waits, and other connections do not."""
     with emulated({"fault": "slow", "delay": "300ms", "requests": 1}) as emulator:
         request = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n" % DOCUMENT.encode()
         host, _, port = emulator.endpoint.rpartition("/")[2].partition(":")
@@ -303,7 +307,7 @@ def test_a_slow_answer() -> None:
             guest.sendall(request + b"\r\n")
             assert emulator.log.wait(lambda requests: requests or None, PATIENCE_S)
             guest.sendall(request + b"Connection: close\r\n\r\n")
-            assert ask(emulator.endpoint).status == 200
+            assert send(emulator.endpoint).status == 200
             received = b""
             while piece := guest.recv(65_536):
                 received += piece
@@ -314,18 +318,18 @@ def test_a_slow_answer() -> None:
         assert (first.answered_s or 0) - first.at_s >= 0.3
 
 
-def test_a_slow_answer_nobody_waits_for() -> None:
-    """A guest that hangs up first is written down as having left."""
+def test_the_log_shows_that_a_guest_hung_up() -> None:
+    """A guest that does not wait for a slow answer has `left`."""
     with emulated({"fault": "slow", "delay": "60s"}) as emulator:
         with pytest.raises(TimeoutError):
-            ask(emulator.endpoint, timeout_s=0.05)
+            send(emulator.endpoint, timeout_s=0.05)
         left = emulator.log.wait(lambda requests: next((r for r in requests if r.left), None), PATIENCE_S)
         assert left is not None
         assert (left.status, left.answered_s, left.fault) == (None, None, "slow")
 
 
-def test_a_stalled_answer() -> None:
-    """It never comes, though the request was done; that the guest gave up is written down."""
+def test_stall_never_answers() -> None:
+    """The request has its effect, and the log shows that the guest hung up."""
     with emulated({"fault": "stall", "requests": 1, "method": "POST"}) as emulator:
         event = emulator.schedule("Reboot", "vm-0")
         host, _, port = emulator.endpoint.rpartition("/")[2].partition(":")
@@ -345,40 +349,40 @@ def test_a_stalled_answer() -> None:
         emulator.expect_approval(event, within_s=0, times=1)
 
 
-def test_410_for_seventy_seconds() -> None:
-    """On the service clock: it goes and comes as the clock is moved."""
+def test_a_fault_with_a_time_limit_follows_the_service_clock() -> None:
+    """410 begins and ends as the clock is moved."""
     with emulated({"fault": "status", "status": 410, "after": "1m", "for": "70s"}) as emulator:
         statuses = []
         for _ in range(5):
-            statuses.append(ask(emulator.endpoint).status)
+            statuses.append(send(emulator.endpoint).status)
             emulator.advance(30)
         assert statuses == [200, 200, 410, 410, 410]
         emulator.advance(0)
-        assert ask(emulator.endpoint).status == 200
+        assert send(emulator.endpoint).status == 200
 
 
-def test_faults_may_be_changed(tmp_path: Path) -> None:
-    """New faults count their numbers and times anew; none is none."""
+def test_faults_may_be_replaced(tmp_path: Path) -> None:
+    """New faults count requests and time from zero, and an empty list ends all faults."""
     with emulated({"fault": "status", "status": 500}) as emulator:
-        assert ask(emulator.endpoint).status == 500
+        assert send(emulator.endpoint).status == 500
         emulator.set_faults([])
-        assert ask(emulator.endpoint).status == 200
+        assert send(emulator.endpoint).status == 200
         emulator.advance(hours=1)
         path = tmp_path / "faults.toml"
         path.write_text('[[faults]]\nfault = "status"\nstatus = 503\nrequests = 1\nfor = "1s"\n')
         emulator.set_faults(path)
-        assert [ask(emulator.endpoint).status for _ in range(2)] == [503, 200]
+        assert [send(emulator.endpoint).status for _ in range(2)] == [503, 200]
 
 
-def test_many_guests_with_dice(tmp_path: Path) -> None:
-    """Several machines at once, each struck as its own dice fall: each machine's trace is the same run after run."""
+def test_concurrent_machines_get_the_same_faults_in_each_run() -> None:
+    """Each machine has its own random choices, so the order of requests makes no difference."""
 
     def run() -> dict[str, list[str]]:
         faults = {"fault": "status", "status": 503, "probability": 0.4}
         with emulated(faults, machines=3) as emulator:
             sources = [f"127.0.0.{number}" for number in (1, 2, 3)]
             guests = [
-                threading.Thread(target=lambda s=source: [ask(emulator.endpoint, source=s) for _ in range(15)])
+                threading.Thread(target=lambda s=source: [send(emulator.endpoint, source=s) for _ in range(15)])
                 for source in sources
             ]
             for guest in guests:

@@ -1,4 +1,4 @@
-"""The pytest plugin in real pytest runs of their own: the fixture, its options, xdist, and two hundred repetitions."""
+"""The pytest plugin in separate pytest runs: the fixture, its options, xdist, and two hundred repetitions."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 REPETITIONS = 200 if BUDGET == 1 else 100 * BUDGET
 WITHIN_S = 110 * REPETITIONS // 200
 
-# A small program under test: approves whatever it sees scheduled, found by the environment alone.
+# A small program under test that approves every scheduled event and finds the emulator by the environment.
 SERVICE = """
 import threading
 import pytest
@@ -62,18 +62,18 @@ def test_my_service_survives_a_reboot(scheduled_events, my_service):
 
 
 def pytest_run(folder: Path, *arguments: str, ini: str = "", **files: str) -> subprocess.CompletedProcess[str]:
-    """A run of its own, with this plugin and xdist alone."""
+    """Run pytest in the folder, with only this plugin and xdist."""
     (folder / "pytest.ini").write_text(f"[pytest]\naddopts = --strict-markers\n{ini}")
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     plugins = ["-p", "forewarn.testing.plugin", "-p", "xdist.plugin", "-p", "no:cacheprovider"]
     paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # On a build machine pytest repeats whole messages in its summary; here they are counted as a person sees them.
-    ours = {key: value for key, value in os.environ.items() if key not in ("CI", "BUILD_NUMBER")}
+    # With these variables pytest repeats whole messages in its summary, which would change their number.
+    environment = {key: value for key, value in os.environ.items() if key not in ("CI", "BUILD_NUMBER")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, *arguments],
         cwd=folder,
-        env={**ours, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        env={**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
@@ -82,14 +82,14 @@ def pytest_run(folder: Path, *arguments: str, ini: str = "", **files: str) -> su
 
 
 def test_the_entry_point_is_the_plugin() -> None:
-    """Whoever installs forewarn has the fixture, by pytest's own way."""
+    """pytest finds the fixture wherever forewarn is installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     name = project["project"]["entry-points"]["pytest11"]["forewarn"]
     assert hasattr(importlib.import_module(name), "scheduled_events")
 
 
-def test_the_plugin_costs_nothing_until_it_is_used() -> None:
-    """It is loaded in every run of every project: of forewarn it imports itself alone."""
+def test_the_plugin_imports_nothing_until_it_is_used() -> None:
+    """pytest loads it in every run, so it imports no other module of forewarn."""
     program = "import sys, forewarn.testing.plugin; print(*sorted(m for m in sys.modules if m.startswith('forewarn')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S, check=True)
     assert done.stdout.split() == ["forewarn", "forewarn.testing", "forewarn.testing.plugin"]
@@ -97,7 +97,7 @@ def test_the_plugin_costs_nothing_until_it_is_used() -> None:
 
 @pytest.mark.timeout(WITHIN_S + 10)
 def test_two_hundred_repetitions_do_not_flake(tmp_path: Path) -> None:
-    """The example of the documentation with a real client, again and again, on two workers at once."""
+    """The example of the documentation passes every time with a real client, on two workers."""
     repeated = EXAMPLE.replace("scheduled_events, my", "repetition, scheduled_events, my")
     text = f"import pytest\n\n@pytest.mark.parametrize('repetition', range({REPETITIONS})){repeated}"
     done = pytest_run(tmp_path, "-n", "2", conftest=SERVICE, test_it=text)
@@ -105,8 +105,8 @@ def test_two_hundred_repetitions_do_not_flake(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_each_test_has_its_own(tmp_path: Path) -> None:
-    """Endpoint, server and log are one test's alone, the environment leads to them and is as before afterwards."""
+def test_each_test_has_its_own_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment points to the emulator of the test and is restored afterwards."""
     text = """
 import os
 from urllib.request import Request, urlopen
@@ -132,16 +132,13 @@ def test_other(scheduled_events):
 def test_without():
     assert os.environ["FOREWARN_ENDPOINT"] == "http://10.9.8.7"
 """
-    os.environ["FOREWARN_ENDPOINT"] = "http://10.9.8.7"
-    try:
-        done = pytest_run(tmp_path, test_it=text)
-    finally:
-        del os.environ["FOREWARN_ENDPOINT"]
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "http://10.9.8.7")
+    done = pytest_run(tmp_path, test_it=text)
     assert "3 passed" in done.stdout, done.stdout
 
 
-def test_marker_options_and_ini(tmp_path: Path) -> None:
-    """The marker wins over the command line, that over the ini file."""
+def test_options_override_each_other(tmp_path: Path) -> None:
+    """The marker overrides the command line, and the command line overrides the ini file."""
     text = """
 import pytest
 
@@ -165,13 +162,13 @@ def test_marker(scheduled_events):
     assert "2 passed" in done.stdout, done.stdout
     (tmp_path / "other.toml").write_text('[[faults]]\nfault = "reset"\n')
     text = text.replace("410", "reset")
-    named = ("--scheduled-events-seed", "11", "--scheduled-events-faults", "other.toml")
-    done = pytest_run(tmp_path, *named, "-k", "ini", ini=ini, test_it=text)
+    options = ("--scheduled-events-seed", "11", "--scheduled-events-faults", "other.toml")
+    done = pytest_run(tmp_path, *options, "-k", "ini", ini=ini, test_it=text)
     assert "1 passed" in done.stdout, done.stdout
 
 
-def test_wrong_options_are_told(tmp_path: Path) -> None:
-    """In a sentence, as an error of the test that asked."""
+def test_wrong_options_are_errors(tmp_path: Path) -> None:
+    """The test that uses the fixture gets an error with a message."""
     text = """
 import pytest
 
@@ -179,7 +176,7 @@ def test_file(scheduled_events):
     pass
 
 @pytest.mark.scheduled_events(3)
-def test_by_place(scheduled_events):
+def test_by_position(scheduled_events):
     pass
 
 @pytest.mark.scheduled_events(machines=0, faults=None)
@@ -191,15 +188,15 @@ def test_no_machine(scheduled_events):
     for message in (
         "none.toml: cannot be read",
         "arguments by name, like machines=3",
-        "machines: 0 are too few or too",
+        "machines: 0 is not from 1 to 250",
     ):
         assert message in done.stdout
     done = pytest_run(tmp_path, "-k", "file", ini="scheduled_events_machines = many\n", test_it=text)
-    assert "scheduled_events_machines: 'many' is no number of machines" in done.stdout
+    assert "scheduled_events_machines: 'many' is not a number of machines" in done.stdout
 
 
 def test_failures_show_the_timeline_once(tmp_path: Path) -> None:
-    """An expectation that fails has it in its message; a test that fails otherwise, in a section of its own."""
+    """A failed expectation has it in its message, and a test that fails otherwise has it in a section."""
     text = """
 def test_expectation(scheduled_events, my_service):
     event = scheduled_events.schedule("Reboot", "vm-0")
@@ -216,11 +213,11 @@ def test_otherwise(scheduled_events, my_service):
     assert "2 failed" in done.stdout, done.stdout
     assert done.stdout.count("scheduled_events ---") == 1
     assert len(re.findall(r"#\d+ vm-0 POST \S+ approving [0-9A-F]{8} -> 200", done.stdout)) == 2, done.stdout
-    assert "emulator.py" not in done.stdout, "frames of ours are of no interest"
+    assert "emulator.py" not in done.stdout, "frames of the emulator are hidden"
 
 
-def test_the_base_install_says_what_is_missing(tmp_path: Path) -> None:
-    """Without the `server` extra a test that asks for the fixture fails with what to install, and no other does."""
+def test_the_fixture_needs_the_server_extra(tmp_path: Path) -> None:
+    """Without it a test with the fixture fails and says what to install; other tests pass."""
     conftest = "import sys\nsys.modules['uvicorn'] = None\n"
     text = "def test_with(scheduled_events):\n    pass\n\ndef test_without():\n    pass\n"
     done = pytest_run(tmp_path, conftest=conftest, test_it=text)
@@ -228,8 +225,8 @@ def test_the_base_install_says_what_is_missing(tmp_path: Path) -> None:
     assert "1 passed, 1 error" in done.stdout
 
 
-def test_an_approval_too_many_is_noticed_at_the_end(tmp_path: Path) -> None:
-    """A nervous agent's second approval comes after the expectation; a test that failed anyway says one thing only."""
+def test_a_late_second_approval_fails_the_test(tmp_path: Path) -> None:
+    """The fixture counts approvals again at the end, but not after a test that has failed already."""
     text = """
 from urllib.request import Request, urlopen
 
@@ -238,20 +235,20 @@ def approve(emulator, event):
     body = b'{"StartRequests": [{"EventId": "%s"}]}' % event.id.encode()
     urlopen(Request(url, body, {"Metadata": "true"})).read()
 
-def nervous(emulator):
+def approve_twice(emulator):
     event = emulator.schedule("Reboot", "vm-0")
     approve(emulator, event)
     emulator.expect_approval(event, times=1)
     approve(emulator, event)
 
-def test_nervous(scheduled_events):
-    nervous(scheduled_events)
+def test_late_approval(scheduled_events):
+    approve_twice(scheduled_events)
 
 def test_failed(scheduled_events):
-    nervous(scheduled_events)
+    approve_twice(scheduled_events)
     assert False, "something else"
 """
     done = pytest_run(tmp_path, test_it=text)
     assert "1 failed, 1 passed, 1 error" in done.stdout, done.stdout
     assert done.stdout.count("by the end it was approved twice") == 1, done.stdout
-    assert "emulator.py" not in done.stdout, "frames of ours are of no interest"
+    assert "emulator.py" not in done.stdout, "frames of the emulator are hidden"

@@ -59,7 +59,7 @@ def conform(
     from forewarn.testing import conform as kit
     from forewarn.testing.conform.behaviours import BEHAVIOURS
     from forewarn.testing.conform.report import FAILED, NOT_REACHED, BehaviourRow
-    from forewarn.testing.conform.stage import CLAIMS
+    from forewarn.testing.conform.trial import CLAIMS
 
     out = Output()
     if listing:
@@ -83,8 +83,8 @@ def conform(
             only=only or [],
             parallel=parallel,
             patience_s=parse_duration(patience),
-            pace=kit.REAL_TIME if real_time else kit.SHORTENED,
-            said=show,
+            delays=kit.REAL_TIME if real_time else kit.SHORTENED,
+            on_row=show,
         )
     except Invalid as error:
         raise usage(str(error)) from None

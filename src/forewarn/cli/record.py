@@ -73,8 +73,8 @@ def record(
             writable,
             api_version=api_version,
             scrub=scrub,
-            said=show,
-            over=lambda reason: ended.put((reason or "it has reached the largest size of a recording", not reason)),
+            on_line=show,
+            on_end=lambda reason: ended.put((reason or "it has reached the largest size of a recording", not reason)),
         )
         recorder.start()
         try:

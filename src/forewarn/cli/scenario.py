@@ -29,7 +29,7 @@ def list_scenarios(as_json: AsJson = False) -> None:
     listed = [scenario(name) for name in scenario_names()]
     out = Output(as_json=as_json)
     if as_json:
-        out.json([{"name": each.name, "title": each.title, "told": list(each.told)} for each in listed])
+        out.json([{"name": each.name, "title": each.title, "told": list(each.description)} for each in listed])
     else:
         out.table(("name", "what happens"), [(each.name, each.title) for each in listed])
 
@@ -58,7 +58,7 @@ def run(
     ] = False,
 ) -> None:
     """Play a scenario without guests and print each step; `emulate --scenario` plays it for your own agent."""
-    from forewarn.testing.emulator import seeded_ids
+    from forewarn.testing.emulator_settings import seeded_ids
     from forewarn.testing.scenarios.player import differences, play_alone
 
     out = Output()

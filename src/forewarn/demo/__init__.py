@@ -1,1 +1,4 @@
-"""`forewarn demo`: an example fleet with guests that answer and maintenance that keeps coming; it leaves nothing behind."""
+"""`forewarn demo`: an example fleet with real agents and maintenance that repeats for ever. It leaves nothing behind.
+
+Like the test kit it may import everything except the command line; it does not import the test kit.
+"""

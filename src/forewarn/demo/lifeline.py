@@ -1,6 +1,7 @@
-"""What ties the demo's helpers to it: a FIFO that the demo alone holds open for writing. However it ends, they see it.
+"""The lifeline: a FIFO that only the demo holds open for writing. Its helpers see when the demo ends, even by SIGKILL.
 
-`python -m forewarn.demo.lifeline FIFO SECONDS` is the work a guest pretends; `… FIFO remove FOLDER` clears up afterwards.
+`python -m forewarn.demo.lifeline FIFO SECONDS` is the simulated work of an agent. `… FIFO remove FOLDER` removes the folder after
+the demo has ended.
 """
 
 import os
@@ -10,45 +11,45 @@ import sys
 import time
 from pathlib import Path
 
-REMOVE_TRIES = 50
-BETWEEN_TRIES_S = 0.1
+MAX_REMOVALS = 50
+BETWEEN_REMOVALS_S = 0.1
 
 
-def hold(path: Path) -> int:
-    """Make the lifeline; closing the descriptor, or dying, lets go."""
+def create_lifeline(path: Path) -> int:
+    """Create the FIFO and return its descriptor. The lifeline ends when the descriptor is closed."""
     os.mkfifo(path, 0o600)
-    # For reading too, or opening would wait for somebody who reads.
+    # Also for reading, because opening only for writing would wait for a reader.
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
 def wait_for_end(path: Path, at_most_s: float | None = None) -> None:
-    """Until the demo has ended; never longer than `at_most_s`."""
+    """Wait until the demo has ended, but not longer than `at_most_s`."""
     try:
-        line = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        if os.read(line, 1) == b"":  # nobody holds it any more
+        if os.read(reader, 1) == b"":  # the demo has closed it
             return
     except BlockingIOError:
-        select.select([line], [], [], at_most_s)
+        select.select([reader], [], [], at_most_s)
     finally:
-        os.close(line)
+        os.close(reader)
 
 
-def remove(folder: Path) -> None:
-    """Whoever still writes in it is about to end: try for a few seconds."""
-    for _ in range(REMOVE_TRIES):
+def remove_folder(folder: Path) -> None:
+    """Remove the folder. Try for a few seconds, because helpers that are ending may still write to it."""
+    for _ in range(MAX_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
-        time.sleep(BETWEEN_TRIES_S)
+        time.sleep(BETWEEN_REMOVALS_S)
 
 
 def main(arguments: list[str]) -> None:
     if arguments[1:2] == ["remove"]:
         wait_for_end(Path(arguments[0]))
-        remove(Path(arguments[2]))
+        remove_folder(Path(arguments[2]))
     else:
         wait_for_end(Path(arguments[0]), float(arguments[1]))
 

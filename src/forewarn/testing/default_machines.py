@@ -1,4 +1,4 @@
-"""The machines an emulator has unless it is told otherwise: vm-0, vm-1 … of one scope, each with a loopback address."""
+"""The machines of an emulator by default: vm-0, vm-1 … in one scope, each with a loopback address."""
 
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, Scope, ScopeKind
@@ -7,12 +7,12 @@ SCOPE = "emulated"
 UPDATE_DOMAINS = 5
 
 
-def fleet_of(machines: int, first: str = "") -> Fleet:
-    """One scope, in which every type of event is possible: a placement group knows Terminate too.
+def default_fleet(machines: int, first: str = "") -> Fleet:
+    """Return a fleet of one placement group, in which every event type is possible, also Terminate.
 
-    `first` is what vm-0 is called instead.
+    `first` is another name for vm-0.
     """
-    placed = [
+    members = [
         Machine(
             scope=SCOPE,
             name=(first if number == 0 else "") or f"vm-{number}",
@@ -24,4 +24,4 @@ def fleet_of(machines: int, first: str = "") -> Fleet:
         for number in range(machines)
     ]
     scope = Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)
-    return Fleet({SCOPE: scope}, {machine.key: machine for machine in placed})
+    return Fleet({SCOPE: scope}, {machine.key: machine for machine in members})

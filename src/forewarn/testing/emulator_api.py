@@ -1,6 +1,6 @@
-"""The emulator's own calls: the log of requests, expectations and faults, for tests in any language.
+"""The API calls that only an emulator has: the request log, expectations and faults, for tests in any language.
 
-They stand in the API's table beside the others, so they are in the emulator's OpenAPI document; a service has none of them.
+They are added to the API's table of calls, so the emulator's OpenAPI document describes them too.
 """
 
 import threading
@@ -25,19 +25,19 @@ from forewarn.operator.api.context import (
     split_page,
 )
 from forewarn.testing.expectations import ExpectationFailed
-from forewarn.testing.request_log import Asked
+from forewarn.testing.request_log import LoggedRequest
 
 if TYPE_CHECKING:
     from forewarn.testing.emulator import Emulator
 
 MAX_WITHIN_S = 300
-# Each waits in a thread of the API's, which has forty: the others are for whoever moves the clock.
+# Each waiting expectation occupies one of the API's forty threads. The others stay free, to move the clock for example.
 MAX_WAITING = 16
-EVERYBODY = frozenset(Role)
+ALL_ROLES = frozenset(Role)
 
 
 class RequestsQuery(Paged):
-    """Which requests: of a machine, with a method, after request number `since`."""
+    """Filters of the log: the machine, the method, and requests after number `since`."""
 
     machine: str = ""
     method: str = ""
@@ -45,10 +45,10 @@ class RequestsQuery(Paged):
 
 
 class ExpectIn(RequestBody):
-    """What is expected: an event is seen, approved or not approved, a machine polls. `machine` left out is anybody.
+    """An expectation: an event is seen, approved or not approved, or a machine polls. Without `machine`, any machine.
 
-    `no-more`: every event is still approved as many times as was last expected. `within_s` left out is 10, for no-approval 0.
-    `times` is for approval and poll, `status` for seen. A poll counts after request number `since`, or from now.
+    `no-more`: every event is still approved as many times as last expected. `within_s` is 10 by default, for no-approval 0.
+    `times` is for approval and poll, `status` for seen. Polls count after request number `since`, by default from now.
     """
 
     what: Literal["seen", "approval", "no-approval", "no-more", "poll"]
@@ -61,20 +61,20 @@ class ExpectIn(RequestBody):
 
 
 class FaultsIn(RequestBody):
-    """Faults as in a playbook file; none ends them all."""
+    """Faults as in a file of faults; an empty list ends all faults."""
 
     faults: Annotated[list[dict[str, str | int | float]], msgspec.Meta(max_length=100)]
 
 
 class ShownEvent(ResponseBody):
-    """An event in the document that the guest got."""
+    """An event in the document that the guest got, with its status there."""
 
     id: str
     status: str
 
 
 class RequestOut(ResponseBody):
-    """One request of a guest; `status` is null while it waits, and for ever where the answer never came."""
+    """A request of a guest; `status` is null until it is answered, and stays null if no answer was sent."""
 
     number: int
     at: datetime
@@ -95,13 +95,13 @@ class RequestOut(ResponseBody):
 
 
 class RequestsOut(bodies.Page[RequestOut]):
-    """One page of the log; `gone` counts the requests that are no longer kept, oldest first, approvals last."""
+    """A page of the log; `gone` is the number of requests that are no longer kept."""
 
     gone: int = 0
 
 
 class Verdict(ResponseBody):
-    """Whether it came as expected, in a sentence, and what happened so far."""
+    """Whether the expectation is met, the reason, and what has happened so far."""
 
     passed: bool
     message: str
@@ -109,7 +109,7 @@ class Verdict(ResponseBody):
 
 
 class FaultsOut(ResponseBody):
-    """How many faults are in force."""
+    """The number of faults in force."""
 
     faults: int
 
@@ -134,11 +134,11 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
         del api
         if not waiting.acquire(blocking=False):
             raise Refused(
-                f"{MAX_WAITING} expectations are waited for already: wait for their answers, or ask one by one"
+                f"{MAX_WAITING} expectations are waiting already: wait for their answers before you send another one"
             )
         try:
             _expect(emulator, context.body)
-            emulator.service.ticker.cycle_until_idle()  # what was approved has started: the next call finds it so
+            emulator.service.ticker.cycle_until_idle()  # approved events have started when this call returns
             verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
         except ExpectationFailed as failed:
             verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
@@ -153,51 +153,51 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
 
     return (
         Call(
-            method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYBODY, query=RequestsQuery,
-            returns=RequestsOut, summary="What guests asked and were answered, oldest first.",
+            method="GET", path="/v1/emulator/requests", perform=requests, roles=ALL_ROLES, query=RequestsQuery,
+            returns=RequestsOut, summary="Return the requests of guests with their answers, oldest first.",
         ),
         Call(
-            method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYBODY, takes=ExpectIn, returns=Verdict,
-            summary="Wait for what guests should do; tells whether they did.",
+            method="POST", path="/v1/emulator/expect", perform=expect, roles=ALL_ROLES, takes=ExpectIn, returns=Verdict,
+            summary="Wait for an expectation on guests; return whether it was met.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYBODY, takes=FaultsIn, returns=FaultsOut,
-            summary="From now on these requests go wrong.",
+            method="PUT", path="/v1/emulator/faults", perform=faults, roles=ALL_ROLES, takes=FaultsIn, returns=FaultsOut,
+            summary="Set which requests fail from now on.",
         ),
     )  # fmt: skip
 
 
-def _expect(emulator: "Emulator", said: ExpectIn) -> None:
-    event, by = said.event, said.machine or None
-    within = {} if said.within_s is None else {"within_s": said.within_s}
-    if said.what == "poll":
-        emulator.expect_poll(by=by, times=said.times, since=said.since, **within)
-    elif said.what == "seen":
-        emulator.wait_seen(event, by=by, status=said.status, **within)
-    elif said.what == "approval":
-        emulator.expect_approval(event, by=by, times=said.times, **within)
-    elif said.what == "no-approval":
+def _expect(emulator: "Emulator", expected: ExpectIn) -> None:
+    event, by = expected.event, expected.machine or None
+    within = {} if expected.within_s is None else {"within_s": expected.within_s}
+    if expected.what == "poll":
+        emulator.expect_poll(by=by, times=expected.times, since=expected.since, **within)
+    elif expected.what == "seen":
+        emulator.wait_seen(event, by=by, status=expected.status, **within)
+    elif expected.what == "approval":
+        emulator.expect_approval(event, by=by, times=expected.times, **within)
+    elif expected.what == "no-approval":
         emulator.expect_no_approval(event, by=by, **within)
     else:
         emulator.expect_no_more()
 
 
-def _request_out(asked: Asked) -> RequestOut:
+def _request_out(request: LoggedRequest) -> RequestOut:
     return RequestOut(
-        number=asked.number,
-        at=asked.at,
-        at_s=round(asked.at_s, 6),
-        scope=asked.scope,
-        machine=asked.machine,
-        method=asked.method,
-        target=asked.target,
-        headers=list(asked.headers),
-        body=asked.body.decode("utf-8", errors="replace"),
-        approves=list(asked.approves),
-        status=asked.status,
-        fault=asked.fault,
-        incarnation=asked.incarnation,
-        events=[ShownEvent(id=event_id, status=status) for event_id, status in asked.events],
-        answered_s=None if asked.answered_s is None else round(asked.answered_s, 6),
-        left=asked.left,
+        number=request.number,
+        at=request.at,
+        at_s=round(request.at_s, 6),
+        scope=request.scope,
+        machine=request.machine,
+        method=request.method,
+        target=request.target,
+        headers=list(request.headers),
+        body=request.body.decode("utf-8", errors="replace"),
+        approves=list(request.approves),
+        status=request.status,
+        fault=request.fault,
+        incarnation=request.incarnation,
+        events=[ShownEvent(id=event_id, status=status) for event_id, status in request.events],
+        answered_s=None if request.answered_s is None else round(request.answered_s, 6),
+        left=request.left,
     )

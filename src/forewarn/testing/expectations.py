@@ -1,16 +1,16 @@
-"""What a test may expect of the guests: that they see, approve, do not approve, poll. A failure shows the timeline.
+"""Expectations of a test on its guests: that they see, approve, do not approve, or poll. A failure shows the timeline.
 
-Times here are real seconds: a guest is a real program.
+Times here are real seconds, because a guest is a real program.
 """
 
-from forewarn.testing.request_log import Asked, RequestLog
+from forewarn.testing.request_log import LoggedRequest, RequestLog
 
 WITHIN_S = 10.0
-__tracebackhide__ = True  # pytest shows the test's own line
+__tracebackhide__ = True  # pytest then shows the line of the test
 
 
 class ExpectationFailed(AssertionError):
-    """What was expected, what came instead, and the timeline."""
+    """Carries a message, what was expected and what happened instead, and the timeline."""
 
     def __init__(self, message: str, timeline: list[str]) -> None:
         super().__init__("\n".join([message, "timeline (real time, service time, what happened):", *timeline]))
@@ -19,91 +19,94 @@ class ExpectationFailed(AssertionError):
 
 
 class Expectations:
-    """On a log. How often an event was approved, once expected, holds until the end: `no_more` looks again."""
+    """Checks a request log. It remembers expected numbers of approvals, and `no_more` checks them again at the end."""
 
     def __init__(self, log: RequestLog) -> None:
         self._log = log
-        self._counted: dict[tuple[str, str | None], int] = {}
+        self._expected_approvals: dict[tuple[str, str | None], int] = {}
 
-    def seen(self, event_id: str, *, by: str | None = None, status: str = "", within_s: float = WITHIN_S) -> Asked:
-        """A document with the event in it has reached the machine, or anybody; with `status`, in that status."""
+    def seen(
+        self, event_id: str, *, by: str | None = None, status: str = "", within_s: float = WITHIN_S
+    ) -> LoggedRequest:
+        """Wait for a document with the event, in `status` if given, to reach the machine `by`, or any machine."""
 
-        def found(requests: list[Asked]) -> Asked | None:
-            return next((r for r in requests if r.is_of(by) and _shows(r, event_id, status)), None)
+        def find(requests: list[LoggedRequest]) -> LoggedRequest | None:
+            return next((r for r in requests if r.is_from(by) and r.shows(event_id, status)), None)
 
-        result = self._log.wait(found, within_s)
-        if result is None:
-            as_what = f" as {status}" if status else ""
-            raise self._failed(f"{by or 'nobody'} has not seen event {event_id}{as_what} within {within_s:g} s")
-        return result
+        request = self._log.wait(find, within_s)
+        if request is None:
+            in_status = f" as {status}" if status else ""
+            missing = f"{by} has not seen" if by else "no machine has seen"
+            raise self._failed(f"{missing} event {event_id}{in_status} within {within_s:g} s")
+        return request
 
     def approval(
         self, event_id: str, *, by: str | None = None, times: int = 1, within_s: float = WITHIN_S
-    ) -> list[Asked]:
-        """Approved so many times, no more so far; an answer that was lost may be asked for again."""
+    ) -> list[LoggedRequest]:
+        """Wait for exactly this many approvals. A guest may repeat an approval whose answer was lost."""
 
-        def enough(requests: list[Asked]) -> list[Asked] | None:
-            found = _approvals(requests, event_id, by)
-            return found if len(found) >= times else None
+        def find(requests: list[LoggedRequest]) -> list[LoggedRequest] | None:
+            approvals = _approvals(requests, event_id, by)
+            return approvals if len(approvals) >= times else None
 
-        found = self._log.wait(enough, within_s)
-        if found is None:
-            found = _approvals(self._log.requests(), event_id, by)
-        if len(found) != times:
+        approvals = self._log.wait(find, within_s)
+        if approvals is None:
+            approvals = _approvals(self._log.requests(), event_id, by)
+        if len(approvals) != times:
             raise self._failed(
-                f"{by or 'anybody'} was expected to approve event {event_id} {_times(times)} within {within_s:g} s: it was"
-                f" approved {_times(len(found))}"
+                f"{by or 'any machine'} should approve event {event_id} {_times(times)} within {within_s:g} s, but it was"
+                f" approved {_times(len(approvals))}"
             )
-        self._whole(event_id)
-        self._counted[event_id, by] = times
-        return found
+        self._check_log_complete(event_id)
+        self._expected_approvals[event_id, by] = times
+        return approvals
 
     def no_more(self) -> None:
-        """Every event is still approved as many times as was last expected."""
+        """Check that every event is still approved as many times as last expected."""
         requests = self._log.requests()
-        for (event_id, by), times in self._counted.items():
-            self._whole(event_id)
-            found = len(_approvals(requests, event_id, by))
-            if found != times:
+        for (event_id, by), times in self._expected_approvals.items():
+            self._check_log_complete(event_id)
+            count = len(_approvals(requests, event_id, by))
+            if count != times:
                 raise self._failed(
-                    f"{by or 'anybody'} was expected to approve event {event_id} {_times(times)}, and did so; by the end it"
-                    f" was approved {_times(found)}"
+                    f"{by or 'any machine'} should approve event {event_id} {_times(times)}, and did; but by the end it was"
+                    f" approved {_times(count)}"
                 )
 
     def forget(self) -> None:
-        """What was counted so far need not hold."""
-        self._counted.clear()
+        """Forget the expected numbers of approvals."""
+        self._expected_approvals.clear()
 
     def no_approval(self, event_id: str, *, by: str | None = None, within_s: float = 0.0) -> None:
-        """Nobody asked to start it, not even in vain, until the time is up."""
+        """Check until the time is up that no request tried to approve the event, successfully or not."""
 
-        def found(requests: list[Asked]) -> Asked | None:
-            return next((r for r in requests if r.is_of(by) and event_id in r.approves), None)
+        def find(requests: list[LoggedRequest]) -> LoggedRequest | None:
+            return next((r for r in requests if r.is_from(by) and event_id in r.approves), None)
 
-        if (asked := self._log.wait(found, within_s)) is not None:
-            raise self._failed(f"event {event_id} was not to be approved, and request {asked.number} did")
-        self._whole(event_id)
+        if (request := self._log.wait(find, within_s)) is not None:
+            raise self._failed(f"event {event_id} should not be approved, but request {request.number} approves it")
+        self._check_log_complete(event_id)
 
     def poll(
         self, *, by: str | None = None, times: int = 1, within_s: float = WITHIN_S, since: int | None = None
-    ) -> list[Asked]:
-        """So many more polls are answered, counted from now or from after request number `since`."""
+    ) -> list[LoggedRequest]:
+        """Wait for this many answered polls, counted from now or from after request number `since`."""
         after = self._log.last_number if since is None else since
 
-        def enough(requests: list[Asked]) -> list[Asked] | None:
-            polls = [r for r in requests if r.number > after and r.polls and r.is_of(by) and r.status is not None]
+        def find(requests: list[LoggedRequest]) -> list[LoggedRequest] | None:
+            polls = [r for r in requests if r.number > after and r.polls and r.is_from(by) and r.status is not None]
             return polls if len(polls) >= times else None
 
-        found = self._log.wait(enough, within_s)
-        if found is None:
-            raise self._failed(f"{by or 'anybody'} was expected to poll {_times(times)} within {within_s:g} s")
-        return found
+        polls = self._log.wait(find, within_s)
+        if polls is None:
+            raise self._failed(f"{by or 'any machine'} should poll {_times(times)} within {within_s:g} s, but did not")
+        return polls
 
-    def _whole(self, event_id: str) -> None:
-        """Where approvals are no longer kept, nothing is said of how many there were."""
+    def _check_log_complete(self, event_id: str) -> None:
+        """Fail if the log has dropped approvals, because then approvals cannot be counted."""
         if self._log.approvals_gone:
             raise self._failed(
-                f"how often event {event_id} was approved cannot be told: the log is full of approvals, and the first"
+                f"the approvals of event {event_id} cannot be counted: the log is full of approvals, and the first"
                 f" {self._log.approvals_gone} are no longer kept"
             )
 
@@ -111,19 +114,15 @@ class Expectations:
         return ExpectationFailed(message, self._log.timeline())
 
 
-def _shows(asked: Asked, event_id: str, status: str) -> bool:
-    return any(shown == event_id and status in ("", told) for shown, told in asked.events)
-
-
-def _approvals(requests: list[Asked], event_id: str, by: str | None) -> list[Asked]:
-    """Those that were done; one whose answer got lost counts only where no other was answered."""
-    done = [
+def _approvals(requests: list[LoggedRequest], event_id: str, by: str | None) -> list[LoggedRequest]:
+    """Return the requests that approved the event. One whose answer was lost counts only if no other was answered."""
+    approvals = [
         r
         for r in requests
-        if r.is_of(by) and event_id in r.approves and (r.status == 200 or (r.status is None and r.lost))
+        if r.is_from(by) and event_id in r.approves and (r.status == 200 or (r.status is None and r.lost))
     ]
-    return [r for r in done if not r.lost] or done[:1]
+    return [r for r in approvals if not r.lost] or approvals[:1]
 
 
 def _times(count: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,7 +1,7 @@
-"""Faults by playbook: which requests of guests go wrong, and how. Parsing is strict; choosing is the same for the same seed.
+"""Faults: which requests of guests fail, and how. Parsing is strict; the same seed chooses the same requests.
 
-A fault of the kind `status` is answered instead of the service, and nothing is done; the others befall the answer of a
-request that was done. Only requests for the document and approvals are meant, never the pages beside them.
+A fault of the kind `status` replaces the answer of the service, and the request has no effect. Every other kind damages the
+answer of a request that had its effect. Only polls and approvals can fail, never requests for other pages.
 """
 
 import re
@@ -45,7 +45,7 @@ _MILLISECONDS = re.compile(r"([0-9]{1,6})ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong, and for which requests: all of the conditions must hold."""
+    """A kind of failure, and the conditions that a request must all meet to fail."""
 
     kind: str
     status: int = 0
@@ -62,67 +62,71 @@ class Fault:
     def __str__(self) -> str:
         return str(self.status) if self.kind == "status" else self.kind
 
-    def is_for(self, machine: str, method: str) -> bool:
-        """`machine` is `scope/name`; the fault's may be the name alone."""
-        meant = self.machine in ("", machine, machine.partition("/")[2])
-        return meant and self.method in ("", method)
+    def matches(self, machine: str, method: str) -> bool:
+        """Whether the fault concerns requests of the machine (`scope/name`) with this method."""
+        return self.machine in ("", machine, machine.partition("/")[2]) and self.method in ("", method)
 
-    def in_time(self, since_s: float) -> bool:
-        return since_s >= self.after_s and (self.for_s is None or since_s < self.after_s + self.for_s)
+    def is_active(self, elapsed_s: float) -> bool:
+        """Whether the fault is in force this long after the plan began."""
+        return elapsed_s >= self.after_s and (self.for_s is None or elapsed_s < self.after_s + self.for_s)
 
 
-class Playbook:
-    """The faults, since when, and how often each was considered. Of several that apply to a request the first is taken."""
+class FaultPlan:
+    """Chooses the fault of each request. If several apply, it chooses the first in the list."""
 
     def __init__(self, faults: Iterable[Fault] = (), *, began: datetime, seed: int = 0) -> None:
         self.faults = tuple(faults)
         self._began = began
         self._seed = seed
-        self._considered: Counter[int] = Counter()
+        self._matched: Counter[int] = Counter()
         self._drawn: Counter[tuple[int, str]] = Counter()
 
-    def refuse_strangers(self, machines: Collection[str]) -> None:
-        """`machines` are all there are, each `scope/name`: a fault of another would never strike, and nobody would notice."""
+    def check_machines(self, machines: Collection[str]) -> None:
+        """Raise if a fault names a machine that is not in `machines` (`scope/name`), because it would never apply."""
         known = {*machines, *(machine.partition("/")[2] for machine in machines)}
         for number, fault in enumerate(self.faults, 1):
             if fault.machine and fault.machine not in known:
                 raise InvalidSettings(
-                    f"faults: fault {number}: machine: there is no {fault.machine!r}: {listed(machines)}"
+                    f"faults: fault {number}: machine: there is no {fault.machine!r}: {machine_list(machines)}"
                 )
 
     def choose(self, *, machine: str, method: str, now: datetime) -> Fault | None:
-        """What befalls the next request of the machine (`scope/name`), if anything; `now` is the service clock."""
-        since_s = (now - self._began).total_seconds()
+        """Return the fault of the machine's (`scope/name`) next request, if any. `now` is the service clock."""
+        elapsed_s = (now - self._began).total_seconds()
         chosen = None
         for index, fault in enumerate(self.faults):
-            if not fault.is_for(machine, method):
+            if not fault.matches(machine, method):
                 continue
-            self._considered[index] += 1
-            number = self._considered[index]
-            applies = fault.first <= number <= (fault.last or number) and fault.in_time(since_s)
-            if applies and self._strikes(index, fault, machine) and chosen is None:
+            self._matched[index] += 1
+            number = self._matched[index]
+            applies = fault.first <= number <= (fault.last or number) and fault.is_active(elapsed_s)
+            if applies and self._draw(index, fault, machine) and chosen is None:
                 chosen = fault
         return chosen
 
-    def _strikes(self, index: int, fault: Fault, machine: str) -> bool:
-        """Each machine has its own dice: how requests of several interleave makes no difference."""
+    def _draw(self, index: int, fault: Fault, machine: str) -> bool:
+        """Decide by the fault's probability.
+
+        Each machine has its own random numbers, so that the order in which machines send requests makes no difference.
+        """
         if fault.probability >= 1.0:
             return True
         self._drawn[index, machine] += 1
-        dice = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
-        return dice.random() < fault.probability
+        generator = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
+        return generator.random() < fault.probability
 
 
-def listed(machines: Collection[str]) -> str:
-    """Some of them, for whoever named one that is not there."""
-    shown = sorted(machines)
-    return f"there are {', '.join(shown[:MAX_LISTED])}" + (" …" if len(shown) > MAX_LISTED else "")
+def machine_list(machines: Collection[str]) -> str:
+    """Return the first names as text, for the error message about an unknown machine."""
+    names = sorted(machines)
+    return f"there are {', '.join(names[:MAX_LISTED])}" + (" …" if len(names) > MAX_LISTED else "")
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
+    """Read a TOML file of faults; raise InvalidSettings if it is wrong."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidSettings(f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no file of faults")
+            raise InvalidSettings(f"{path}: larger than {MAX_FILE_BYTES} bytes: a file of faults is smaller")
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{path}: cannot be read: {error.strerror}") from None
@@ -136,9 +140,9 @@ def read_faults(path: Path) -> tuple[Fault, ...]:
 
 
 def parse_faults(tables: Sequence[object], source: str = "faults") -> tuple[Fault, ...]:
-    """The faults, or InvalidSettings with the place and what to write instead."""
+    """Parse the tables; raise InvalidSettings with the number of the wrong fault and what to write instead."""
     if len(tables) > MAX_FAULTS:
-        raise InvalidSettings(f"{source}: {len(tables)} faults: at most {MAX_FAULTS} are taken")
+        raise InvalidSettings(f"{source}: {len(tables)} faults: at most {MAX_FAULTS} are allowed")
     faults = []
     for number, table in enumerate(tables, 1):
         try:
@@ -150,15 +154,15 @@ def parse_faults(tables: Sequence[object], source: str = "faults") -> tuple[Faul
 
 def _fault(table: object) -> Fault:
     if not isinstance(table, Mapping):
-        raise Invalid('a fault is a table: fault = "status", and so on')
+        raise Invalid('a fault must be a table, such as fault = "status", status = 503')
     kind = _one_of(table, "fault", tuple(KINDS))
     known = ("fault", *KINDS[kind], *WHEN)
     for key in table:
         if key not in known:
-            raise Invalid(f"{key}: a fault of the kind {kind} has no such key: use {', '.join(known)}")
+            raise Invalid(f"{key}: a fault of kind {kind} has no such key: use {', '.join(known)}")
     for key in KINDS[kind]:
         if key not in table:
-            raise Invalid(f"{key}: it is missing: a fault of the kind {kind} needs it")
+            raise Invalid(f"{key}: missing: a fault of kind {kind} needs it")
     first, last = _numbers(table.get("requests", "1-"))
     return Fault(
         kind=kind,
@@ -196,12 +200,12 @@ def _status(value: object) -> int:
 
 
 def _numbers(value: object) -> tuple[int, int | None]:
-    """`3`, `"2-4"` or `"5-"`."""
-    found = _NUMBERS.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
-    if found is None or (found[3] and int(found[3]) < int(found[1])):
-        raise Invalid(f'requests: {value!r} names no requests: write a number, "2-4" or "5-", counted from 1')
-    first = int(found[1])
-    return first, (int(found[3]) if found[3] else None) if found[2] else first
+    """Return the first and last number of `3`, `"2-4"` or `"5-"`; the last is None if there is no end."""
+    match = _NUMBERS.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    if match is None or (match[3] and int(match[3]) < int(match[1])):
+        raise Invalid(f'requests: {value!r} is not a range of requests: write a number, "2-4" or "5-", counted from 1')
+    first = int(match[1])
+    return first, (int(match[3]) if match[3] else None) if match[2] else first
 
 
 def _duration_s(table: Mapping[Any, Any], key: str) -> int | None:
@@ -214,9 +218,9 @@ def _duration_s(table: Mapping[Any, Any], key: str) -> int | None:
 
 
 def _delay_s(value: object) -> float:
-    found = _MILLISECONDS.fullmatch(value) if isinstance(value, str) else None
-    if found is not None:
-        return int(found[1]) / 1_000
+    match = _MILLISECONDS.fullmatch(value) if isinstance(value, str) else None
+    if match is not None:
+        return int(match[1]) / 1_000
     try:
         return float(parse_duration(value))
     except Invalid:

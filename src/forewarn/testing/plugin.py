@@ -1,6 +1,6 @@
-"""The pytest plugin: the fixture `scheduled_events`, an emulator for each test that asks for one.
+"""The pytest plugin: the fixture `scheduled_events`, which gives a test its own emulator.
 
-Loaded into every pytest run of whoever installed forewarn, so nothing of it is imported before a test wants it.
+pytest loads this module in every run where forewarn is installed, so it imports the emulator only when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 FIXTURE = "scheduled_events"
 MARKER = (
-    f"{FIXTURE}(machines=1, faults=None, seed=None, clock='manual', fleet=None, **settings): how the emulator of this"
-    " test is made; the same arguments as forewarn.testing.emulator.Emulator"
+    f"{FIXTURE}(machines=1, faults=None, seed=None, clock='manual', fleet=None, **settings): arguments for the"
+    " emulator of this test, the same as those of forewarn.testing.emulator.Emulator"
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("forewarn", "scheduled events (forewarn)")
-    group.addoption("--scheduled-events-faults", metavar="FILE", help="a playbook of faults for every emulator")
-    group.addoption("--scheduled-events-seed", metavar="N", type=int, help="fixes the ids and the dice of the faults")
-    parser.addini("scheduled_events_machines", "how many machines an emulator has", default="1")
-    parser.addini("scheduled_events_faults", "a playbook of faults for every emulator, from the root folder")
+    group.addoption("--scheduled-events-faults", metavar="FILE", help="a file of faults for every emulator")
+    group.addoption(
+        "--scheduled-events-seed", metavar="N", type=int, help="fixes the ids and the random choices of faults"
+    )
+    parser.addini("scheduled_events_machines", "the number of machines of an emulator", default="1")
+    parser.addini("scheduled_events_faults", "a file of faults for every emulator, relative to the root folder")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,9 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def scheduled_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A Scheduled Events endpoint of this test's own, on a clock that stands still until `advance`.
+    """An emulator for one test, on a clock that stands still until `advance`.
 
-    FOREWARN_ENDPOINT and FOREWARN_SERVER lead to it while the test runs.
+    FOREWARN_ENDPOINT and FOREWARN_SERVER point to it while the test runs.
     """
     try:
         from forewarn.testing.emulator import Emulator
@@ -47,23 +49,24 @@ def scheduled_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     with Emulator(**_arguments(request)) as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.delenv("FOREWARN_TOKEN", raising=False)  # it needs none, and another server's is not its business
+        monkeypatch.delenv(
+            "FOREWARN_TOKEN", raising=False
+        )  # it would be a token of another server; this one needs none
         yield emulator
         emulator.expect_no_more()
 
 
 def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The marker's over the command line's over the ini file's."""
+    """Return the arguments of the emulator. The marker overrides the command line, which overrides the ini file."""
     config = request.config
     machines = str(config.getini("scheduled_events_machines"))
     if not machines.isdecimal():
-        raise pytest.UsageError(f"scheduled_events_machines: {machines!r} is no number of machines")
+        raise pytest.UsageError(f"scheduled_events_machines: {machines!r} is not a number of machines")
     arguments: dict[str, Any] = {"machines": int(machines)}
-    file = config.getini("scheduled_events_faults")
-    if file:
+    if file := config.getini("scheduled_events_faults"):
         arguments["faults"] = config.rootpath / file
-    if named := config.getoption("--scheduled-events-faults"):
-        arguments["faults"] = config.invocation_params.dir / named
+    if file := config.getoption("--scheduled-events-faults"):
+        arguments["faults"] = config.invocation_params.dir / file
     if (seed := config.getoption("--scheduled-events-seed")) is not None:
         arguments["seed"] = seed
     marker = request.node.get_closest_marker(FIXTURE)
@@ -76,13 +79,13 @@ def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {**arguments, **marker.kwargs}
 
 
-@pytest.hookimpl(hookwrapper=True)  # and not `wrapper`: it is loaded by whatever pytest is there
+@pytest.hookimpl(hookwrapper=True)  # not `wrapper`, which older versions of pytest do not know
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
-    """A test that failed shows what guests and service did; an expectation that failed has said so itself."""
+    """Add the timeline to the report of a failed test, unless a failed expectation has shown it already."""
     report = (yield).get_result()
     emulator = getattr(item, "funcargs", {}).get(FIXTURE)
     if call.when == "call" and report.failed and emulator is not None:
-        emulator.expectations.forget()  # one failure says enough
+        emulator.expectations.forget()  # one failure per test is enough
         if not hasattr(_raised(call), "timeline"):
             report.sections.append((FIXTURE, emulator.timeline()))
 

@@ -1,7 +1,7 @@
-"""Asks an endpoint as any machine does and writes down each change of its answer, failures too. Approves nothing.
+"""Polls an endpoint as any guest does and records each change of its answer, also failures. It approves nothing.
 
-The SDK's client does the asking: how often, how patiently and by long poll where that is offered. Its transport is tapped here,
-so that a line has what came over the wire and not what was made of it. A line is handed to the system before the next request.
+The SDK's client decides how often to poll, how long to wait and when to use a long poll. Its transport is replaced by one that
+sees the answers before they are parsed, so that a line has the bytes from the wire. Each line is flushed before the next request.
 """
 
 import threading
@@ -25,44 +25,44 @@ from forewarn.testing.recording_file import (
     Head,
     Line,
     body_fields,
-    header_complaint,
-    written,
+    encode,
+    header_error,
 )
 from forewarn.testing.scrubber import Scrubber
 
-Heard = Callable[[float, Response | EndpointError], None]
+OnOutcome = Callable[[float, Response | EndpointError], None]
 
 
-class TappedTransport(Transport):
-    """`heard` is told of each request for the document when it was sent, and what came of it."""
+class RecordingTransport(Transport):
+    """Calls `on_outcome` for each request for the document, with the time it was sent and its outcome."""
 
-    def __init__(self, heard: Heard, time: Time) -> None:
+    def __init__(self, on_outcome: OnOutcome, time: Time) -> None:
         super().__init__(time=time)
-        self._heard = heard
+        self._on_outcome = on_outcome
         self._now_s = time.monotonic
 
     def request(
         self, method: str, endpoint: str, path: str, *, headers: Mapping[str, str], body: bytes = b"", timeout_s: float
     ) -> Response:
         if method != "GET":
-            raise RuntimeError(f"a recorder only reads: {method} {path}")
-        # A cut of a kept connection is quietly asked again: on a new one it is seen.
+            raise RuntimeError(f"a recorder must not change anything: {method} {path}")
+        # On a kept connection the transport repeats a request whose answer was cut; on a new one it raises an error.
         self.close()
         sent_s = self._now_s()
-        heard = self._heard if urlsplit(path).path == PATH else lambda *_: None
+        on_outcome = self._on_outcome if urlsplit(path).path == PATH else lambda *_: None
         try:
             answer = super().request(method, endpoint, path, headers=headers, body=body, timeout_s=timeout_s)
         except EndpointError as error:
-            heard(sent_s, error)
+            on_outcome(sent_s, error)
             raise
-        heard(sent_s, answer)
+        on_outcome(sent_s, answer)
         return answer
 
 
 class Recorder:
-    """Writes to `file` from its own thread, from `start` until `stop`; `said` is told of each line.
+    """Writes to `file` in its own thread, from `start` until `stop`, and calls `on_line` after each line.
 
-    `over` is told when it cannot go on: why, or "" when the file has reached its limit.
+    It calls `on_end` when it cannot continue, with the reason, or with "" when the file has reached its limit.
     """
 
     def __init__(
@@ -72,21 +72,23 @@ class Recorder:
         *,
         api_version: str = NEWEST_VERSION,
         scrub: bool = False,
-        said: Callable[[Line], None] = lambda _: None,
-        over: Callable[[str], None] = lambda _: None,
+        on_line: Callable[[Line], None] = lambda _: None,
+        on_end: Callable[[str], None] = lambda _: None,
         time: Time | None = None,
+        max_lines: int = MAX_LINES,
     ) -> None:
         self._time = time or Time()
         self._file = file
         self._version = api_version
         self._scrubber = Scrubber() if scrub else None
-        self._said, self._over = said, over
+        self._on_line, self._on_end = on_line, on_end
+        self._max_lines = max_lines
         self._client = Client(
-            endpoint, api_version=api_version, transport=TappedTransport(self._heard, self._time), time=self._time
+            endpoint, api_version=api_version, transport=RecordingTransport(self._record, self._time), time=self._time
         )
         self._began_s = 0.0
         self._last: Line | None = None
-        self._document: Line | None = None  # the last one: what a 304 confirms
+        self._document: Line | None = None  # the latest 200, which a 304 repeats
         self._writing = threading.Lock()
         self._stopped = False
         self.lines = self._bytes = 0
@@ -95,7 +97,7 @@ class Recorder:
         threading.Thread(target=self._run, name="recorder", daemon=True).start()
 
     def stop(self) -> None:
-        """No line is written after this, and none is half written."""
+        """End the recording. After this no line is written, and no line is incomplete."""
         with self._writing:
             self._stopped = True
 
@@ -105,7 +107,7 @@ class Recorder:
             while not self._stopped:
                 self._client.next()
         except Exception as error:
-            self._over(str(error) or type(error).__name__)
+            self._on_end(str(error) or type(error).__name__)
         finally:
             self._client.close()
 
@@ -125,11 +127,9 @@ class Recorder:
             )
         )
 
-    # -- what came, as a line
-
-    def _heard(self, sent_s: float, outcome: Response | EndpointError) -> None:
-        """Only what changed is written, and after a failure what is there again."""
-        # Silence began when it was asked.
+    def _record(self, sent_s: float, outcome: Response | EndpointError) -> None:
+        """Write a line if the outcome differs from the previous line."""
+        # If no answer came, the failure began when the request was sent.
         moment_s = sent_s if isinstance(outcome, NoAnswer) else self._time.monotonic()
         at_s = max(round(moment_s - self._began_s, 3), self._last.at_s if self._last else 0.0)
         if isinstance(outcome, EndpointError):
@@ -137,30 +137,30 @@ class Recorder:
         elif outcome.status == 304 and self._document is not None:
             line = _line(at_s, 200, {**self._document.headers, **_kept(outcome.headers)}, self._document.raw)
         elif outcome.status in NO_BODY or not 200 <= outcome.status <= 599:
-            line = Line(at_s=at_s, failure="cut")  # nothing that anybody could make sense of
+            line = Line(at_s=at_s, failure="cut")  # not a valid answer to a GET
         else:
             line = _line(at_s, outcome.status, _kept(outcome.headers), outcome.body)
-        if line.says_the_same(self._last):
+        if line.equals(self._last):
             return
         self._last = line
         self._document = line if line.status == 200 else self._document
         self._write(self._scrubber.line(line) if self._scrubber else line)
 
     def _write(self, line: Head | Line) -> None:
-        data = written(line)
+        data = encode(line)
         with self._writing:
             if self._stopped:
                 return
-            if self.lines >= MAX_LINES or self._bytes + len(data) > MAX_FILE_BYTES:
+            if self.lines >= self._max_lines or self._bytes + len(data) > MAX_FILE_BYTES:
                 self._stopped = True
-                self._over("")
+                self._on_end("")
                 return
             self._file.write(data)
             self._file.flush()
             self._bytes += len(data)
             self.lines += isinstance(line, Line)
         if isinstance(line, Line):
-            self._said(line)
+            self._on_line(line)
 
 
 def _failure(error: EndpointError) -> Failure:
@@ -174,6 +174,6 @@ def _line(at_s: float, status: int, headers: dict[str, str], body: bytes) -> Lin
 
 
 def _kept(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those that matter, as far as they can be written down."""
-    found = {name: headers[name.lower()] for name in HEADERS if name.lower() in headers}
-    return {name: value for name, value in found.items() if not header_complaint(name, value)}
+    """Return the headers that a recording keeps, without those that a line cannot hold."""
+    known = {name: headers[name.lower()] for name in HEADERS if name.lower() in headers}
+    return {name: value for name, value in known.items() if not header_error(name, value)}

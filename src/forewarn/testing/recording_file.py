@@ -1,7 +1,8 @@
-"""Recordings: what an endpoint answered a machine, as a file of JSON lines that is written and read here and nowhere else.
+"""The file format of recordings: JSON lines with the answers of an endpoint to one machine. Only this module knows it.
 
-The first line says what is recorded; each other one what the endpoint answers from that moment on, until the next. A file may
-come from anywhere, or have been cut off by a kill: a last line without an end is left out, all else must be as it should.
+The first line describes the recording. Each other line has the answer of the endpoint from its time on, until the next line.
+A file may come from any source, so every line is checked. A last line without a line end is ignored, because a kill of the
+recorder may have cut it off.
 """
 
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BODY_BYTES = 1024 * 1024
 MAX_AT_S = 3_650 * 86_400
 MAX_HEADER_CHARS = 256
-# What a guest acts on; the rest is the server's own.
+# The headers that guests use.
 HEADERS = ("Date", "ETag", "Retry-After")
-# These cannot be answers with a body.
+# Statuses of answers that cannot have a body.
 NO_BODY = (204, 205, 304)
 
 Failure = Literal["unreachable", "no-answer", "cut"]
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The first line. `machine` is who asked, as the endpoint has it; "" where it did not say."""
+    """The first line. `machine` is the recorded machine's name from the endpoint, or "" if the endpoint has none."""
 
     forewarn_recording: int
     api_version: str
@@ -44,13 +45,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     def __post_init__(self) -> None:
         if self.forewarn_recording != FORMAT:
-            raise ValueError(f"format {self.forewarn_recording} is not known: this forewarn reads {FORMAT}")
+            raise ValueError(
+                f"format {self.forewarn_recording} is unknown: this version of forewarn reads format {FORMAT}"
+            )
         if self.api_version not in VERSIONS:
             raise ValueError(f"api_version {self.api_version!r} is not one of {', '.join(VERSIONS)}")
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """From `at_s` on: an answer, byte for byte, or a failure to answer. A body that is no text is base64."""
+    """The answer from `at_s` on, byte for byte, or the failure to answer. A body that is not UTF-8 is base64."""
 
     at_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_AT_S)]
     status: Annotated[int, msgspec.Meta(ge=200, le=599)] | None = None
@@ -65,12 +68,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         if self.failure is not None and (self.headers or self.raw):
             raise ValueError("a failure has no headers and no body")
         if self.status in NO_BODY:
-            raise ValueError(f"status {self.status} is no answer to replay")
+            raise ValueError(f"status {self.status} cannot be replayed")
         if (self.body and self.body_base64) or len(self.raw) > MAX_BODY_BYTES:
             raise ValueError(f"a line has one body, of at most {MAX_BODY_BYTES} bytes")
         for name, value in self.headers.items():
-            if complaint := header_complaint(name, value):
-                raise ValueError(complaint)
+            if error := header_error(name, value):
+                raise ValueError(error)
 
     @property
     def raw(self) -> bytes:
@@ -86,7 +89,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def event_ids(self) -> frozenset[str]:
-        """Of the document, if it is one."""
+        """The ids of the events in the document, if the body is a document."""
         if self.status != 200:
             return frozenset()
         try:
@@ -94,8 +97,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         except BadDocument:
             return frozenset()
 
-    def says_the_same(self, other: "Line | None") -> bool:
-        """At whatever time."""
+    def equals(self, other: "Line | None") -> bool:
+        """Whether both lines have the same outcome, at any time."""
         return other is not None and (self.status, self.failure, self.etag, self.raw) == (
             other.status,
             other.failure,
@@ -107,8 +110,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return self.failure or f"{self.status}, {len(self.raw)} bytes"
 
 
-def header_complaint(name: str, value: str) -> str:
-    """ "" or why a line cannot have it."""
+def header_error(name: str, value: str) -> str:
+    """Return why a line cannot have this header, or "" if it can."""
     if name not in HEADERS:
         return f"header {name!r} is not one of {', '.join(HEADERS)}"
     if len(value) > MAX_HEADER_CHARS or not value.isascii() or not value.isprintable():
@@ -120,7 +123,7 @@ def header_complaint(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """At least one line, in the order of time."""
+    """A recording with at least one line, ordered by time."""
 
     head: Head
     lines: tuple[Line, ...]
@@ -131,41 +134,41 @@ class Recording:
 
 
 def body_fields(raw: bytes) -> dict[str, str | bytes]:
-    """A body as the arguments of a Line."""
+    """Return the arguments of a Line for this body."""
     try:
         return {"body": raw.decode()}
     except UnicodeDecodeError:
         return {"body_base64": raw}
 
 
-def written(line: Head | Line) -> bytes:
+def encode(line: Head | Line) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def read_recording(path: Path) -> Recording:
-    """The recording, or InvalidSettings with the file, the line and what is wrong."""
+def read_recording(path: Path, *, max_lines: int = MAX_LINES, max_bytes: int = MAX_FILE_BYTES) -> Recording:
+    """Read a recording; raise InvalidSettings with the file, the line and the reason if it is wrong."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(max_bytes + 1)
     except OSError as error:
         raise InvalidSettings(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidSettings(f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no recording to replay")
-    *texts, _ = data.split(b"\n")  # what comes after the last end of a line was cut off while it was written
-    if not 2 <= len(texts) <= MAX_LINES + 1:
+    if len(data) > max_bytes:
+        raise InvalidSettings(f"{path}: larger than {max_bytes} bytes, the limit for recordings")
+    *texts, _ = data.split(b"\n")
+    if not 2 <= len(texts) <= max_lines + 1:
         raise InvalidSettings(
-            f"{path}: a recording has a first line and 1 to {MAX_LINES} others: this has {len(texts)} whole line(s)"
+            f"{path}: a recording has a first line and 1 to {max_lines} others: this has {len(texts)} whole line(s)"
         )
-    head = _parsed(texts[0], Head, f"{path}: line 1")
-    lines = tuple(_parsed(text, Line, f"{path}: line {number}") for number, text in enumerate(texts[1:], 2))
+    head = _parse(texts[0], Head, f"{path}: line 1")
+    lines = tuple(_parse(text, Line, f"{path}: line {number}") for number, text in enumerate(texts[1:], 2))
     for number, (before, after) in enumerate(pairwise(lines), 3):
         if after.at_s < before.at_s:
             raise InvalidSettings(f"{path}: line {number}: at_s {after.at_s:g} is earlier than the line before it")
     return Recording(head, lines)
 
 
-def _parsed(text: bytes, kind: type[T], place: str) -> T:
+def _parse(text: bytes, kind: type[T], position: str) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidSettings(f"{place}: {error}: write it with `forewarn record`") from None
+        raise InvalidSettings(f"{position}: {error}: write it with `forewarn record`") from None

@@ -1,7 +1,8 @@
-"""Serves a recording again: the same bytes to whoever asks, from the same moments on, by any clock.
+"""Replays a recording: every caller gets the recorded bytes at the recorded times, on any clock.
 
-A replay is a chore of the ticker that puts the recorded document in the place of the scope's own; the listener, with its checks,
-tags and long polls, is the service's. It begins when a machine first asks. After the last line all stays as it is.
+The ticker calls a replay when its next line is due, and the replay replaces the scope's document by the recorded one. Checks,
+tags and long polls are those of the service's listener. A replay begins with the first request for the document. After the last
+line the last answer stays.
 """
 
 import threading
@@ -18,28 +19,28 @@ from forewarn.endpoint.document_state import DocumentState
 from forewarn.endpoint.endpoint import Endpoint
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 from forewarn.service.clock import Clock
+from forewarn.testing.emulated_connection import END_OF_HEAD, ChooseFault, EmulatedConnection
 from forewarn.testing.faults import Fault
-from forewarn.testing.recorded_connection import END_OF_HEAD, Choose, RecordedConnection
 from forewarn.testing.recording_file import Line, Recording
 from forewarn.testing.request_log import RequestLog
 
 SHOWN_WITHIN_S = 10.0
-# Newer than whatever an operator does: the recorded document is never replaced by the scope's own.
+# Higher than every version of the scope, so that no change of the scope replaces the recorded document.
 LAST_VERSION = 2**62
 FAULTS = {"cut": Fault(kind="cut"), "no-answer": Fault(kind="stall"), "unreachable": Fault(kind="reset")}
-NOBODY = Instance("", "", False, 0, 0)
+NO_INSTANCE = Instance("", "", False, 0, 0)
 
 
 class RecordedState(DocumentState):
-    """A document as it was recorded, whatever the version asked for: the connection has compared that."""
+    """A recorded document. The connection has checked that its api-version was requested."""
 
     __slots__ = ("line",)
 
     def __init__(self, scope: Scope, line: Line) -> None:
         super().__init__(replace(scope, version=LAST_VERSION), ())
         self.line = line
-        self.enabled = True  # there is nothing to be enabled for
-        self.etag = protocol.plain_tag(line.etag) or ""  # which no request can match
+        self.enabled = True  # a poll need not enable the scope
+        self.etag = protocol.plain_tag(line.etag) or ""  # "" matches no request
 
     def body(self, version: int) -> bytes:
         del version
@@ -47,9 +48,9 @@ class RecordedState(DocumentState):
 
 
 class Replay:
-    """Where a recording has got to. `nudge` wakes the ticker, `say`, once it is set, is told of each line that was shown.
+    """The position in a recording. `nudge` wakes the ticker. `say`, if set, is called with each line that becomes current.
 
-    What is shown is changed by the listener's thread alone: an answer is of one line, never a mixture.
+    Only the listener's thread changes the current line, so that every answer comes from one line.
     """
 
     def __init__(self, recording: Recording, clock: Clock) -> None:
@@ -60,13 +61,15 @@ class Replay:
         self._clock = clock
         self._endpoint: Endpoint | None = None
         self._began = clock.now()
-        self._next = self._told = 0
-        self._dated: tuple[datetime, datetime] | None = None  # a recorded Date, and the clock when it was shown
+        self._next = self._reported = 0
+        self._dated: tuple[datetime, datetime] | None = (
+            None  # the recorded Date, and the clock when its line became current
+        )
         self.line = recording.lines[0]
-        self.shown_tag = ""  # of the document that is shown
+        self.shown_tag = ""  # of the current document
         self.seen_ids: frozenset[str] = frozenset()
 
-    # -- the ticker's side
+    # -- called by the ticker
 
     def next_due(self) -> datetime | None:
         if self._endpoint is None or self._next >= len(self.recording.lines):
@@ -78,27 +81,27 @@ class Replay:
         is_due = endpoint is not None and due is not None and due <= now
         if endpoint is not None and is_due:
             shown = threading.Event()
-            endpoint.loop.call_from_thread(lambda: self._show(endpoint, shown))
+            endpoint.loop.call_from_thread(lambda: self._show_next(endpoint, shown))
             shown.wait(SHOWN_WITHIN_S)
-        self._tell()
+        self._report()
         return int(is_due)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         lines = self.recording.lines
-        while self.say is not None and self._told < self._next:
-            line = lines[self._told]
-            self._told += 1
+        while self.say is not None and self._reported < self._next:
+            line = lines[self._reported]
+            self._reported += 1
             self.say(f"+{duration_text(int(line.at_s)):<7} {line}")
-            if self._told == len(lines):
-                self.say("the recording ends here; what it said last stays")
+            if self._reported == len(lines):
+                self.say("the recording ends here; its last answer stays")
 
-    # -- the listener's side
+    # -- called by the listener
 
-    def asked(self, endpoint: Endpoint) -> None:
-        """The first who asks begins it."""
+    def begin(self, endpoint: Endpoint) -> None:
+        """Begin with the first request; later calls change nothing."""
         if self._endpoint is None:
             self._began = self._clock.now() - timedelta(seconds=self.recording.lines[0].at_s)
-            self._show(endpoint, threading.Event())
+            self._show_next(endpoint, threading.Event())
             self._endpoint = endpoint
             self.nudge()
 
@@ -108,19 +111,19 @@ class Replay:
 
     @property
     def refusal(self) -> Response | None:
-        """A recorded answer that is no 200."""
+        """The recorded answer, if its status is not 200."""
         line = self.line
         if line.status is None or line.status == 200:
             return None
-        again = line.headers.get("Retry-After")
-        return Response(line.status, line.raw, (f"Retry-After: {again}".encode(),) if again else ())
+        retry_after = line.headers.get("Retry-After")
+        return Response(line.status, line.raw, (f"Retry-After: {retry_after}".encode(),) if retry_after else ())
 
     def date(self) -> datetime:
-        """The recorded Date, and as much later as the clock has gone on since."""
+        """Return the recorded Date plus the time that the clock has moved since."""
         now = self._clock.now()
         return now if self._dated is None else self._dated[0] + (now - self._dated[1])
 
-    def _show(self, endpoint: Endpoint, shown: threading.Event) -> None:
+    def _show_next(self, endpoint: Endpoint, shown: threading.Event) -> None:
         line = self.line = self.recording.lines[self._next]
         self._next += 1
         now = self._clock.now()
@@ -136,34 +139,34 @@ class Replay:
         else:
             for connection in list(endpoint.connections):
                 if isinstance(connection, ReplayedConnection):
-                    connection.strike()
+                    connection.fail_waiting()
         shown.set()
 
 
-class ReplayedConnection(RecordedConnection):
-    """Answers from the recording; what is asked of anything but the document is the service's to answer."""
+class ReplayedConnection(EmulatedConnection):
+    """Answers requests for the document from the recording. The service answers all other requests."""
 
-    _instead: Response | None = None
+    _replacement: Response | None = None
 
     def __init__(
-        self, replay: Replay, log: RequestLog, choose: Choose, endpoint: Endpoint, interface: str = ""
+        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = ""
     ) -> None:
-        super().__init__(log, choose, endpoint, interface)
+        super().__init__(log, choose_fault, endpoint, interface)
         self._replay = replay
 
     def start_exchange(self, request: Request, raw: bytes | None) -> None:
-        if _is_for_document(request):
-            self._replay.asked(self.endpoint)
+        if _requests_document(request):
+            self._replay.begin(self.endpoint)
         super().start_exchange(request, raw)
 
     def pass_on(self, request: Request) -> None:
-        """Approvals are taken for events that were shown, and change nothing; all checks are the service's."""
+        """Answer a checked request. An approval succeeds for events that have been in a document, and changes nothing."""
         replay = self._replay
-        decision = protocol.decide(request, lambda: NOBODY, self.endpoint.trust.allowed_hosts)
+        decision = protocol.decide(request, lambda: NO_INSTANCE, self.endpoint.trust.allowed_hosts)
         if not isinstance(decision, Poll | Approve):
             super().pass_on(request)
-        elif (asked := _version(request)) != (recorded := replay.recording.head.api_version):
-            message = f"Bad request. The recording is of api-version {recorded}, not {asked}"
+        elif (requested := _version(request)) != (recorded := replay.recording.head.api_version):
+            message = f"Bad request. The recording is of api-version {recorded}, not {requested}"
             self.respond(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
         elif replay.refusal is not None:
             self.respond(replay.refusal, request)
@@ -175,21 +178,21 @@ class ReplayedConnection(RecordedConnection):
         else:
             self.respond(Response(200), request)
 
-    def strike(self) -> None:
-        """A failure was recorded at this moment: whoever waits for news meets it."""
+    def fail_waiting(self) -> None:
+        """End a long poll with the recorded failure."""
         if self._exchange is not None and self._exchange.waiting:
-            self._fault, self._instead = self._replay.fault, self._replay.refusal
+            self._fault, self._replacement = self._replay.fault, self._replay.refusal
             self._end_wait()
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
-        instead, self._instead = self._instead, None
-        if instead is not None:
-            self.respond(instead, Request("GET", "", [], keep_alive=keep))
+        replacement, self._replacement = self._replacement, None
+        if replacement is not None:
+            self.respond(replacement, Request("GET", "", [], keep_alive=keep))
         else:
-            super().write(status, self._as_recorded(data), keep=keep)
+            super().write(status, self._with_recorded_headers(data), keep=keep)
 
-    def _as_recorded(self, data: bytes) -> bytes:
-        """With the recorded Date and tag; without a tag where there was none."""
+    def _with_recorded_headers(self, data: bytes) -> bytes:
+        """Return the answer with the recorded Date and tag, or without a tag if none was recorded."""
         head, end, body = data.partition(END_OF_HEAD)
         tag = self._replay.shown_tag.encode()
         lines = []
@@ -203,11 +206,11 @@ class ReplayedConnection(RecordedConnection):
         return b"\r\n".join(lines) + end + body
 
 
-def _is_for_document(request: Request) -> bool:
+def _requests_document(request: Request) -> bool:
     return request.target.partition("?")[0].lower() == protocol.SCHEDULED_EVENTS
 
 
 def _version(request: Request) -> str:
-    """Of a request that was checked: it has exactly one."""
+    """Return the api-version of a checked request, which has exactly one."""
     query = request.target.partition("?")[2]
     return next(value for name, value in parse_qsl(query) if name.lower() == "api-version")

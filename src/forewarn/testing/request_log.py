@@ -1,7 +1,7 @@
-"""What the guests of an emulator asked and were answered, and what the service did meanwhile, in order and with both clocks.
+"""The request log of an emulator: guests' requests with their answers, and the service's changes, each with both clocks.
 
-Written by the listener's thread and whoever changes the service, read and waited on by everybody else. Bounded: of a long run
-the latest is kept, and approvals before anything else, for expectations are about them.
+The listener's thread and the writers of the service add entries; other threads read them and wait for them. The log is
+bounded: it keeps the latest entries, and keeps approvals longest, because expectations count them.
 """
 
 import threading
@@ -16,22 +16,23 @@ from forewarn.core.change import Change
 from forewarn.core.durations import duration_text
 
 MAX_REQUESTS = 10_000
-MAX_NOTES = 10_000
+MAX_CHANGES = 10_000
 MAX_BODY_BYTES = 4_096
 MAX_TIMELINE = 100
 SHOWN_ID_CHARS = 8
-WAITED_S = 0.1
+# The timeline shows when a poll was received if its answer took at least this long.
+LONG_WAIT_S = 0.1
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One request of a guest, numbered as it came. `status` is None while it waits, and for ever if it was stalled.
+class LoggedRequest:
+    """A request of a guest. `status` is None until it is answered, and stays None if the answer was stalled.
 
-    `at` is the service clock, `at_s` real seconds since the emulator began. `events` are the ids and statuses in the document
-    that the guest got, `approves` the ids in its StartRequests, whatever became of them. `left`: the guest hung up first.
-    `lost`: the guest does not have the answer, or not a readable one.
+    `at` is the service clock, `at_s` real seconds since the emulator started. `events` are the ids and statuses in the
+    document that the guest got. `approves` are the ids in its StartRequests, whether or not they were approved. `left` means
+    that the guest hung up before the answer, `lost` that the guest did not get a readable answer.
     """
 
     number: int
@@ -59,62 +60,64 @@ class Asked:
 
     @property
     def polls(self) -> bool:
-        """Whether it asks for the document."""
+        """Whether the request is a GET of the document."""
         return self.method == "GET" and self.path == "/metadata/scheduledevents"
 
-    def is_of(self, machine: str | None) -> bool:
-        """`vm-0`, `scope/vm-0`, or anybody."""
+    def is_from(self, machine: str | None) -> bool:
+        """Whether the machine, as `vm-0` or `scope/vm-0`, sent the request. None matches every machine."""
         return machine is None or machine in (self.machine, f"{self.scope}/{self.machine}")
+
+    def shows(self, event_id: str, status: str = "") -> bool:
+        """Whether the answer has the event, in this status if one is given."""
+        return any(shown_id == event_id and status in ("", shown) for shown_id, shown in self.events)
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key == name.lower()), None)
 
     def __str__(self) -> str:
-        """In one line, without the real time: the same run gives the same lines."""
-        who = self.machine or "nobody"
+        """Return one line without the real time, so that the same run gives the same lines."""
+        machine = self.machine or "unknown"
         answer = "no answer yet" if self.status is None and not self.lost else str(self.status or "no answer")
-        told = f", document {self.incarnation}: {_listed(self.events)}" if self.incarnation is not None else ""
-        said = f" approving {', '.join(_short(i) for i in self.approves)}" if self.approves else ""
+        document = f", document {self.incarnation}: {_event_list(self.events)}" if self.incarnation is not None else ""
+        approves = f" approving {', '.join(_short(i) for i in self.approves)}" if self.approves else ""
         fault = f" [{self.fault}]" if self.fault else ""
         left = ", and the guest hung up" if self.left else ""
-        target = self.target.encode("ascii", "backslashreplace").decode()  # what a guest says is not for a terminal
-        return f"#{self.number} {who} {self.method or '?'} {target}{said} -> {answer}{fault}{told}{left}"
+        # Escaped, because a target may contain control characters for a terminal.
+        target = self.target.encode("ascii", "backslashreplace").decode()
+        return f"#{self.number} {machine} {self.method or '?'} {target}{approves} -> {answer}{fault}{document}{left}"
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """Something that happened in the service."""
+class LoggedChange:
+    """An entry of the service's audit log, as text."""
 
     at: datetime
     at_s: float
     text: str
 
-    def __str__(self) -> str:
-        return self.text
-
 
 class RequestLog:
-    """`now` is the service clock."""
+    """Adds entries, returns them, and lets threads wait for them. `now` is the service clock."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._began, self._began_s = now(), monotonic()
-        self._news = threading.Condition()
-        self._requests: dict[int, Asked] = {}
-        self._others: deque[int] = deque()  # the numbers of those that approve nothing
-        self._notes: deque[Noted] = deque(maxlen=MAX_NOTES)
+        self._updated = threading.Condition()
+        self._requests: dict[int, LoggedRequest] = {}
+        self._without_approval: deque[int] = deque()  # request numbers
+        self._changes: deque[LoggedChange] = deque(maxlen=MAX_CHANGES)
         self._count = 0
         self._approvals_gone = 0
 
     # -- writing
 
-    def asked(
+    def add_request(
         self, *, scope: str, machine: str, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes,
         approves: tuple[str, ...] = (),
-    ) -> Asked:  # fmt: skip
-        with self._news:
+    ) -> LoggedRequest:  # fmt: skip
+        with self._updated:
             self._count += 1
-            asked = Asked(
+            request = LoggedRequest(
                 number=self._count,
                 at=self._now(),
                 at_s=self._elapsed_s(),
@@ -126,113 +129,119 @@ class RequestLog:
                 body=body[:MAX_BODY_BYTES],
                 approves=approves,
             )
-            self._requests[asked.number] = asked
+            self._requests[request.number] = request
             if not approves:
-                self._others.append(asked.number)
+                self._without_approval.append(request.number)
             if len(self._requests) > MAX_REQUESTS:
-                self._make_room()
-            self._news.notify_all()
-        return asked
+                self._drop_one()
+            self._updated.notify_all()
+        return request
 
-    def _make_room(self) -> None:
-        if self._others:
-            del self._requests[self._others.popleft()]
+    def _drop_one(self) -> None:
+        if self._without_approval:
+            del self._requests[self._without_approval.popleft()]
         else:
             del self._requests[next(iter(self._requests))]
             self._approvals_gone += 1
 
-    def answered(
+    def add_answer(
         self, number: int, *, status: int | None, fault: str = "", incarnation: int | None = None,
         events: tuple[tuple[str, str], ...] = (), left: bool = False, lost: bool = False,
     ) -> None:  # fmt: skip
-        with self._news:
-            asked = self._requests.get(number)
-            if asked is not None:
+        with self._updated:
+            request = self._requests.get(number)
+            if request is not None:
                 self._requests[number] = replace(
-                    asked, status=status, fault=fault, incarnation=incarnation, events=events, left=left,
+                    request, status=status, fault=fault, incarnation=incarnation, events=events, left=left,
                     lost=lost or left,
                     answered_at=self._now() if status is not None else None,
                     answered_s=self._elapsed_s() if status is not None else None,
                 )  # fmt: skip
-                self._news.notify_all()
+                self._updated.notify_all()
 
-    def heard(self, change: Change) -> None:
-        """The service's bell."""
-        with self._news:
+    def add_change(self, change: Change) -> None:
+        """Add what the service saved. `control` calls this after each change."""
+        with self._updated:
             for entry in change.audit:
                 event = f" {_short(entry.event_id)}" if entry.event_id else ""
                 detail = f": {entry.detail}" if entry.detail else ""
-                self._notes.append(Noted(entry.at, self._elapsed_s(), f"{entry.action}{event}{detail}, by {entry.who}"))
+                text = f"{entry.action}{event}{detail}, by {entry.who}"
+                self._changes.append(LoggedChange(entry.at, self._elapsed_s(), text))
 
     # -- reading
 
     @property
     def last_number(self) -> int:
-        with self._news:
+        with self._updated:
             return self._count
 
     @property
     def gone(self) -> int:
         """How many requests are no longer kept."""
-        with self._news:
+        with self._updated:
             return self._count - len(self._requests)
 
     @property
     def approvals_gone(self) -> int:
-        """How many of those approved something: then nobody can say how often it was approved."""
-        with self._news:
+        """How many requests with approvals are no longer kept. If there are any, approvals cannot be counted."""
+        with self._updated:
             return self._approvals_gone
 
-    def requests(self) -> list[Asked]:
-        """In the order they came."""
-        with self._news:
+    def requests(self) -> list[LoggedRequest]:
+        """Return the requests in the order in which they came."""
+        with self._updated:
             return list(self._requests.values())
 
-    def wait(self, found: Callable[[list[Asked]], T | None], within_s: float) -> T | None:
-        """What `found` finds among the requests, as soon as it does; None when the time is up."""
+    def wait(self, find: Callable[[list[LoggedRequest]], T | None], within_s: float) -> T | None:
+        """Return the result of `find` as soon as it is not None; return None when the time is up."""
         deadline_s = monotonic() + within_s
-        with self._news:
-            while (result := found(list(self._requests.values()))) is None:
-                if not self._news.wait(max(0.0, deadline_s - monotonic())):
-                    return found(list(self._requests.values()))
+        with self._updated:
+            while (result := find(list(self._requests.values()))) is None:
+                if not self._updated.wait(max(0.0, deadline_s - monotonic())):
+                    return find(list(self._requests.values()))
             return result
 
     def timeline(self) -> list[str]:
-        """The latest of what guests and the service did, one line each, with the real time and the service's.
+        """Return the latest entries, one line each, with the real time and the service's time.
 
-        A poll stands where it was answered, after what it tells of; anything else where it was asked, before what it led to.
+        A poll appears when it was answered, after the changes in its answer. Other requests appear when they were received,
+        before the changes that they caused.
         """
-        with self._news:
-            entries = [*map(_placed, self._requests.values()), *((n.at_s, n.at, str(n)) for n in self._notes)]
+        with self._updated:
+            entries = [
+                *map(_timeline_entry, self._requests.values()),
+                *((change.at_s, change.at, change.text) for change in self._changes),
+            ]
             gone = self._count - len(self._requests)
         entries.sort(key=lambda entry: entry[0])
-        lines = [f"{at_s:9.3f} s  {self._since(at):>8}  {text}" for at_s, at, text in entries[-MAX_TIMELINE:]]
+        lines = [f"{at_s:9.3f} s  {self._since_start(at):>8}  {text}" for at_s, at, text in entries[-MAX_TIMELINE:]]
         left_out = len(entries) - len(lines) + gone
         return [f"… {left_out} earlier entries", *lines] if left_out else lines
 
     def trace(self) -> str:
-        """Every request in a line with the service's time: the same seed and the same guests give the same bytes."""
+        """Return a line per request with the service's time: the same seed and the same guests give the same bytes."""
         gone = f"… {self.gone} earlier requests are no longer kept\n" if self.gone else ""
-        return gone + "".join(f"{self._since(each.at)} {each}\n" for each in self.requests())
+        return gone + "".join(f"{self._since_start(each.at)} {each}\n" for each in self.requests())
 
     def _elapsed_s(self) -> float:
         return monotonic() - self._began_s
 
-    def _since(self, moment: datetime) -> str:
+    def _since_start(self, moment: datetime) -> str:
         return f"+{duration_text(int((moment - self._began).total_seconds()))}"
 
 
-def _placed(asked: Asked) -> tuple[float, datetime, str]:
-    """Where it stands in the timeline, in real time and the service's; whoever waited long is shown to have."""
-    if not asked.polls or asked.answered_s is None or asked.answered_at is None:
-        return asked.at_s, asked.at, str(asked)
-    waited = f" (asked at {asked.at_s:.3f} s)" if asked.answered_s - asked.at_s >= WAITED_S else ""
-    return asked.answered_s, asked.answered_at, f"{asked}{waited}"
+def _timeline_entry(request: LoggedRequest) -> tuple[float, datetime, str]:
+    """Return the real time, the service's time and the text. The text of a long poll also says when it was received."""
+    if not request.polls or request.answered_s is None or request.answered_at is None:
+        return request.at_s, request.at, str(request)
+    is_long = request.answered_s - request.at_s >= LONG_WAIT_S
+    received = f" (received at {request.at_s:.3f} s)" if is_long else ""
+    return request.answered_s, request.answered_at, f"{request}{received}"
 
 
 def _short(event_id: str) -> str:
     return event_id[:SHOWN_ID_CHARS]
 
 
-def _listed(events: Iterable[tuple[str, str]]) -> str:
+def _event_list(events: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{_short(i)} {status}" for i, status in events) or "no events"

@@ -1,7 +1,7 @@
-"""Takes the names out of a recording so that it can be shown to others: the same name becomes the same stand-in everywhere.
+"""Replaces the names in a recording, so that it can be shared. The same name gets the same replacement everywhere.
 
-Kept are the protocol's own words, numbers and times; every other text is replaced, those in fields nobody knows too. What is
-not JSON cannot be gone through, and goes.
+Values that the protocol defines, numbers and times stay. All other text is replaced, also in unknown fields. A body that is not
+JSON is replaced as a whole.
 """
 
 import json
@@ -20,10 +20,10 @@ _PLAIN_TAG = re.compile(r'"[0-9]{1,19}(-[0-9]{1,19})?"')
 
 
 class Scrubber:
-    """Remembers who became what, for one recording."""
+    """Scrubs the lines of one recording and remembers the replacements."""
 
     def __init__(self) -> None:
-        self._stand_ins: dict[str, str] = {}
+        self._replacements: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
 
     def line(self, line: Line) -> Line:
@@ -34,42 +34,42 @@ class Scrubber:
         return Line(at_s=line.at_s, status=line.status, failure=line.failure, headers=headers, **body)  # type: ignore[arg-type]
 
     def machine(self, name: str) -> str:
-        """`machine-0`; the preview's underscore stays."""
+        """Return a replacement such as `machine-0`. A leading underscore, which preview versions add, stays."""
         bare = bare_name(name)
         return name[: len(name) - len(bare)] + self.text(bare, "machine")
 
     def text(self, text: str, kind: str = "text") -> str:
-        """Its stand-in, as the first kind it was met as; nothing stays nothing."""
+        """Return the replacement of the text, named after the kind of its first use. Empty text stays empty."""
         key = text.casefold()
-        if text and key not in self._stand_ins:
+        if text and key not in self._replacements:
             number = self._counts[kind]
             self._counts[kind] += 1
             is_event = kind == "event"
-            self._stand_ins[key] = f"00000000-0000-4000-8000-{number:012X}" if is_event else f"{kind}-{number}"
-        return self._stand_ins[key] if text else ""
+            self._replacements[key] = f"00000000-0000-4000-8000-{number:012X}" if is_event else f"{kind}-{number}"
+        return self._replacements[key] if text else ""
 
     def _body(self, raw: bytes) -> bytes:
         if not raw:
             return raw
         try:
-            said = json.loads(raw.decode("utf-8-sig"))
-            return json.dumps(self._top(said), separators=(",", ":")).encode()
+            content = json.loads(raw.decode("utf-8-sig"))
+            return json.dumps(self._document(content), separators=(",", ":")).encode()
         except (ValueError, RecursionError):
             return UNREADABLE
 
-    def _top(self, said: Any) -> Any:
-        if not isinstance(said, dict):
-            return self._unknown(said)
-        events = said.get("Events")
+    def _document(self, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return self._unknown(content)
+        events = content.get("Events")
         if not isinstance(events, list):
-            return {key: self._field(key, value) for key, value in said.items()}
-        shown = [
+            return {key: self._field(key, value) for key, value in content.items()}
+        scrubbed = [
             {key: self._field(key, value) for key, value in event.items()}
             if isinstance(event, dict)
             else self._unknown(event)
             for event in events
         ]
-        return {key: shown if key == "Events" else self._field(key, value) for key, value in said.items()}
+        return {key: scrubbed if key == "Events" else self._field(key, value) for key, value in content.items()}
 
     def _field(self, key: str, value: Any) -> Any:
         if key in KEPT and not isinstance(value, dict | list):

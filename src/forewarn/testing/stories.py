@@ -1,8 +1,8 @@
-"""Stories: text files that say what is done and what is seen, played on the real service with a clock that is moved.
+"""Stories: text files of commands and their results, played on the real service with a clock that only the story moves.
 
-A story is a list of steps. A step is a command, perhaps with lines of input, then `----`, then what is seen, then an
-empty line; lines that begin with `#` are for the reader. Times are shown since the story's beginning (`+15m`), ids as
-M1, M2 … (maintenances) and E1, E2 … (events) in the order they came to be. What is wrong with a story is told with its line.
+A story is a list of steps. A step is a command, optional lines of input, `----`, the result, and an empty line; lines that begin
+with `#` are comments. Times count from the story's beginning (`+15m`). Ids are shown as M1, M2 … (maintenances) and E1, E2 …
+(events), in the order of their creation. Errors in a story are reported with their line.
 """
 
 import inspect
@@ -32,17 +32,17 @@ from forewarn.core.transitions import Verb
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import from_values
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from forewarn.testing.story_text import fleet_of, parse_story, setting
+from forewarn.testing.story_text import parse_fleet_lines, parse_story, setting
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = ("host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description")
-_ENDED = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
+_END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
-    "Scheduled": frozenset({Status.SCHEDULED, Status.STARTED}) | _ENDED,
-    "Started": frozenset({Status.STARTED}) | _ENDED,
-    GONE: _ENDED,
+    "Scheduled": frozenset({Status.SCHEDULED, Status.STARTED}) | _END_STATUSES,
+    "Started": frozenset({Status.STARTED}) | _END_STATUSES,
+    GONE: _END_STATUSES,
 }
 Action = Callable[..., Iterable[str] | None]
 _GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
@@ -50,24 +50,24 @@ _STAMP = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
 
 
 def play(text: str, store: Store, source: str = "story") -> str:
-    """Play a story; the same text with what was really seen."""
+    """Play a story; return its text with the results that really came."""
     steps, rest = parse_story(text, source)
     player = Player(store)
-    told = []
+    played = []
     for step in steps:
         try:
-            seen = player.play(step.command, step.body)
+            result = player.play(step.command, step.body)
         except Invalid as error:
             raise Invalid(f"{source}: line {step.line}: {error}") from None
         body = "".join(f"{line}\n" for line in step.body)
-        told.append(f"{step.lead}{step.command}\n{body}----\n{seen}\n")
-    return "".join(told) + rest
+        played.append(f"{step.lead}{step.command}\n{body}----\n{result}\n")
+    return "".join(played) + rest
 
 
 class Player:
-    """The service behind a story: every command is a use case, and the ticker runs to the end after each.
+    """Plays commands on a service of its own, and runs its ticker until it is idle after each command.
 
-    With a `service` that is there already the commands are carried out on it, and somebody else ticks.
+    With a `service` the player uses that one, whose ticker runs elsewhere.
     """
 
     def __init__(self, store: Store, *, service: Service | None = None) -> None:
@@ -83,6 +83,7 @@ class Player:
 
     @property
     def service(self) -> Service:
+        """The service of the story, created at its first use."""
         if self._service is None:
             settings = from_values({"store": "memory:", **self._settings})
             self._service = Service(settings, clock=self._clock, store=self._store, new_id=self._new_id, node="here")
@@ -90,7 +91,7 @@ class Player:
         return self._service
 
     def play(self, command: str, body: Iterable[str] = ()) -> str:
-        """What is seen after the command, a line each; Invalid if it makes no sense."""
+        """Run the command and return its result, in lines; raise Invalid if the command is wrong."""
         try:
             word, *rest = shlex.split(command)
             options = dict(pair.split("=", 1) for pair in rest if "=" in pair)
@@ -109,26 +110,26 @@ class Player:
         action: Action | None = getattr(self, f"_do_{word.replace('-', '_')}", None)
         if action is None:
             known = sorted(name.removeprefix("_do_") for name in vars(Player) if name.startswith("_do_"))
-            raise ValueError(f"a story has no command {word!r}: it has {', '.join(known)}")
+            raise ValueError(f"there is no command {word!r} for stories: use {', '.join(known)}")
         return action
 
     @property
     def names(self) -> dict[str, str]:
-        """Every id that was told, and its short name."""
+        """The short name of every id that the story has shown."""
         return dict(self._names)
 
     def begin(self, now: datetime) -> None:
-        """From here on times are told, and read, since this moment."""
+        """Count times from this moment on."""
         self._start = now
 
     def since(self, moment: datetime | None) -> str:
-        """As stories tell time: `+15m` after the beginning."""
+        """Return the moment as stories write it, such as `+15m`."""
         return _since(moment, self._start)
 
     # -- the fleet
 
     def _do_fleet(self, *, body: tuple[str, ...], prune: str = "no") -> Iterable[str]:
-        diff = self.service.control.apply_fleet(fleet_of(body), self._operator, prune=prune == "yes")
+        diff = self.service.control.apply_fleet(parse_fleet_lines(body), self._operator, prune=prune == "yes")
         return [*diff.lines, *(f"! {warning}" for warning in diff.warnings)]
 
     def _do_enable(self, *scopes: str) -> None:
@@ -145,14 +146,14 @@ class Player:
             f"{m} update domain {m.update_domain} on {m.host or 'no host'}" for m in snapshot.machines.values()
         ] or ["no machines"]
 
-    # -- what operators do
+    # -- acts of operators
 
     def _do_schedule(self, type_: str, *targets: str, **options: str) -> Iterable[str]:
         flags = {each for each in targets if each in ("user", "emergency")}
-        strange = [each for each in targets if each not in flags and "/" not in each]
-        strange += [key for key in options if key not in SCHEDULE_OPTIONS]
-        if strange:
-            raise ValueError(f"{strange[0]!r} is neither a machine nor one of {', '.join(SCHEDULE_OPTIONS)}")
+        unknown = [each for each in targets if each not in flags and "/" not in each]
+        unknown += [key for key in options if key not in SCHEDULE_OPTIONS]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is neither a machine nor one of {', '.join(SCHEDULE_OPTIONS)}")
         machines = tuple(_key(each) for each in targets if "/" in each)
         hosts = tuple(options["host"].split(",")) if "host" in options else ()
         domain = int(options["ud"]) if "ud" in options else None
@@ -167,7 +168,7 @@ class Player:
             duration_s=int(options.get("duration", "-1")),
             description=options.get("description", ""),
         )
-        return self._plan(self.service.control.submit(request, self._operator))
+        return self._name_events(self.service.control.submit(request, self._operator))
 
     def _do_restart(self, *machines: str) -> Iterable[str]:
         return self._do_schedule("Reboot", *machines, "user")
@@ -194,18 +195,18 @@ class Player:
     def _do_abandon(self, name: str) -> None:
         self.service.control.resolve_failure(self._id(name), Verb.ABANDON, self._operator)
 
-    # -- what guests do
+    # -- acts of guests
 
-    def _do_approve(self, who: str, *names: str) -> None:
-        if who == "operator":
+    def _do_approve(self, approver: str, *names: str) -> None:
+        if approver == "operator":
             for name in names:
                 self.service.control.approve_event(self._id(name), self._operator)
         else:
-            scope, machine = _key(who)
+            scope, machine = _key(approver)
             ids = [self._id(name) for name in names]
-            self.service.control.approve(scope, machine, ids, Actor(who, "guest"))
+            self.service.control.approve(scope, machine, ids, Actor(approver, "guest"))
 
-    # -- what executors do
+    # -- acts of executors
 
     def _do_order(self, verb: str, name: str, reason: str = "", **options: str) -> None:
         control, order_id = self.service.control, self._id(name)
@@ -221,33 +222,33 @@ class Player:
         self.service.ticker.advance(parse_duration(text))
 
     def _do_until(self, name: str, status: str) -> Iterable[str]:
-        """From due time to due time, until the event is that; `gone` is any end."""
-        to_end(self.service, lambda: self.has_come(name, status), lambda: f"{name} to be {status}")
+        """Advance the clock until the event has the status; `gone` is every status that ends an event."""
+        advance_until(self.service, lambda: self.has_reached(name, status), lambda: f"{name} to be {status}")
         return self._do_events(name)
 
-    def has_come(self, name: str, status: str) -> bool:
-        """Whether the event has this status or is past it."""
-        wanted = UNTIL.get(status)
-        if wanted is None:
-            raise ValueError(f"{status!r} is not awaited: write {', '.join(UNTIL)}")
+    def has_reached(self, name: str, status: str) -> bool:
+        """Whether the event has this status or a later one."""
+        statuses = UNTIL.get(status)
+        if statuses is None:
+            raise ValueError(f"{status!r} cannot be waited for: write {', '.join(UNTIL)}")
         event, _ = self.service.control.event(self._id(name))
-        return event.status in wanted
+        return event.status in statuses
 
     def _do_ticker(self, state: str) -> None:
         self._ticking = state == "running"
 
     def _do_service(self, **options: str) -> None:
-        """Restart the service, with other settings if any are given."""
+        """Restart the service with the settings given."""
         for key, value in options.items():
             if key == "fail":
                 machine, _, times = value.partition(":")
                 self._settings["simulated_failures"] = {machine: int(times)}
             else:
-                name, read = setting(key, value)
-                self._settings[name] = read
+                name, parsed = setting(key, value)
+                self._settings[name] = parsed
         self._service = None
 
-    # -- what can be seen
+    # -- results
 
     def _do_document(self, scope: str, version: str = NEWEST) -> Iterable[str]:
         return [self.service.control.document(scope, api_version(version)).decode()]
@@ -286,7 +287,8 @@ class Player:
     def _new_id(self) -> str:
         return f"{next(self._ids):08X}-0000-4000-8000-000000000000"
 
-    def _plan(self, maintenance_id: str) -> Iterable[str]:
+    def _name_events(self, maintenance_id: str) -> Iterable[str]:
+        """Name the maintenance and its events, and yield its waves."""
         _, events = self.service.control.maintenance(maintenance_id)
         number = sum(name.startswith("M") for name in self._names.values()) + 1
         self._names[maintenance_id] = f"M{number}"
@@ -294,16 +296,16 @@ class Player:
             self._names[event.id] = f"E{sum(name.startswith('E') for name in self._names.values()) + 1}"
         waves = sorted({e.wave for e in events})
         for wave in waves:
-            told = [f"{e.id} {e.scope}#{e.update_domain} {','.join(e.resources)}" for e in events if e.wave == wave]
-            yield f"M{number} wave {wave}: {'; '.join(told)}"
+            planned = [f"{e.id} {e.scope}#{e.update_domain} {','.join(e.resources)}" for e in events if e.wave == wave]
+            yield f"M{number} wave {wave}: {'; '.join(planned)}"
 
     def _id(self, name: str) -> str:
         known = {short: full for full, short in self._names.items()}
         return known.get(name, name)
 
     def _readable(self, line: str) -> str:
-        line = _GUID.sub(lambda found: self._names.get(found[0], found[0]), line)
-        return _STAMP.sub(lambda found: self.since(datetime.fromisoformat(found[0])), line)
+        line = _GUID.sub(lambda match: self._names.get(match[0], match[0]), line)
+        return _STAMP.sub(lambda match: self.since(datetime.fromisoformat(match[0])), line)
 
     def _moment(self, text: str | None) -> datetime | None:
         return None if text is None else self._start + timedelta(seconds=parse_duration(text.removeprefix("+")))
@@ -320,25 +322,26 @@ class Player:
 def _call(
     word: str, action: Action, arguments: list[str], options: dict[str, str], body: tuple[str, ...]
 ) -> Iterable[str]:
-    given = {**options, "body": body} if body else options
+    """Call the action; raise ValueError if it does not take these arguments, options or lines of input."""
+    keywords = {**options, "body": body} if body else options
     try:
-        shape = inspect.signature(action)
+        signature = inspect.signature(action)
         if "self" in options:
-            raise TypeError("'self' is no option")
-        if body and "body" not in shape.parameters:
-            raise TypeError(f"it takes no lines of input, and {body[0]!r} follows: put an empty line between steps")
-        shape.bind(*arguments, **given)
+            raise TypeError("'self' is not an option")
+        if body and "body" not in signature.parameters:
+            raise TypeError(f"it takes no lines of input, but {body[0]!r} follows: put an empty line between steps")
+        signature.bind(*arguments, **keywords)
     except TypeError as error:
         raise ValueError(f"{word}: {error}") from None
-    return action(*arguments, **given) or ()
+    return action(*arguments, **keywords) or ()
 
 
-def to_end(service: Service, over: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Move a manual clock from due time to due time until it is so; Refused if nothing is left that could bring it."""
-    while not over():
+def advance_until(service: Service, reached: Callable[[], bool], goal: Callable[[], str]) -> None:
+    """Move a manual clock from due time to due time until `reached`; raise Refused if nothing more is due."""
+    while not reached():
         moment, now = service.ticker.next_wakeup(), service.clock.now()
         if moment is None:
-            raise Refused(f"the story waits for {what()}, and nothing is due that could bring it")
+            raise Refused(f"the story waits for {goal()}, but nothing is due that could cause it")
         service.ticker.advance(max(0.0, (moment - now).total_seconds()))
 
 

@@ -1,6 +1,6 @@
-"""What a story says: the steps of its text, each with its line, and the fleet and settings it states.
+"""Parses the text of a story: its steps with their lines, and the fleet and settings in them.
 
-Knows nothing of a service. What is wrong is told as Invalid with the line, or as ValueError where the caller knows it.
+This module knows no service. It raises Invalid with the line of an error, or ValueError where the caller knows the line.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ MACHINE_OPTIONS = ("ud", "host")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`lead` is everything before the command: comments and empty lines, kept as they are. `line` is the command's."""
+    """A step. `lead` is the text before the command: comments and empty lines. `line` is the line of the command."""
 
     lead: str
     command: str
@@ -32,9 +32,9 @@ class Step:
 
 
 def parse_story(text: str, source: str = "story") -> tuple[list[Step], str]:
-    """The steps, and what follows the last one; or Invalid with the line."""
+    """Return the steps and the text after the last one; raise Invalid with the line of an error."""
     if len(text) > MAX_BYTES:
-        raise Invalid(f"{source}: longer than {MAX_BYTES} characters: this is no story")
+        raise Invalid(f"{source}: longer than {MAX_BYTES} characters, the limit for stories")
     steps: list[Step] = []
     lead: list[str] = []
     block: list[str] = []
@@ -48,34 +48,34 @@ def parse_story(text: str, source: str = "story") -> tuple[list[Step], str]:
             lead.append(f"{line}\n")
     if len(steps) > MAX_STEPS:
         raise Invalid(f"{source}: line {steps[MAX_STEPS].line}: more than {MAX_STEPS} steps: split the story")
-    # One line was added above so that the last block ends; it is no part of the text.
+    # The last line is not part of the text; the loop adds it so that the last block ends.
     return steps, "".join(lead[:-1])
 
 
 def _step(lead: str, block: list[str], source: str, line: int) -> Step:
-    """A command, its input, `----` and what is seen; where nothing is expected yet the `----` may be left out."""
+    """Parse a command, its input, `----` and its result; the `----` may be missing if no result is expected."""
     command, *rest = block
     if command == "----":
         raise Invalid(f"{source}: line {line}: there is no command above the `----`")
     end = rest.index("----") if "----" in rest else len(rest)
     body, expected = rest[:end], rest[end + 1 :]
     if "----" in expected:
-        again = line + 2 + end + expected.index("----")
-        raise Invalid(f"{source}: line {again}: a second `----` in one step: put an empty line between steps")
+        second = line + 2 + end + expected.index("----")
+        raise Invalid(f"{source}: line {second}: a second `----` in one step: put an empty line between steps")
     return Step(lead, command, tuple(body), "".join(f"{each}\n" for each in expected), line)
 
 
 def setting(key: str, value: str) -> tuple[str, object]:
-    """A setting by its field's name or as people write it, and its value, read."""
-    readers = {flat: each.field.metadata["read"] for flat, each in declared().items()}
+    """Return the name of the setting's field and its parsed value. The key may be that name or the one in a settings file."""
+    parsers = {flat: each.field.metadata["read"] for flat, each in declared().items()}
     name = names().get(key, key)
-    if name not in readers:
-        raise ValueError(f"{key!r} is no setting")
-    return name, int(value) if key.endswith("_s") and value.isdecimal() else readers[name](value)
+    if name not in parsers:
+        raise ValueError(f"{key!r} is not a setting")
+    return name, int(value) if key.endswith("_s") and value.isdecimal() else parsers[name](value)
 
 
-def fleet_of(lines: Iterable[str]) -> Fleet:
-    """`scope NAME KIND [setting=value …]` and `machine SCOPE/NAME [ud=N] [host=H]`."""
+def parse_fleet_lines(lines: Iterable[str]) -> Fleet:
+    """Parse lines `scope NAME KIND [setting=value …]` and `machine SCOPE/NAME [ud=N] [host=H]`."""
     scopes, machines = {}, {}
     for line in lines:
         match line.split():
@@ -91,12 +91,12 @@ def fleet_of(lines: Iterable[str]) -> Fleet:
     return Fleet(scopes, machines)
 
 
-def _options(words: Iterable[str], known: tuple[str, ...]) -> dict[str, str]:
+def _options(pairs: Iterable[str], known: tuple[str, ...]) -> dict[str, str]:
     options = {}
-    for word in words:
-        key, is_option, value = word.partition("=")
-        if not is_option or key not in known:
-            raise ValueError(f"{word!r} is none of {', '.join(f'{each}=…' for each in known)}")
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or key not in known:
+            raise ValueError(f"{pair!r} is not one of {', '.join(f'{each}=…' for each in known)}")
         options[key] = value
     return options
 

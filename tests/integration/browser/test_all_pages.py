@@ -8,8 +8,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from jinja2 import Environment
 from playwright.sync_api import Page
-from scripts.screenshots import PAGES, SCHEMES, Scheme, log_in, visit
-from scripts.staged import Stage, staged
+from scripts.example_service import ExampleService, running_example
+from scripts.screenshots import PAGES, SCHEMES, Scheme, log_in, open_page
 from starlette.routing import compile_path
 
 from forewarn.operator.portal import app
@@ -21,14 +21,14 @@ EXPECTED = ("400 (Bad Request)", "401 (Unauthorized)", "404 (Not Found)")
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with staged() as running:
+def stage() -> Iterator[ExampleService]:
+    with running_example() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Stage]:
-    with staged(demo=True) as running:
+def demo() -> Iterator[ExampleService]:
+    with running_example(demo=True) as running:
         yield running
 
 
@@ -48,23 +48,23 @@ def test_every_path_is_in_the_list_of_pages() -> None:
 @pytest.mark.parametrize("names", [NAMES[:HALF], NAMES[HALF:]], ids=["first half", "second half"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_page_violates_a_rule_of_accessibility(
-    stage: Stage, new_page: NewPage, scheme: Scheme, names: tuple[str, ...]
+    stage: ExampleService, new_page: NewPage, scheme: Scheme, names: tuple[str, ...]
 ) -> None:
     """axe-core's whole rule set, in light and dark."""
     page = new_page(color_scheme=scheme, expect=EXPECTED)
     log_in(page, stage)
     for name in names:
-        visit(page, stage, name)
+        open_page(page, stage, name)
         open_all(page)
         found = Axe().run(page)
         assert found.violations_count == 0, f"{name}: {found.generate_report()}"
 
 
-def test_the_guide_violates_no_rule_of_accessibility(demo: Stage, new_page: NewPage) -> None:
+def test_the_guide_violates_no_rule_of_accessibility(demo: ExampleService, new_page: NewPage) -> None:
     """The demo's first page on a phone, in light and dark."""
     for scheme in SCHEMES:
         page = new_page(color_scheme=scheme, viewport={"width": 360, "height": 700})
-        visit(page, demo, "guide")
+        open_page(page, demo, "guide")
         open_all(page)
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
@@ -72,7 +72,7 @@ def test_the_guide_violates_no_rule_of_accessibility(demo: Stage, new_page: NewP
 
 
 def test_no_page_scrolls_sideways_on_a_phone(
-    stage: Stage, demo: Stage, new_page: NewPage, monkeypatch: pytest.MonkeyPatch
+    stage: ExampleService, demo: ExampleService, new_page: NewPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At 360 pixels everything fits or scrolls in a box of its own; the pages use every template."""
     rendered = set()
@@ -86,15 +86,15 @@ def test_no_page_scrolls_sideways_on_a_phone(
     page = new_page(viewport={"width": 360, "height": 700}, expect=EXPECTED)
     log_in(page, stage)
     for name in NAMES:
-        visit(page, stage, name)
+        open_page(page, stage, name)
         open_all(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, name
-    visit(page, demo, "guide")
+    open_page(page, demo, "guide")
     templates = {each.name for each in (files("forewarn.operator.portal") / "templates").iterdir()}
     assert templates - rendered == set()
 
 
-def test_the_chart_has_a_text_alternative(stage: Stage, new_page: NewPage) -> None:
+def test_the_chart_has_a_text_alternative(stage: ExampleService, new_page: NewPage) -> None:
     """Each row has a title, and the table has the same events."""
     page = new_page()
     log_in(page, stage)

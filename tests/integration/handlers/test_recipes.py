@@ -18,7 +18,7 @@ from tests.support.own_network import clean_environment
 from tests.support.patroni_cluster import AS_POSTGRES, BINARIES
 from tests.support.waiting import PATIENCE_S, until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/guide/handlers/recipes.md").read_text("utf-8")
 RECIPES: dict[str, str] = dict(re.findall(r"^## ([^\n]*)\n\n```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
 # Every stand-in writes down how it was called, and fails when the call has in it what `fails` says.

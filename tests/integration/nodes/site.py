@@ -26,7 +26,7 @@ from tests.support.own_network import clean_environment, own_network
 from tests.support.patroni_cluster import AS_POSTGRES
 from tests.support.waiting import until
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+GUIDE = Path(__file__).parents[3] / "docs" / "guide"
 PAGES = ("nodes.md", "balancing.md", "backup.md")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATABASES, OPERATORS, GUESTS = (

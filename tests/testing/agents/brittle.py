@@ -1,4 +1,4 @@
-"""Wrong: it only watches, and ends with a traceback at whatever it did not expect of a document."""
+"""Wrong: it only watches, and crashes at everything unexpected in a document."""
 
 from tests.testing.agents.narrow import KNOWN
 from tests.testing.agents.toy import Json, Toy
@@ -7,7 +7,7 @@ from tests.testing.agents.toy import Json, Toy
 class Brittle(Toy):
     last = 0
 
-    def is_news(self, document: Json) -> bool:
+    def is_new(self, document: Json) -> bool:
         assert document["DocumentIncarnation"] >= self.last
         self.last = document["DocumentIncarnation"]
         return True

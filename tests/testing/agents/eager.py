@@ -1,4 +1,4 @@
-"""Wrong: it prepares and approves whatever the status, and prepares anew with every poll."""
+"""Wrong: it prepares and approves in every status, and prepares again at every poll."""
 
 from tests.testing.agents.toy import Json, Toy
 

@@ -1,11 +1,11 @@
-"""Wrong: it keeps in memory alone what it did, and a kill -9 takes that along."""
+"""Wrong: it does not save what it did, and forgets it by a kill -9."""
 
 from tests.testing.agents.toy import Toy
 
 
 class Forgetful(Toy):
     def remember(self) -> None:
-        """Not at all."""
+        """Save nothing."""
 
 
 if __name__ == "__main__":

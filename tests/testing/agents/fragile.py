@@ -1,4 +1,4 @@
-"""Wrong: it ends with a traceback at the first thing that goes wrong."""
+"""Wrong: it crashes at the first failure."""
 
 import time
 
@@ -8,7 +8,7 @@ from tests.testing.agents.toy import Toy
 class Fragile(Toy):
     def run(self) -> None:
         while True:
-            self.turn()
+            self.poll()
             time.sleep(self.pause_s)
 
 

@@ -1,4 +1,4 @@
-"""Wrong: it takes every event for its own."""
+"""Wrong: it handles every event as its own."""
 
 from tests.testing.agents.toy import Json, Toy
 

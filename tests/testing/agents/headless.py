@@ -1,4 +1,4 @@
-"""Wrong: it leaves the Metadata header out."""
+"""Wrong: it does not send the Metadata header."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Wrong: it asks for the version `latest`."""
+"""Wrong: it requests the version `latest`."""
 
 from tests.testing.agents.toy import Toy
 

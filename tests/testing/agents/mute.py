@@ -1,11 +1,11 @@
-"""Wrong, where it claims otherwise: it never approves."""
+"""Wrong if it claims approvals: it never approves."""
 
 from tests.testing.agents.toy import Toy
 
 
 class Mute(Toy):
     def approve(self, event_id: str) -> None:
-        """Never."""
+        """Do nothing."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wrong: it looks at the first event only, knows three types, and finds itself only when it is alone."""
+"""Wrong: it handles only the first event, knows only three types, and finds itself only in events of one machine."""
 
 from tests.testing.agents.toy import Json, Toy
 

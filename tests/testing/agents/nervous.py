@@ -1,4 +1,4 @@
-"""Wrong: it approves again with every poll, to be sure."""
+"""Wrong: it approves again at every poll."""
 
 from tests.testing.agents.toy import Toy
 

@@ -1,4 +1,4 @@
-"""Wrong: it believes that incarnations only grow, and passes over a document that is not newer."""
+"""Wrong: it ignores a document whose incarnation is not higher than the last."""
 
 from tests.testing.agents.toy import Json, Toy
 
@@ -6,10 +6,10 @@ from tests.testing.agents.toy import Json, Toy
 class Ordered(Toy):
     last = 0
 
-    def is_news(self, document: Json) -> bool:
-        news = document["DocumentIncarnation"] > self.last
+    def is_new(self, document: Json) -> bool:
+        is_new = document["DocumentIncarnation"] > self.last
         self.last = max(self.last, document["DocumentIncarnation"])
-        return bool(news)
+        return bool(is_new)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wrong: it writes down that it approved before it did, and leaves everything as it prepared it."""
+"""Wrong: it saves its approval before it approves, and never undoes its preparation."""
 
 import json
 
@@ -12,10 +12,10 @@ class Premature(Toy):
     def approve(self, event_id: str) -> None:
         if event_id not in self.approved:
             self.approved.append(event_id)
-            self.ask("POST", json.dumps({"StartRequests": [{"EventId": event_id}]}))
+            self.send("POST", json.dumps({"StartRequests": [{"EventId": event_id}]}))
 
     def undo(self, event_id: str) -> None:
-        """Never."""
+        """Do nothing."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wrong, as only real time shows: it hangs up after six seconds, and gives up after six seconds of failures."""
+"""Wrong: it hangs up after six seconds, and gives up after six seconds of failures. Only long delays show it."""
 
 import time
 
@@ -12,7 +12,7 @@ class Restless(Toy):
         answered_s = time.monotonic()
         while time.monotonic() < answered_s + 6.0:
             try:
-                self.turn()
+                self.poll()
                 answered_s = time.monotonic()
             except FAILURES:
                 time.sleep(self.after_failure_s)

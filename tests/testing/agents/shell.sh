@@ -1,12 +1,12 @@
 #!/bin/sh
-# Wrong, as scripts of this kind are: POSIX sh and curl, no JSON reader.
-#   - finds its name within a text, so its neighbours' too
-#   - acts on whatever looks like an event, be the document whole or not
-#   - goes by way of a proxy if there is one
+# Wrong, like many scripts of this kind: POSIX sh and curl, without a JSON parser.
+#   - searches for its name in the text, so it also finds longer names
+#   - acts on everything that looks like an event, even in an incomplete document
+#   - uses a proxy if there is one
 #   - hangs up after 2 s
-#   - asks again at once when it is turned away
-#   - forgets with its process what it prepared
-#   - approves whether or not its preparation worked
+#   - retries at once after a 429
+#   - forgets what it prepared when its process ends
+#   - approves even if its preparation failed
 url="$1/metadata/scheduledevents?api-version=2020-07-01"
 me=$2
 prepared=""
@@ -25,7 +25,7 @@ while :; do
             *) echo "$id" >>"$CONFORM_RECOVERED"; prepared=$(printf '%s\n' $prepared | grep -v "$id") ;;
         esac
     done
-    # No pipe into the loop: what it prepares is to be known afterwards.
+    # No pipe into the loop, because the loop must change `prepared` in this shell.
     while read -r event; do
         id=$(field "$event" EventId)
         [ "$(field "$event" EventStatus)" = Scheduled ] || continue

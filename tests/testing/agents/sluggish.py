@@ -1,4 +1,4 @@
-"""Wrong: it asks every six seconds, and does not hear SIGTERM."""
+"""Wrong: it polls only every six seconds, and ignores SIGTERM."""
 
 import signal
 

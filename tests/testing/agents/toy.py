@@ -1,6 +1,6 @@
-"""A small agent that does everything right. The wrong ones beside it differ from it in one place each.
+"""A small correct agent. Each wrong agent in this folder differs from it in one point.
 
-It is started some hundred times: it imports no more than it needs.
+It is started some hundred times, so it imports only what it needs.
 """
 
 import json
@@ -34,17 +34,17 @@ class Toy:
     def run(self) -> None:
         while True:
             try:
-                self.turn()
+                self.poll()
                 time.sleep(self.pause_s)
             except FAILURES:
                 time.sleep(self.after_failure_s)
 
-    def turn(self) -> None:
-        document = self.ask("GET")
-        if self.is_news(document):
+    def poll(self) -> None:
+        document = self.send("GET")
+        if self.is_new(document):
             self.handle(document["Events"])
 
-    def is_news(self, document: Json) -> bool:
+    def is_new(self, document: Json) -> bool:
         return isinstance(document["DocumentIncarnation"], int)
 
     def handle(self, events: list[Json]) -> None:
@@ -70,7 +70,7 @@ class Toy:
 
     def approve(self, event_id: str) -> None:
         if event_id not in self.approved:
-            self.ask("POST", json.dumps({"StartRequests": [{"EventId": event_id}]}))
+            self.send("POST", json.dumps({"StartRequests": [{"EventId": event_id}]}))
             self.approved.append(event_id)
             self.remember()
 
@@ -82,7 +82,7 @@ class Toy:
     def remember(self) -> None:
         self.memory.write_text(json.dumps([self.prepared, self.approved]), "utf-8")
 
-    def ask(self, method: str, body: str = "") -> Json:
+    def send(self, method: str, body: str = "") -> Json:
         lines = [
             f"{method} /metadata/scheduledevents?api-version={self.version} HTTP/1.1",
             f"Host: {self.host}",
@@ -93,14 +93,14 @@ class Toy:
         with socket.create_connection((self.host, int(self.port)), timeout=self.patience_s) as connection:
             connection.sendall("\r\n".join([*lines, "", body]).encode())
             answer = b"".join(iter(lambda: connection.recv(65_536), b""))
-        head, _, whole = answer.partition(b"\r\n\r\n")
+        head, _, content = answer.partition(b"\r\n\r\n")
         first, *others = head.decode().split("\r\n")
         status = int(first.split()[1]) if first else 0
         if status != 200:
             raise ValueError(status)
-        if f"Content-Length: {len(whole)}" not in others:
-            raise ValueError("half an answer")
-        return json.loads(whole) if method == "GET" else {}
+        if f"Content-Length: {len(content)}" not in others:
+            raise ValueError("an incomplete answer")
+        return json.loads(content) if method == "GET" else {}
 
 
 def append(path: str, line: str) -> None:

@@ -1,7 +1,7 @@
-"""How each behaviour is looked at: one function each, on a stage of its own, with the agent not yet started.
+"""The check of each behaviour: one function each, with its own trial, in which the agent is not started yet.
 
-It returns when all is well and raises AgentFailed with what was seen instead. Waits are for what the agent does; where something
-must not happen, the agent has gone on to its next request first.
+A check returns if the agent has the behaviour and raises AgentFailed with the observation if not. It waits for acts of the agent.
+To check that something does not happen, it first waits for the agent's next poll.
 """
 
 from contextlib import closing, suppress
@@ -11,335 +11,343 @@ from urllib.parse import parse_qsl
 
 from forewarn.core.document import VERSIONS
 from forewarn.core.model import Actor
-from forewarn.testing.conform.stage import MACHINE, SEEN_WITHIN_S, TURNS, AgentFailed, DeadProxy, Stage
+from forewarn.testing.conform.agent_process import AgentFailed
+from forewarn.testing.conform.dead_proxy import DeadProxy
+from forewarn.testing.conform.trial import MACHINE, PATIENCE_POLLS, SEEN_WITHIN_S, Trial
 from forewarn.testing.default_machines import SCOPE
 from forewarn.testing.emulator import Scheduled
-from forewarn.testing.request_log import Asked
+from forewarn.testing.request_log import LoggedRequest
 
 IDLE_S = 3.0
 ENDS_WITHIN_S = 5.0
-# Retry-After says one second; a poll a second is sent a little sooner now and then.
-RETRY_AFTER_S = 0.9
-# What a fault by time lasts, on the service's clock.
-TROUBLE_S = 70
-HARNESS = Actor("conform")
+# Retry-After is one second; an agent that polls once a second is sometimes a little early.
+MIN_RETRY_PAUSE_S = 0.9
+# How long a fault with a time limit lasts, on the service's clock.
+OUTAGE_S = 70
+CONFORM = Actor("conform")
 
 
-def _held(stage: Stage, kind: str = "Reboot", *machines: str) -> Scheduled:
-    """An event that stays Scheduled whoever approves: it has a hard earliest start."""
-    return stage.emulated.schedule(kind, *(machines or (MACHINE,)), earliest=timedelta(hours=2))
+def _schedule_held(trial: Trial, type_: str = "Reboot", *machines: str) -> Scheduled:
+    """Schedule an event that stays Scheduled even if it is approved, because of its `earliest`."""
+    return trial.emulator.schedule(type_, *(machines or (MACHINE,)), earliest=timedelta(hours=2))
 
 
-# -- asking
+# -- requests
 
 
-def sends_the_header(stage: Stage) -> None:
-    for asked in _opening(stage):
-        value = asked.header("metadata") or ""
-        told = f"Metadata: {value}" if value else "no Metadata header"
-        stage.expect(value.lower() == "true", f"its request {asked.number} had {told}")
+def sends_the_header(trial: Trial) -> None:
+    for request in _opening_polls(trial):
+        value = request.header("metadata") or ""
+        sent = f"Metadata: {value}" if value else "no Metadata header"
+        trial.expect(value.lower() == "true", f"its request {request.number} had {sent}")
 
 
-def names_a_version(stage: Stage) -> None:
-    opening = _opening(stage)
-    for asked in opening:
-        named = [value for name, value in parse_qsl(asked.target.partition("?")[2]) if name.lower() == "api-version"]
-        # "clients fall back on 404": to ask for a later version first is right, to stay with it is not.
-        fell_back = asked.status == 404 and asked is not opening[-1]
-        stage.expect(fell_back or (len(named) == 1 and named[0] in VERSIONS), f"it asked for {asked.target}")
+def names_a_version(trial: Trial) -> None:
+    opening = _opening_polls(trial)
+    for request in opening:
+        query = request.target.partition("?")[2]
+        versions = [value for name, value in parse_qsl(query) if name.lower() == "api-version"]
+        # "clients fall back on 404": an agent may try a later version first, but must not keep using it.
+        fell_back = request.status == 404 and request is not opening[-1]
+        valid = len(versions) == 1 and versions[0] in VERSIONS
+        trial.expect(fell_back or valid, f"it requested {request.target}")
 
 
-def _opening(stage: Stage) -> list[Asked]:
-    """What it asks until it has a document, or is refused for good, or ends."""
-    stage.start()
-    stage.until(lambda: stage.polls, "it asked for the document")
+def _opening_polls(trial: Trial) -> list[LoggedRequest]:
+    """Return the polls up to the first document, or until the agent is refused for good or ends."""
+    trial.start()
+    trial.until(lambda: trial.polls, "the agent polls")
     with suppress(AgentFailed):
-        stage.first_poll()
-    polls = stage.polls
+        trial.first_poll()
+    polls = trial.polls
     first = next((index for index, each in enumerate(polls) if each.incarnation is not None), len(polls))
     return polls[: first + 1]
 
 
-def polls_often(stage: Stage) -> None:
-    stage.start()
-    stage.first_poll()
-    seen = stage.wait_seen(stage.emulated.schedule("Freeze", MACHINE))
-    # However late we looked: an event waits for the agent at most from one answer to its next request.
-    before = [each.answered_s for each in stage.polls if each.number < seen.number and each.answered_s is not None]
+def polls_often(trial: Trial) -> None:
+    trial.start()
+    trial.first_poll()
+    seen = trial.wait_seen(trial.emulator.schedule("Freeze", MACHINE))
+    # An event waits for the agent at most from one answer to its next request, so we measure that pause.
+    before = [each.answered_s for each in trial.polls if each.number < seen.number and each.answered_s is not None]
     pause_s = seen.at_s - max(before, default=seen.at_s)
-    stage.expect(pause_s <= SEEN_WITHIN_S, f"it asked again only after {pause_s:.1f} s")
+    trial.expect(pause_s <= SEEN_WITHIN_S, f"it polled again only after {pause_s:.1f} s")
 
 
-def does_not_hammer(stage: Stage) -> None:
-    stage.start()
-    stage.first_poll()
-    stage.quiet(IDLE_S)
-    turned_away = sum(each.status == 429 for each in stage.requests)
-    stage.expect(not turned_away, f"{turned_away} of its {len(stage.requests)} requests in {IDLE_S:g} s were too many")
+def does_not_hammer(trial: Trial) -> None:
+    trial.start()
+    trial.first_poll()
+    trial.quiet(IDLE_S)
+    refused = sum(each.status == 429 for each in trial.requests)
+    trial.expect(
+        not refused, f"{refused} of its {len(trial.requests)} requests in {IDLE_S:g} s exceeded the rate limit"
+    )
 
 
-def ignores_proxies(stage: Stage) -> None:
-    with closing(DeadProxy(stage.emulated.endpoint)) as proxy:
-        stage.start(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
+def ignores_proxies(trial: Trial) -> None:
+    with closing(DeadProxy(trial.emulator.endpoint)) as proxy:
+        trial.start(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
 
-        def reached() -> list[Asked]:
-            asked, polls = proxy.asked, stage.polls
-            stage.expect(asked < TURNS or bool(polls), f"it asked a proxy for the endpoint {asked} times")
+        def polls() -> list[LoggedRequest]:
+            proxied, polls = proxy.count_requests(), trial.polls
+            trial.expect(proxied < PATIENCE_POLLS or bool(polls), f"it used the proxy for the endpoint {proxied} times")
             return polls
 
-        stage.until(reached, "it reached the endpoint although http_proxy was set")
+        trial.until(polls, "the agent reaches the endpoint although http_proxy is set")
 
 
-def ends_when_told(stage: Stage) -> None:
-    stage.start()
-    stage.first_poll()
-    stage.expect(stage.ends_on_sigterm(ENDS_WITHIN_S), f"it ran on for {ENDS_WITHIN_S:g} s after SIGTERM")
+def ends_when_told(trial: Trial) -> None:
+    trial.start()
+    trial.first_poll()
+    trial.expect(trial.ends_on_sigterm(ENDS_WITHIN_S), f"it still ran {ENDS_WITHIN_S:g} s after SIGTERM")
 
 
-# -- whose event it is
+# -- events of other machines
 
 
-def _leaves_alone(stage: Stage, other: str) -> None:
-    foreign = stage.emulated.schedule("Reboot", other)
-    stage.start()
-    stage.has_gone_on(foreign)
-    stage.expect(not stage.approvals(foreign), f"it approved an event of {other} alone")
-    stage.expect(not stage.prepared, f"it prepared for an event of {other} alone")
+def _leaves_alone(trial: Trial, other: str) -> None:
+    others = trial.emulator.schedule("Reboot", other)
+    trial.start()
+    trial.wait_next_poll(others)
+    trial.expect(not trial.approvals(others), f"it approved an event that names only {other}")
+    trial.expect(not trial.prepared, f"it prepared for an event that names only {other}")
 
 
-def leaves_others_alone(stage: Stage) -> None:
-    _leaves_alone(stage, "vm-1")
+def leaves_others_alone(trial: Trial) -> None:
+    _leaves_alone(trial, "vm-1")
 
 
-def compares_whole_names(stage: Stage) -> None:
-    _leaves_alone(stage, "vm-01")
+def compares_whole_names(trial: Trial) -> None:
+    _leaves_alone(trial, "vm-01")
 
 
-def finds_itself_among_others(stage: Stage) -> None:
-    shared = stage.emulated.schedule("Reboot", "vm-1", MACHINE)
-    stage.start()
-    stage.wait_handled(shared)
+def finds_itself_among_others(trial: Trial) -> None:
+    shared = trial.emulator.schedule("Reboot", "vm-1", MACHINE)
+    trial.start()
+    trial.wait_handled(shared)
 
 
 # -- preparing and approving
 
 
-def approves(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.wait_approved(event)
+def approves(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.wait_approved(event)
 
 
-def approves_once(stage: Stage) -> None:
-    event = _held(stage)
-    stage.start()
-    stage.wait_approved(event)
-    _show_it_again(stage, event)
-    count = len(stage.approvals(event))
-    stage.expect(count == 1, f"it approved the event {count} times")
+def approves_once(trial: Trial) -> None:
+    event = _schedule_held(trial)
+    trial.start()
+    trial.wait_approved(event)
+    _show_it_again(trial, event)
+    count = len(trial.approvals(event))
+    trial.expect(count == 1, f"it approved the event {count} times")
 
 
-def prepares_once(stage: Stage) -> None:
-    event = _held(stage)
-    stage.start()
-    stage.wait_prepared()
-    _show_it_again(stage, event)
-    stage.expect(stage.prepared == 1, f"it prepared {stage.prepared} times for one event")
+def prepares_once(trial: Trial) -> None:
+    event = _schedule_held(trial)
+    trial.start()
+    trial.wait_prepared()
+    _show_it_again(trial, event)
+    trial.expect(trial.prepared == 1, f"it prepared {trial.prepared} times for one event")
 
 
-def _show_it_again(stage: Stage, event: Scheduled) -> None:
-    """Documents that differ, with the same event in them."""
+def _show_it_again(trial: Trial, event: Scheduled) -> None:
+    """Change the document twice while it still shows the event."""
     for _ in range(2):
-        before = stage.answered
-        stage.emulated.schedule("Redeploy", "vm-1", source="User")
-        stage.has_gone_on(event, but=before)
+        before = trial.answered
+        trial.emulator.schedule("Redeploy", "vm-1", source="User")
+        trial.wait_next_poll(event, but=before)
 
 
-def prepares_first(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    asked = stage.wait_approved(event)
-    stage.expect(bool(stage.emulated.prepared_by.get(asked.number)), "it approved before its prepare hook had ended")
+def prepares_first(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    approval = trial.wait_approved(event)
+    prepared = trial.emulator.prepared_at.get(approval.number)
+    trial.expect(bool(prepared), "it approved before its prepare hook had ended")
 
 
-def does_not_approve_unprepared(stage: Stage) -> None:
-    stage.break_preparation()
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.has_gone_on(event)
-    stage.expect(not stage.approvals(event), "it approved although its prepare hook had failed")
+def does_not_approve_unprepared(trial: Trial) -> None:
+    trial.break_preparation()
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.wait_next_poll(event)
+    trial.expect(not trial.approvals(event), "it approved although its prepare hook had failed")
 
 
-def several_events(stage: Stage) -> None:
-    waiting = [stage.emulated.schedule("Freeze", MACHINE), stage.emulated.schedule("Reboot", MACHINE, source="User")]
-    stage.start()
-    while waiting:
-        approved = stage.until(
-            lambda: next((e for e in waiting if stage.approvals(e)), None), "it approved both events"
+def several_events(trial: Trial) -> None:
+    unapproved = [trial.emulator.schedule("Freeze", MACHINE), trial.emulator.schedule("Reboot", MACHINE, source="User")]
+    trial.start()
+    while unapproved:
+        approved = trial.until(
+            lambda: next((e for e in unapproved if trial.approvals(e)), None), "the agent approves both events"
         )
-        waiting.remove(approved)
+        unapproved.remove(approved)
 
 
-def thirty_seconds_are_enough(stage: Stage) -> None:
-    event = stage.emulated.schedule("Preempt", MACHINE)
-    stage.start()
-    stage.wait_handled(event)
+def thirty_seconds_are_enough(trial: Trial) -> None:
+    event = trial.emulator.schedule("Preempt", MACHINE)
+    trial.start()
+    trial.wait_handled(event)
 
 
-def no_notice(stage: Stage) -> None:
-    started = stage.emulated.schedule("Redeploy", MACHINE, emergency=True)
-    stage.start()
-    stage.has_gone_on(started, "Started")
-    asked = [each for each in stage.requests if started.id in each.approves]
-    stage.expect(not asked, "it approved an event that had started")
-    stage.emulated.finish(started)
-    stage.wait_handled(stage.emulated.schedule("Reboot", MACHINE))
+def no_notice(trial: Trial) -> None:
+    started = trial.emulator.schedule("Redeploy", MACHINE, emergency=True)
+    trial.start()
+    trial.wait_next_poll(started, "Started")
+    approvals = [each for each in trial.requests if started.id in each.approves]
+    trial.expect(not approvals, "it approved an event that had started")
+    trial.emulator.finish(started)
+    trial.wait_handled(trial.emulator.schedule("Reboot", MACHINE))
 
 
-# -- coming back
+# -- recovery
 
 
-def undoes_after_the_event(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.wait_prepared()
-    if "approval" in stage.claims:
-        stage.wait_approved(event)
+def undoes_after_the_event(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.wait_prepared()
+    if "approval" in trial.claims:
+        trial.wait_approved(event)
     else:
-        stage.emulated.approve(event)
-    stage.has_gone_on(event, "Started")
-    stage.expect(not stage.recovered, "it undid its preparation while the event was under way")
-    stage.emulated.finish(event)
-    _wait_recovered_once(stage)
+        trial.emulator.approve(event)
+    trial.wait_next_poll(event, "Started")
+    trial.expect(not trial.recovered, "it undid its preparation while the event was under way")
+    trial.emulator.finish(event)
+    _wait_recovered_once(trial)
 
 
-def undoes_a_cancelled_event(stage: Stage) -> None:
-    event = _held(stage)
-    stage.start()
-    stage.wait_prepared()
-    stage.has_gone_on(event)
-    stage.expect(not stage.recovered, "it undid its preparation while the event was still scheduled")
-    stage.emulated.cancel(event)
-    _wait_recovered_once(stage)
+def undoes_a_cancelled_event(trial: Trial) -> None:
+    event = _schedule_held(trial)
+    trial.start()
+    trial.wait_prepared()
+    trial.wait_next_poll(event)
+    trial.expect(not trial.recovered, "it undid its preparation while the event was still scheduled")
+    trial.emulator.cancel(event)
+    _wait_recovered_once(trial)
 
 
-def _wait_recovered_once(stage: Stage) -> None:
-    stage.until(lambda: stage.recovered, "its recover hook wrote a line")
-    stage.quiet()
-    stage.expect(stage.recovered == 1, f"it undid its preparation {stage.recovered} times")
+def _wait_recovered_once(trial: Trial) -> None:
+    trial.until(lambda: trial.recovered, "the recover hook writes a line")
+    trial.quiet()
+    trial.expect(trial.recovered == 1, f"it undid its preparation {trial.recovered} times")
 
 
 # -- the document
 
 
-def incarnation_starts_again(stage: Stage) -> None:
-    stage.start()
-    stage.first_poll()
-    others = [_held(stage, "Reboot", "vm-1") for _ in range(4)]
-    stage.until(lambda: any((each.incarnation or 0) >= 5 for each in stage.polls), "it got the document 5")
+def incarnation_starts_again(trial: Trial) -> None:
+    trial.start()
+    trial.first_poll()
+    others = [_schedule_held(trial, "Reboot", "vm-1") for _ in range(4)]
+    trial.until(lambda: any((each.incarnation or 0) >= 5 for each in trial.polls), "the agent gets document 5")
     for each in others:
-        stage.emulated.cancel(each)
-    control = stage.emulated.service.control
-    control.disable(SCOPE, HARNESS)
-    control.enable(SCOPE, HARNESS)
-    stage.wait_handled(stage.emulated.schedule("Reboot", MACHINE))
+        trial.emulator.cancel(each)
+    control = trial.emulator.service.control
+    control.disable(SCOPE, CONFORM)
+    control.enable(SCOPE, CONFORM)
+    trial.wait_handled(trial.emulator.schedule("Reboot", MACHINE))
 
 
-def tolerates_what_it_does_not_know(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.wait_handled(event)
+def tolerates_what_it_does_not_know(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.wait_handled(event)
 
 
-# -- when the endpoint is in trouble
+# -- failures of the endpoint
 
 
-def _survives(stage: Stage, count: int = 2, *, trouble_s: float = 0.0) -> None:
-    """The event is there from the beginning: nothing may be done about it before an answer came whole."""
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.until(lambda: sum(bool(each.fault) for each in stage.requests) >= count, f"it asked {count} times in vain")
-    stage.quiet(trouble_s)
-    # Faults by time end here; on the agent's own clock they were shorter, unless real time was asked for.
-    stage.emulated.advance(TROUBLE_S)
-    stage.wait_handled(event)
-    whole = stage.seen(event)
-    early = [each for each in stage.requests if each.approves and (whole is None or each.number < whole.number)]
-    stage.expect(not early, "it approved an event on the strength of an answer that was not whole")
+def _survives(trial: Trial, failures: int = 2, *, outage_s: float = 0.0) -> None:
+    """Check that the agent handles an event after the failures, and not before it got a complete answer."""
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.until(lambda: sum(bool(each.fault) for each in trial.requests) >= failures, f"{failures} requests fail")
+    trial.quiet(outage_s)
+    # Faults with a time limit end here. On the agent's own clock they were shorter, unless the run is in real time.
+    trial.emulator.advance(OUTAGE_S)
+    trial.wait_handled(event)
+    complete = trial.seen(event)
+    early = [each for each in trial.requests if each.approves and (complete is None or each.number < complete.number)]
+    trial.expect(not early, "it approved an event from an incomplete answer")
 
 
-def survives(stage: Stage) -> None:
-    _survives(stage)
+def survives(trial: Trial) -> None:
+    _survives(trial)
 
 
-def outlasts(stage: Stage) -> None:
-    _survives(stage, trouble_s=stage.pace.trouble_s)
+def outlasts(trial: Trial) -> None:
+    _survives(trial, outage_s=trial.delays.outage_s)
 
 
-def backs_off(stage: Stage) -> None:
-    _survives(stage)
-    asked = stage.polls
-    for one, after in pairwise(asked):
-        pause_s = after.at_s - (one.answered_s or one.at_s)
-        if one.status == 429 and pause_s < RETRY_AFTER_S:
-            raise AgentFailed(f"it asked again {pause_s:.2f} s after a 429 with Retry-After: 1")
+def backs_off(trial: Trial) -> None:
+    _survives(trial)
+    for poll, following in pairwise(trial.polls):
+        pause_s = following.at_s - (poll.answered_s or poll.at_s)
+        if poll.status == 429 and pause_s < MIN_RETRY_PAUSE_S:
+            raise AgentFailed(f"it polled again {pause_s:.2f} s after a 429 with Retry-After: 1")
 
 
-def waits_for_the_first_answer(stage: Stage) -> None:
-    takes_s = stage.pace.first_answer_s
-    stage.emulated.set_faults([{"fault": "slow", "delay": f"{takes_s}s", "requests": 1, "method": "GET"}])
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.until(lambda: stage.polls, "it asked for the document")
-    stage.quiet(takes_s)
-    first = stage.until(
-        lambda: next((each for each in stage.polls[:1] if each.left or each.answered_s is not None), None),
-        "the first answer was sent",
+def waits_for_the_first_answer(trial: Trial) -> None:
+    delay_s = trial.delays.first_answer_s
+    trial.emulator.set_faults([{"fault": "slow", "delay": f"{delay_s}s", "requests": 1, "method": "GET"}])
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.until(lambda: trial.polls, "the agent polls")
+    trial.quiet(delay_s)
+    first = trial.until(
+        lambda: next((each for each in trial.polls[:1] if each.left or each.answered_s is not None), None),
+        "the first answer is sent",
     )
-    sooner = any(each.at_s < (first.answered_s or 0.0) for each in stage.polls[1:])
-    stage.expect(not first.left and not sooner, "it did not wait for the first answer")
-    stage.wait_handled(event)
+    sooner = any(each.at_s < (first.answered_s or 0.0) for each in trial.polls[1:])
+    trial.expect(not first.left and not sooner, "it did not wait for the first answer")
+    trial.wait_handled(event)
 
 
-def repeats_a_lost_approval(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.wait_approved(event)
+def repeats_a_lost_approval(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.wait_approved(event)
 
 
 # -- killed
 
 
-def killed_before_approving(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.until(lambda: any(event.id in each.approves for each in stage.requests), "it tried to approve the event")
-    stage.kill()
-    stage.emulated.set_faults(())
-    stage.start()
-    stage.wait_approved(event)
+def killed_before_approving(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.until(
+        lambda: any(event.id in each.approves for each in trial.requests), "the agent tries to approve the event"
+    )
+    trial.kill()
+    trial.emulator.set_faults(())
+    trial.start()
+    trial.wait_approved(event)
 
 
-def killed_after_approving(stage: Stage) -> None:
-    event = stage.emulated.schedule("Reboot", MACHINE)
-    stage.start()
-    stage.wait_approved(event)
-    stage.has_gone_on(event, "Started")
-    before, number = stage.answered, stage.emulated.log.last_number
-    stage.kill()
-    stage.start()
-    stage.has_gone_on(event, "Started", but=before)
-    stage.expect(stage.prepared == 1, f"it prepared {stage.prepared} times for one event")
-    again = [each for each in stage.requests if event.id in each.approves and each.number > number]
-    stage.expect(not again, "it approved an event that had started")
+def killed_after_approving(trial: Trial) -> None:
+    event = trial.emulator.schedule("Reboot", MACHINE)
+    trial.start()
+    trial.wait_approved(event)
+    trial.wait_next_poll(event, "Started")
+    before, number = trial.answered, trial.emulator.log.last_number
+    trial.kill()
+    trial.start()
+    trial.wait_next_poll(event, "Started", but=before)
+    trial.expect(trial.prepared == 1, f"it prepared {trial.prepared} times for one event")
+    again = [each for each in trial.requests if event.id in each.approves and each.number > number]
+    trial.expect(not again, "it approved an event that had started")
 
 
-def killed_before_undoing(stage: Stage) -> None:
-    event = _held(stage)
-    stage.start()
-    stage.wait_prepared()
-    stage.has_gone_on(event)
-    stage.kill()
-    stage.emulated.cancel(event)
-    stage.start()
-    _wait_recovered_once(stage)
+def killed_before_undoing(trial: Trial) -> None:
+    event = _schedule_held(trial)
+    trial.start()
+    trial.wait_prepared()
+    trial.wait_next_poll(event)
+    trial.kill()
+    trial.emulator.cancel(event)
+    trial.start()
+    _wait_recovered_once(trial)

@@ -1,4 +1,4 @@
-"""What a conformance run found, for people, programs and CI: rows, JSON, JUnit XML. What the agent said is text: escaped."""
+"""The report of a conformance run: rows for people, JSON for programs, JUnit XML for CI. The agent's output is escaped."""
 
 import re
 from collections.abc import Sequence
@@ -9,15 +9,17 @@ from xml.etree import ElementTree
 from forewarn.testing.conform.behaviours import Behaviour
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-# It never got as far as what is looked at: neither the agent's merit nor its fault, and not what was hoped for.
+# The agent never got a document, so nothing is known about the behaviour. This is not a success.
 NOT_REACHED = "not reached"
 OUTCOMES = (PASSED, FAILED, NOT_REACHED, SKIPPED)
-# What XML 1.0 cannot say, not even escaped.
-_UNSAYABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Characters that XML 1.0 cannot contain, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class BehaviourRow:
+    """The result of one behaviour. `output` is the end of the agent's output, if the behaviour did not pass."""
+
     behaviour: Behaviour
     outcome: str
     reason: str = ""
@@ -39,8 +41,8 @@ class Report:
         return not self.names(FAILED) and not self.names(NOT_REACHED)
 
     def __str__(self) -> str:
-        shown = [each for each in OUTCOMES if each != NOT_REACHED or self.names(each)]
-        counts = ", ".join(f"{len(self.names(outcome))} {outcome}" for outcome in shown)
+        outcomes = [each for each in OUTCOMES if each != NOT_REACHED or self.names(each)]
+        counts = ", ".join(f"{len(self.names(outcome))} {outcome}" for outcome in outcomes)
         return f"{counts}, in {self.seconds:.1f} s"
 
     def json(self) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class Report:
         }
 
     def junit(self) -> bytes:
-        """One test case per behaviour, as CI systems read it: what was not reached is an error, not a failure."""
+        """Return JUnit XML with a test case per behaviour; `not reached` is an error and not a failure."""
         suite = ElementTree.Element(
             "testsuite",
             name="forewarn conform",
@@ -79,15 +81,15 @@ class Report:
                 suite, "testcase", classname="conform", name=row.behaviour.name, time=f"{row.seconds:.3f}"
             )
             if row.outcome == SKIPPED:
-                ElementTree.SubElement(case, "skipped", message=_sayable(row.reason))
+                ElementTree.SubElement(case, "skipped", message=_xml_text(row.reason))
             elif row.outcome != PASSED:
                 kind = "failure" if row.outcome == FAILED else "error"
-                failure = ElementTree.SubElement(case, kind, message=_sayable(row.reason))
-                failure.text = _sayable(f"checks: {row.behaviour.checks}\nwhy: {row.behaviour.why}")
-                ElementTree.SubElement(case, "system-out").text = _sayable(row.output)
+                failure = ElementTree.SubElement(case, kind, message=_xml_text(row.reason))
+                failure.text = _xml_text(f"checks: {row.behaviour.checks}\nwhy: {row.behaviour.why}")
+                ElementTree.SubElement(case, "system-out").text = _xml_text(row.output)
         ElementTree.indent(suite)
         return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _sayable(text: str) -> str:
-    return _UNSAYABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+def _xml_text(text: str) -> str:
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

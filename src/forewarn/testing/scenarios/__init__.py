@@ -1,7 +1,7 @@
-"""Scenarios: the maintenance that happens in real life, as stories anyone can play on a service or an emulator.
+"""Scenarios: the maintenance that happens in real life, as stories that can be played on a service or an emulator.
 
-A scenario is a story with a beginning of its own: comments that say what it is, when it happens and what a machine should
-do, then perhaps `service` with settings, then `fleet`. Owns the files beside it and what they may state; `playing` plays them.
+A scenario begins with comments (what happens, when it happens, and what a machine should do), then optionally `service` with
+settings, then `fleet`. This module owns the shipped files and the rules for their content; `player` plays them.
 """
 
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine
 from forewarn.executors.registry import find
 from forewarn.testing.stories import UNTIL, Player
-from forewarn.testing.story_text import MAX_BYTES, Step, fleet_of, parse_story, setting
+from forewarn.testing.story_text import MAX_BYTES, Step, parse_fleet_lines, parse_story, setting
 
-MAX_MACHINES = 250  # each has an address of its own, 127.0.0.N
-DOMAINS = 5
-# A scenario comes from anywhere: it must not be able to run programs, to write files or to open a listener.
+MAX_MACHINES = 250  # each has its own address, 127.0.0.N
+UPDATE_DOMAINS = 5
+# A scenario may come from any source, so no setting may run a program, write a file or open a listener.
 SETTINGS = frozenset(
     {
         "executor",
@@ -31,23 +31,23 @@ SETTINGS = frozenset(
         "rate_limit",
     }
 )
-NOT_HERE = ("ticker",)
+EXCLUDED_COMMANDS = ("ticker",)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`steps` are those after the settings and the fleet."""
+    """A parsed scenario. `steps` are those after the settings and the fleet, `description` the comments after the title."""
 
     name: str
     text: str
     title: str
-    told: tuple[str, ...]
+    description: tuple[str, ...]
     settings: dict[str, object]
     fleet: Fleet
     steps: tuple[Step, ...]
 
     def with_machines(self, count: int) -> "Scenario":
-        """The same with as many machines as this at least, `vm-0`, `vm-1` … in the scenario's first scope."""
+        """Return the scenario with at least `count` machines; vm-0, vm-1 … are added to its first scope."""
         if not 1 <= count <= MAX_MACHINES:
             raise Invalid(f"{count} machines: write a number from 1 to {MAX_MACHINES}")
         scope = next(iter(self.fleet.scopes))
@@ -55,12 +55,12 @@ class Scenario:
         for number in range(count):
             if len(machines) < count and (scope, f"vm-{number}") not in machines:
                 machines[scope, f"vm-{number}"] = Machine(
-                    scope=scope, name=f"vm-{number}", update_domain=number % DOMAINS
+                    scope=scope, name=f"vm-{number}", update_domain=number % UPDATE_DOMAINS
                 )
         return replace(self, fleet=Fleet(self.fleet.scopes, machines))
 
-    def addressed(self) -> Fleet:
-        """Its fleet as guests reach it: the first machine calls from 127.0.0.1, the second from 127.0.0.2, …"""
+    def fleet_with_addresses(self) -> Fleet:
+        """Return the fleet with an address for each machine: 127.0.0.1 for the first, 127.0.0.2 for the second …"""
         machines = {
             key: replace(machine, addresses=(f"127.0.0.{number}",))
             for number, (key, machine) in enumerate(self.fleet.machines.items(), start=1)
@@ -69,10 +69,10 @@ class Scenario:
 
 
 def parse_scenario(text: str, name: str) -> Scenario:
-    """The scenario, or Invalid with the line of what makes no sense."""
+    """Parse a scenario; raise Invalid with the line of an error."""
     steps, _ = parse_story(text, name)
     if not steps:
-        raise Invalid(f"{name}: there is no step in it: docs/guide/scenarios.md shows how to write one")
+        raise Invalid(f"{name}: it has no steps: docs/guide/scenarios.md shows how to write one")
     comments = [line.removeprefix("#").strip() for line in steps[0].lead.splitlines() if line.startswith("#")]
     settings: dict[str, object] = {}
     fleet: Fleet | None = None
@@ -85,19 +85,17 @@ def parse_scenario(text: str, name: str) -> Scenario:
             elif word == "fleet" and fleet is None and not rest:
                 fleet = _fleet(step)
             else:
-                _check(word, step)
+                _check_command(word, step)
                 rest.append(step)
         except (ForewarnError, ValueError) as error:
             raise Invalid(f"{name}: line {step.line}: {error}") from None
     if fleet is None or not fleet.machines:
-        raise Invalid(
-            f"{name}: line {steps[0].line}: it states no machine: begin with `fleet`, one scope and its machines"
-        )
+        raise Invalid(f"{name}: line {steps[0].line}: it has no machine: begin with `fleet`, a scope and its machines")
     return Scenario(
         name=name,
         text=text,
         title=comments[0] if comments else name,
-        told=tuple(comments[1:]),
+        description=tuple(comments[1:]),
         settings=settings,
         fleet=fleet,
         steps=tuple(rest),
@@ -105,47 +103,47 @@ def parse_scenario(text: str, name: str) -> Scenario:
 
 
 def _fleet(step: Step) -> Fleet:
-    fleet = fleet_of(step.body)
+    fleet = parse_fleet_lines(step.body)
     if len(fleet.machines) > MAX_MACHINES:
         raise ValueError(f"{len(fleet.machines)} machines: a scenario has at most {MAX_MACHINES}")
     return fleet
 
 
 def _settings(command: str) -> dict[str, object]:
-    stated: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for pair in command.split()[1:]:
         key, _, value = pair.partition("=")
-        name, read = setting(key, value)
-        if name not in SETTINGS or (name == "executor" and find(str(read)).needs_token):
-            raise ValueError(f"a scenario does not set {pair!r}: it may set {', '.join(sorted(SETTINGS))}")
-        stated[name] = read
-    return stated
+        name, parsed = setting(key, value)
+        if name not in SETTINGS or (name == "executor" and find(str(parsed)).needs_token):
+            raise ValueError(f"a scenario cannot set {pair!r}: it may set {', '.join(sorted(SETTINGS))}")
+        settings[name] = parsed
+    return settings
 
 
-def _check(word: str, step: Step) -> None:
-    """What can be told before it is played."""
+def _check_command(word: str, step: Step) -> None:
+    """Raise ValueError for errors that can be found before the scenario is played."""
     if word in ("service", "fleet"):
-        raise ValueError(f"`{word}` stands at the beginning of a scenario: the service is running by now")
-    if word in NOT_HERE or not hasattr(Player, f"_do_{word.replace('-', '_')}"):
-        raise ValueError(f"a scenario has no command {word!r}: docs/contributing/stories.md has them all")
+        raise ValueError(f"`{word}` must be at the beginning of a scenario, before the service runs")
+    if word in EXCLUDED_COMMANDS or not hasattr(Player, f"_do_{word.replace('-', '_')}"):
+        raise ValueError(f"there is no command {word!r} for scenarios: docs/contributing/stories.md lists them")
     if word == "advance":
         parse_duration(" ".join(step.command.split()[1:]))
     if word == "until" and (len(step.command.split()) != 3 or step.command.split()[2] not in UNTIL):
         raise ValueError(f"{step.command!r}: write it like `until E1 Started`, with one of {', '.join(UNTIL)}")
 
 
-# -- where they come from
+# -- sources
 
 
 @cache
 def scenario_names() -> tuple[str, ...]:
-    """The shipped ones."""
+    """Return the names of the shipped scenarios."""
     files = resources.files(__name__).iterdir()
     return tuple(sorted(file.name.removesuffix(".txt") for file in files if file.name.endswith(".txt")))
 
 
 def scenario(name: str) -> Scenario:
-    """A shipped one by its name, or a file by its path."""
+    """Return a shipped scenario by its name, or a file's by its path."""
     if name in scenario_names():
         return parse_scenario(resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8"), name)
     path = Path(name)

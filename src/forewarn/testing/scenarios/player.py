@@ -1,7 +1,7 @@
-"""Plays a scenario on a service: each step at its own time on the service's clock, told as it happens.
+"""Plays a scenario on a service: runs each step at its time on the service's clock, and prints it.
 
-A scenario under way is a chore of the ticker, so every clock will do. On a manual clock whoever moves it finds that the
-steps on the way have happened, each at its own moment; on a scaled one or the system's they come by themselves.
+The ticker calls the scenario when its next step is due, so it works with every clock. When a manual clock is moved, the steps in
+between run at their own times; on a scaled or system clock they run as time passes.
 """
 
 import threading
@@ -22,29 +22,30 @@ from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.scenarios import Scenario
-from forewarn.testing.stories import START, Player, play, to_end
+from forewarn.testing.stories import START, Player, advance_until, play
 from forewarn.testing.story_text import Step, parse_story
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
+NEXT_STEP = "its next step"
 
 Say = Callable[[str], None]
 
 
-def play_on(service: Service, scenario: Scenario, *, say: Say, attended: bool = True) -> "Play":
-    """Begin a scenario on a service whose fleet has the scenario's machines; it goes on as the service's clock does.
+def play_on(service: Service, scenario: Scenario, *, say: Say, attended: bool = True) -> "ScenarioRun":
+    """Start a scenario on a service whose fleet has the scenario's machines. It continues as the service's clock does.
 
-    `attended`: guests are really there, and `enable` waits for them to ask. Else it asks in their place.
+    If `attended`, there are real guests, and `enable` waits for their first poll. Otherwise `enable` acts in their place.
     """
-    playing = Play(service, scenario, say=say, attended=attended)
-    service.ticker.add_chore(playing)
+    scenario_run = ScenarioRun(service, scenario, say=say, attended=attended)
+    service.ticker.add_chore(scenario_run)
     service.ticker.nudge()
-    return playing
+    return scenario_run
 
 
 def play_alone(scenario: Scenario, *, clock: str = "manual", new_id: Callable[[], str] | None = None, say: Say) -> None:
-    """Play it to the end on a service of its own, in memory and with no listener; nobody approves."""
+    """Play a scenario to its end on its own service, in memory and without a listener. No machine approves."""
     if clock == "system":
-        raise Refused("a scenario that is played alone would take as long as it says: use --clock manual or a rate")
+        raise Refused("on the system clock a scenario takes as long as in reality: use --clock manual or a rate")
     settings = from_values({"store": "memory:", "executor": "external", **scenario.settings})
     service = Service(
         settings,
@@ -55,141 +56,142 @@ def play_alone(scenario: Scenario, *, clock: str = "manual", new_id: Callable[[]
     )
     try:
         service.control.apply_fleet(scenario.fleet, Actor("operator", "scenario"))
-        playing = play_on(service, scenario, say=say, attended=False)
+        scenario_run = play_on(service, scenario, say=say, attended=False)
         if clock == "manual":
-            to_end(service, playing.over.is_set, lambda: playing.waits_for)
+            advance_until(service, scenario_run.ended.is_set, lambda: scenario_run.waits_for)
         else:
-            _tick_until_over(service, playing)
+            _tick_until_ended(service, scenario_run)
     finally:
         service.close()
-    if playing.error is not None:
-        raise playing.error
+    if scenario_run.error is not None:
+        raise scenario_run.error
 
 
 def differences(scenario: Scenario) -> list[str]:
-    """Where what is seen is not what the file says, each with its line. Where it says nothing, an error is one."""
+    """Return the steps whose result is not the expected one, with their lines. Without an expected result only errors count."""
     steps, _ = parse_story(scenario.text, scenario.name)
     played, _ = parse_story(play(scenario.text, MemoryStore(), scenario.name), scenario.name)
     return [
-        f"{scenario.name}: line {step.line}: {step.command}\n{indent(step.expected, '- ')}{indent(seen.expected, '+ ')}".rstrip()
-        for step, seen in zip(steps, played, strict=True)
-        if (seen.expected != step.expected if step.expected else seen.expected.startswith("error "))
+        f"{scenario.name}: line {step.line}: {step.command}\n{indent(step.expected, '- ')}{indent(result, '+ ')}".rstrip()
+        for step, result in zip(steps, (step.expected for step in played), strict=True)
+        if (result != step.expected if step.expected else result.startswith("error "))
     ]
 
 
-def _tick_until_over(service: Service, playing: "Play") -> None:
+def _tick_until_ended(service: Service, scenario_run: "ScenarioRun") -> None:
     ticking = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
     ticking.start()
     try:
         idle = 0
-        while not playing.over.wait(LOOK_EVERY_S):
-            # All that can be done now is done, however late the ticker's thread is; twice in a row, for time goes on meanwhile.
+        while not scenario_run.ended.wait(CHECK_EVERY_S):
+            # The ticker's thread may be late, so do here what is due. Check twice in a row, because time passes in between.
             service.ticker.cycle_until_idle()
             idle = idle + 1 if service.ticker.next_wakeup() is None else 0
             if idle > 1:
-                raise Refused(f"the story waits for {playing.waits_for}, and nothing is due that could bring it")
+                raise Refused(f"the story waits for {scenario_run.waits_for}, but nothing is due that could cause it")
     finally:
         service.ticker.stop()
         ticking.join()
 
 
 def emulator_for(scenario: Scenario, **options: Any) -> Emulator:
-    """An emulator with the scenario's fleet and settings, waiting for its guests; `options` are the emulator's own."""
+    """Return an emulator with the scenario's fleet and settings, and with further options. Its scopes wait for their guests."""
     settings = {name: str(value) for name, value in scenario.settings.items()}
-    stated = {
-        name.removesuffix("_s"): f"{value}s" if name.endswith("_s") else value for name, value in settings.items()
-    }
-    return Emulator(fleet=scenario.addressed(), enabled=False, **{"executor": "external", **stated, **options})
+    flags = {name.removesuffix("_s"): f"{value}s" if name.endswith("_s") else value for name, value in settings.items()}
+    return Emulator(
+        fleet=scenario.fleet_with_addresses(), enabled=False, **{"executor": "external", **flags, **options}
+    )
 
 
 def story_ids() -> Callable[[], str]:
-    """The same ids every time."""
+    """Return a function that makes the same ids in every run."""
     numbers = count(1)
     return lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000"
 
 
-class Play:
-    """A chore of the ticker: does the next step when its moment has come and nothing else is due before it."""
+class ScenarioRun:
+    """A scenario that is being played. The ticker calls it, and it runs each step at its time, after everything else due."""
 
     def __init__(self, service: Service, scenario: Scenario, *, say: Say, attended: bool) -> None:
         self._service, self._name, self._say, self._attended = service, scenario.name, say, attended
         self._player = Player(service.store, service=service)
         self._steps = deque(scenario.steps)
         self._due = service.clock.now()
-        self._until: Callable[[], bool] = lambda: True
-        self._awaited = ""
-        self._begins = self._begun = False
-        self._told: set[str] = set()
-        self.waits_for = "its next moment"
+        self._reached: Callable[[], bool] = lambda: True
+        self._awaited_event = ""
+        self._waited_for_guests = self._begun = False
+        self._announced: set[str] = set()
+        self.waits_for = NEXT_STEP
         self.error: ForewarnError | None = None
-        self.over = threading.Event()
+        self.ended = threading.Event()
 
     def next_due(self) -> datetime | None:
-        return None if self.over.is_set() or not self._until() else self._due
+        return None if self.ended.is_set() or not self._reached() else self._due
 
     def do(self, now: datetime) -> int:
-        """As many steps as the moment has; how many."""
-        done = 0
-        while not self.over.is_set() and now >= self._due and self._until() and self._quiet(now):
-            done += 1
-            if self._begins and not self._begun:
-                # Its times count from when the machines are there, however long that took.
+        """Run the steps that are due; return how many."""
+        count = 0
+        while not self.ended.is_set() and now >= self._due and self._reached() and self._service_is_idle(now):
+            count += 1
+            if self._waited_for_guests and not self._begun:
+                # Times count from the first poll, however late that came.
                 self._begun = True
                 self._player.begin(now)
-            if self._awaited:
-                seen, self._awaited = self._player.play(f"events {self._awaited}"), ""
-                self._tell(seen)
+            if self._awaited_event:
+                result, self._awaited_event = self._player.play(f"events {self._awaited_event}"), ""
+                self._say_result(result)
             if not self._steps:
-                self.over.set()
+                self.ended.set()
                 break
-            self._do_and_tell(self._steps.popleft(), now)
-        return done
+            self._run_step(self._steps.popleft(), now)
+        return count
 
-    def _quiet(self, now: datetime) -> bool:
-        """What is due by the service's own rules comes first: a step sees what the one before it led to."""
+    def _service_is_idle(self, now: datetime) -> bool:
+        """Whether the service has done all that is due, so that a step sees the effects of the previous one."""
         moments = (self._service.store.next_wakeup(), self._service.executor.next_report())
         return all(moment is None or moment > now for moment in moments)
 
-    def _do_and_tell(self, step: Step, now: datetime) -> None:
-        """In this order: whoever cannot be told does not keep it from happening."""
+    def _run_step(self, step: Step, now: datetime) -> None:
+        """Run the step before it is printed, so that it happens even if `say` fails."""
         try:
-            seen = self._do(step, now)
+            result = self._perform(step, now)
         except ForewarnError as error:
-            seen, self.error = "", type(error)(f"{self._name}: line {step.line}: {error}")
-            self.over.set()
+            result, self.error = "", type(error)(f"{self._name}: line {step.line}: {error}")
+            self.ended.set()
         for line in step.lead.splitlines():
             if line.startswith("#"):
                 self._say(line)
         self._say(f"{self._player.since(now):<8} {step.command}")
-        self._tell(seen)
+        self._say_result(result)
         if self.error is not None:
             self._say(f"{self.error}: the scenario ends here")
         for event_id, name in self._player.names.items():
-            if name not in self._told and name.startswith("E"):
-                self._tell(f"{name} is {event_id}")
-            self._told.add(name)
+            if name not in self._announced and name.startswith("E"):
+                self._say_result(f"{name} is {event_id}")
+            self._announced.add(name)
 
-    def _tell(self, seen: str) -> None:
-        for line in seen.splitlines():
+    def _say_result(self, result: str) -> None:
+        for line in result.splitlines():
             if line != "ok":
                 self._say(f"{'':<8} {line}")
 
-    def _do(self, step: Step, now: datetime) -> str:
+    def _perform(self, step: Step, now: datetime) -> str:
+        """Run the command, or set what to wait for; return the result."""
         word, *rest = step.command.split()
-        self._until, self._due, self.waits_for = (lambda: True), now, "its next moment"
+        self._reached, self._due, self.waits_for = (lambda: True), now, NEXT_STEP
         if word == "advance":
             self._due = now + timedelta(seconds=parse_duration(" ".join(rest)))
             return ""
         if word == "until":
             name, status = rest
-            self._player.has_come(name, status)  # an event nobody knows is told now
-            self._until, self._awaited = (lambda: self._player.has_come(name, status)), name
+            self._player.has_reached(name, status)  # raises an error now if there is no such event
+            self._reached, self._awaited_event = (lambda: self._player.has_reached(name, status)), name
             self.waits_for = f"{name} to be {status}"
             return ""
         if word == "enable" and self._attended:
-            self._begins = True
-            self._until = lambda: all(self._enabled(scope) for scope in rest)
-            return "" if self._until() else f"waiting for a machine of {', '.join(rest)} to ask\n"
+            self._waited_for_guests = True
+            self._reached = lambda: all(self._enabled(scope) for scope in rest)
+            return "" if self._reached() else f"waiting for a machine of {', '.join(rest)} to poll\n"
         return self._player.play(step.command, step.body)
 
     def _enabled(self, scope: str) -> bool:

@@ -1,4 +1,4 @@
-"""A real `forewarn demo` in a process of its own, with a temporary folder of its own to leave nothing behind in."""
+"""A real `forewarn demo` in its own process, with its own temporary folder."""
 
 import json
 import os
@@ -14,25 +14,25 @@ from tests.support.waiting import PATIENCE_S
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
 LAST_LINE = "event watch"
-# A quarter of an hour takes 3 s, the work 2: quick, and slow enough for a busy machine.
+# A quarter of an hour takes 3 s and the work less than 2 s, which is slow enough for a busy machine.
 SPEED = "300x"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
-    return {**clean, "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
+    return {**inherited, "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
 
 
-class Demo:
-    """Running; `said` is all it said."""
+class DemoProcess:
+    """A running demo; `output` is what it has printed."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
-        with (folder / "stderr").open("w") as complaints:
+        with (folder / "stderr").open("w") as stderr:
             self.process = subprocess.Popen(
                 [*FOREWARN, "demo", "--port", "0", "--speed", SPEED, *arguments],
                 stdout=subprocess.PIPE,
-                stderr=complaints,
+                stderr=stderr,
                 text=True,
                 env=environment(folder),
             )
@@ -42,16 +42,16 @@ class Demo:
             lines.append(line)
             if LAST_LINE in line:
                 break
-        self.said = "".join(lines)
+        self.output = "".join(lines)
         assert lines, (folder / "stderr").read_text()
-        told = re.match(r"ready guest=(http://127\.0\.0\.1:\d+) operator=(http://127\.0\.0\.1:\d+)\n", self.said)
-        assert told is not None, self.said
-        self.guest, self.operator = told.groups()
+        ready = re.match(r"ready guest=(http://127\.0\.0\.1:\d+) operator=(http://127\.0\.0\.1:\d+)\n", self.output)
+        assert ready is not None, self.output
+        self.guest, self.operator = ready.groups()
 
-    def pasted(self, beginning: str, nth: int = 0) -> str:
-        """The command that begins so, as one would paste it: a line, and the next where it ends with a pipe."""
-        found: list[str] = re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", self.said)
-        return found[nth]
+    def printed_command(self, beginning: str, index: int = 0) -> str:
+        """Return a printed command that begins so. It continues on the next line if a line ends with a pipe."""
+        commands: list[str] = re.findall(rf"(?m)^  ({re.escape(beginning)}(?:.*\|\n)*.*)$", self.output)
+        return commands[index]
 
     def shell(self, *lines: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -72,8 +72,8 @@ class Demo:
         return items
 
     def processes(self) -> list[int]:
-        """Whoever names the demo's temporary folder on the command line."""
-        found = []
+        """Return the processes that have the demo's temporary folder in their command line."""
+        pids = []
         for each in Path("/proc").iterdir():
             if each.name.isdecimal():
                 try:
@@ -81,20 +81,21 @@ class Demo:
                 except OSError:
                     continue
                 if f"{self.folder}/forewarn-demo-".encode() in line:
-                    found.append(int(each.name))
-        return found
+                    pids.append(int(each.name))
+        return pids
 
-    def left(self) -> list[Path]:
+    def folders(self) -> list[Path]:
+        """Return the temporary folders of the demo that still exist."""
         return list(self.folder.glob("forewarn-demo-*"))
 
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
+    def end(self, signal_number: int) -> int:
+        self.process.send_signal(signal_number)
         return self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """Ctrl-C, unless it has ended; it ends well and leaves no folder."""
+        """End the demo with Ctrl-C, and check that it exits with 0 and removes its folder."""
         if self.process.poll() is None:
             assert self.end(signal.SIGINT) == 0
-            assert self.left() == []
+            assert self.folders() == []
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -1,4 +1,4 @@
-"""The emulator's page is true: its tables name everything there is, its examples run."""
+"""The emulator's pages in the documentation describe every fault and call, and their example runs."""
 
 import os
 import re
@@ -14,51 +14,51 @@ from forewarn.testing.faults import KINDS, STATUSES, WHEN, parse_faults
 from tests.support.waiting import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
-PAGE = "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("emulator*.md")))
+PAGES = "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("emulator*.md")))
 
 
-def block(language: str, containing: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    (text,) = [each for each in found if containing in each]
+def code_block(language: str, containing: str) -> str:
+    blocks = re.findall(rf"```{language}\n(.*?)```", PAGES, re.DOTALL)
+    (text,) = [each for each in blocks if containing in each]
     return str(text)
 
 
 def test_every_fault_is_described() -> None:
-    """Each kind with its row, each key in the text, each status in the example, which is a playbook."""
+    """The pages have a row for each kind, name each key, and have an example with each status that can be parsed."""
     for kind, keys in KINDS.items():
-        assert f"| `{kind}` |" in PAGE
-        assert all(f"`{key}`" in PAGE for key in keys)
-    example = block("toml", "faults")
-    assert all(key in example or f"`{key}`" in PAGE for key in WHEN)
+        assert f"| `{kind}` |" in PAGES
+        assert all(f"`{key}`" in PAGES for key in keys)
+    example = code_block("toml", "faults")
+    assert all(key in example or f"`{key}`" in PAGES for key in WHEN)
     assert all(str(status) in example for status in STATUSES)
     assert [str(fault) for fault in parse_faults(tomllib.loads(example)["faults"])] == ["410", "slow", "reset"]
 
 
 def test_every_call_is_described() -> None:
-    """Of the emulator in Python and over HTTP."""
+    """The pages name every public call of the emulator, in Python and over HTTP."""
     for name in vars(Emulator):
         if not name.startswith("_") and name not in ("machine_names",):
-            assert re.search(rf"`{name}\b", PAGE) or name in ("faults",), f"{name} is not described"
+            assert re.search(rf"`{name}\b", PAGES) or name in ("faults",), f"{name} is not described"
     with Emulator() as emulator:
         for call in emulator_calls(emulator):
-            assert f"`{call.method} {call.path}`" in PAGE
+            assert f"`{call.method} {call.path}`" in PAGES
 
 
 def test_the_example_in_a_shell_runs() -> None:
-    """With a guest that approves what it sees, every step of it passes."""
+    """Every step of the example passes for a guest that approves the first event."""
     with Emulator(seed=1) as emulator:
         guest = threading.Thread(target=approve_the_first, args=(emulator.endpoint,), daemon=True)
         guest.start()
-        done = subprocess.run(
-            ["bash", "-euc", block("sh", "emulator/expect")],
+        result = subprocess.run(
+            ["bash", "-euc", code_block("sh", "emulator/expect")],
             env={**os.environ, **emulator.environment},
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("true") >= 3
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.stdout.count("true") >= 3
         assert [r.status for r in emulator.requests(method="POST")] == [200]
         guest.join(PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""A service with a small fleet in the middle of a working day, always the same: for pictures, and for tests of all pages."""
+"""An example service with a small fleet in the middle of a working day, always the same, for pictures and for tests of pages."""
 
 import itertools
 import tempfile
@@ -17,10 +17,10 @@ from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
 from forewarn.service.private_files import write_private
 from forewarn.service.settings import load
-from forewarn.store import EventQuery, Seen
+from forewarn.store import EventQuery, MachineLastSeen
 
 START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
-TOKEN = "fw_the-token-of-a-stage-that-is-no-secret"
+TOKEN = "fw_a-token-of-an-example-and-no-secret"
 OPERATOR = Actor("alice", "127.0.0.1")
 FAILURE = Outcome(
     False,
@@ -41,14 +41,16 @@ SCOPES = {
 
 
 @dataclass(frozen=True)
-class Stage:
+class ExampleService:
+    """A running example. `ids` are the maintenances and events that pages show, by a name."""
+
     service: Service
     url: str
     token: str
     ids: dict[str, str]
 
 
-def fleet() -> str:
+def fleet_text() -> str:
     lines, address = [], itertools.count(10)
     for name, (kind, approval, domains, (pattern, count)) in SCOPES.items():
         lines += ["[[scopes]]", f'name = "{name}"', f'kind = "{kind}"', f'approval = "{approval}"']
@@ -60,10 +62,10 @@ def fleet() -> str:
 
 
 @contextmanager
-def staged(
+def running_example(
     *, demo: bool = False, guest: str = "127.0.0.1:0", operator: str = "127.0.0.1:0", executor: str = "simulated"
-) -> Iterator[Stage]:
-    """With `demo` nobody logs in and the first page has the guide."""
+) -> Iterator[ExampleService]:
+    """Run the example. With `demo` no login is needed and the first page has the guide."""
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
@@ -82,24 +84,24 @@ def staged(
             node="rack1-a:4711",
         )
         try:
-            service.control.apply_fleet(parse_fleet(fleet(), "the stage"), OPERATOR)
-            ids = _play(service)
-            # Of a token it does not know the service would make another, with an id of its own.
+            service.control.apply_fleet(parse_fleet(fleet_text(), "the example"), OPERATOR)
+            ids = _fill(service)
+            # Without this file the service creates a token, whose id would be another in each run.
             write_private(Path(folder) / "operator.token", TOKEN)
             with running(service) as (_, url):
-                yield Stage(service, url, "" if demo else TOKEN, ids)
+                yield ExampleService(service, url, "" if demo else TOKEN, ids)
         finally:
             service.close()
 
 
-def _play(service: Service) -> dict[str, str]:
-    """A morning: a rolling reboot that is done, one under way, a failure with output, user events, a pause, one cancelled."""
+def _fill(service: Service) -> dict[str, str]:
+    """Create a morning: a rolling reboot that is done, one that runs, a failure, user events, a paused and a cancelled one."""
     control, clock = service.control, service.clock
 
     def submit(type_: EventType, targets: Targets, actor: Actor = OPERATOR, **more: object) -> str:
         return control.submit(MaintenanceRequest(type=type_, targets=targets, **more), actor)  # type: ignore[arg-type]
 
-    def pass_(minutes: float) -> None:
+    def advance(minutes: float) -> None:
         service.ticker.advance(minutes * 60)
 
     def approve(scope: str, machine: str) -> None:
@@ -111,39 +113,40 @@ def _play(service: Service) -> dict[str, str]:
         control.enable(scope, Actor("guest"))
     done = submit(EventType.REBOOT, Targets(scope="shop"), description="Kernel update")
     for machine in ("web-0", "web-1", "web-2"):
-        pass_(4)
+        advance(4)
         approve("shop", machine)
-        pass_(11)
+        advance(11)
     submit(EventType.REDEPLOY, Targets(machines=(("legacy", "old-0"),)), Actor("bob"), source=Source.USER)
-    pass_(12)
+    advance(12)
     failing = submit(EventType.REBOOT, Targets(scope="db"), description="Firmware of the storage controllers")
-    pass_(1)
+    advance(1)
     approve("db", "pg-0")
     approve("db", "pg-2")
-    pass_(11)
+    advance(11)
     approve("db", "pg-1")
     approve("db", "pg-3")
-    pass_(4)
+    advance(4)
     control.report_order(_event(service, failing, "Started"), FAILURE, Actor("rack1-d"))
-    pass_(8)
+    advance(8)
     submit(EventType.FREEZE, Targets(scope="workers", update_domain=0), description="Live migration", duration_s=5)
-    pass_(4)
+    advance(4)
     approve("workers", "job-4")
-    pass_(2)
+    advance(2)
     rolling = submit(EventType.REBOOT, Targets(scope="shop"), description="Kernel update, second try")
     submit(EventType.REDEPLOY, Targets(machines=(("workers", "job-1"),)), Actor("carol"), source=Source.USER)
     paused = submit(EventType.FREEZE, Targets(hosts=("rack3-w",)), description="Network cards of rack 3")
     control.pause_maintenance(paused, OPERATOR)
     cancelled = submit(EventType.REBOOT, Targets(scope="workers", update_domain=3))
-    pass_(3)
+    advance(3)
     control.cancel_maintenance(cancelled, OPERATOR)
     approve("shop", "web-0")
-    pass_(1)
-    _people(service)
+    advance(1)
+    _add_tokens(service)
     seen = [
-        Seen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3)) for n, m in enumerate(_seen_machines(service))
+        MachineLastSeen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3))
+        for n, m in enumerate(_polling_machines(service))
     ]
-    service.store.record_seen(seen)
+    service.store.record_last_seen(seen)
     return {
         "done": done,
         "failing": failing,
@@ -155,7 +158,7 @@ def _play(service: Service) -> dict[str, str]:
     }
 
 
-def _people(service: Service) -> None:
+def _add_tokens(service: Service) -> None:
     for number, (name, role, scopes) in enumerate(
         (
             ("alice", Role.OPERATOR, ()),
@@ -176,7 +179,7 @@ def _people(service: Service) -> None:
         service.control.add_token(token, OPERATOR)
 
 
-def _seen_machines(service: Service) -> list[Machine]:
+def _polling_machines(service: Service) -> list[Machine]:
     return [m for key, m in sorted(service.store.inventory().machines.items()) if key[0] != "legacy"]
 
 

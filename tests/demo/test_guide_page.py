@@ -1,4 +1,4 @@
-"""A newcomer at a real browser, with nothing but the demo's first page to go by."""
+"""The guide on the first page of the demo's portal, in a real browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, expect, sync_playwright
 from scripts.screenshots import FLAGS, SCHEMES
 
-from tests.demo.theatre import Demo
+from tests.demo.demo_process import DemoProcess
 
 PHONE = {"width": 390, "height": 820}
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    running = Demo(tmp_path_factory.mktemp("demo"), "--speed", "10x")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
+    running = DemoProcess(tmp_path_factory.mktemp("demo"), "--speed", "10x")
     yield running
     running.close()
 
@@ -24,7 +24,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium = shutil.which("chromium")
-    assert chromium is not None, "there is no chromium on the PATH: scripts/test_tools installs it"
+    assert chromium is not None, "chromium is not on the PATH: scripts/test_tools installs it"
     home: Path = tmp_path_factory.mktemp("home")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS, env={"HOME": str(home)})
@@ -32,8 +32,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         launched.close()
 
 
-def test_the_guide_leads_to_an_event_of_ones_own(demo: Demo, browser: Browser) -> None:
-    """From the first page: restart web-0, look at the plan, confirm, approve, and see it started; nothing is typed."""
+def test_the_guide_leads_to_a_started_event(demo: DemoProcess, browser: Browser) -> None:
+    """From the first page a user restarts web-0, sees the plan, confirms, approves, and sees the start, without typing."""
     page = browser.new_page()
     page.goto(demo.operator)
     page.get_by_role("link", name="restart web-0").click()
@@ -48,13 +48,13 @@ def test_the_guide_leads_to_an_event_of_ones_own(demo: Demo, browser: Browser) -
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_guide_is_for_everybody(demo: Demo, browser: Browser, scheme: str) -> None:
-    """On a phone axe-core finds nothing to complain of, and nothing scrolls sideways."""
+def test_the_guide_is_accessible_on_a_phone(demo: DemoProcess, browser: Browser, scheme: str) -> None:
+    """axe-core finds no violation, and the page does not scroll sideways."""
     context = browser.new_context(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(demo.operator)
     page.get_by_text("The machines", exact=True).click()
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
+    result = Axe().run(page)
+    assert result.violations_count == 0, result.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     context.close()

@@ -1,7 +1,7 @@
-"""The emulator's side of a guest's connection: every request is written down, and some go wrong on purpose.
+"""The emulator's connection to a guest: it logs every request, and makes some fail on purpose.
 
-The one seam between the service's listener and the test kit. It answers nothing of its own but faults: all else is the
-service's `Connection`, which here remembers no request, so that each is read.
+This is the only interface between the service's listener and the test kit. It answers faults itself; everything else is
+answered by the service's `Connection`. It never uses that class's cache of repeated requests, so that every request is logged.
 """
 
 import json
@@ -20,7 +20,7 @@ from forewarn.testing.faults import STATUSES, Fault
 from forewarn.testing.request_log import RequestLog
 
 END_OF_HEAD = b"\r\n\r\n"
-LOSING = ("stall", "cut", "reset")
+LOSING_KINDS = ("stall", "cut", "reset")
 RETRY_AFTER = (b"Retry-After: 1",)
 UNKNOWN_EVENT = {
     "EventId": "00000000-0000-4000-8000-00000000FFFF",
@@ -31,42 +31,42 @@ UNKNOWN_EVENT = {
     "NotBefore": "",
 }
 
-Choose = Callable[[str, str], Fault | None]
+ChooseFault = Callable[[str, str], Fault | None]
 
 
-class RecordedConnection(Connection):
-    """`choose` is told machine (`scope/name`) and method and says what goes wrong, if anything."""
+class EmulatedConnection(Connection):
+    """A connection with a request log. `choose_fault` gets machine (`scope/name`) and method, and may return a fault."""
 
-    _number: int | None = None  # of the request under way
+    _number: int | None = None  # of the current request in the log
     _fault: Fault | None = None
-    _held = False  # its answer is held back
+    _answer_held = False
     _timer: Timer | None = None
 
-    def __init__(self, log: RequestLog, choose: Choose, endpoint: Endpoint, interface: str = "") -> None:
+    def __init__(self, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = "") -> None:
         super().__init__(endpoint, interface)
         self._log = log
-        self._choose = choose
+        self._choose_fault = choose_fault
 
     @property
     def busy(self) -> bool:
-        return self._held or super().busy
+        return self._answer_held or super().busy
 
     def start_exchange(self, request: Request, raw: bytes | None) -> None:
-        del raw  # nothing is remembered: the lane of remembered requests would answer without telling
+        del raw  # without it the request is not cached; a cached one would be answered without being logged
         caller = self.identify()
-        machine = caller.name if caller is not None else ""
-        asked = self._log.asked(
-            scope=caller.scope if caller is not None else "",
+        scope, machine = (caller.scope, caller.name) if caller is not None else ("", "")
+        logged = self._log.add_request(
+            scope=scope,
             machine=machine,
             method=request.method,
             target=request.target,
             headers=request.headers,
             body=request.body,
-            approves=_approved(request),
+            approves=_approved_ids(request),
         )
-        meant = asked.path == SCHEDULED_EVENTS
-        who = f"{asked.scope}/{machine}"
-        self._number, self._fault = asked.number, self._choose(who, request.method) if meant else None
+        self._number, self._fault = logged.number, None
+        if logged.path == SCHEDULED_EVENTS:
+            self._fault = self._choose_fault(f"{scope}/{machine}", request.method)
         if self._fault is not None and self._fault.kind == "status":
             status = self._fault.status
             extra = RETRY_AFTER if status in (429, 503) else ()
@@ -75,18 +75,18 @@ class RecordedConnection(Connection):
             self.pass_on(request)
 
     def pass_on(self, request: Request) -> None:
-        """To the service, which answers it."""
+        """Let the service answer the request."""
         super().start_exchange(request, None)
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         fault, kind = self._fault, self._fault.kind if self._fault is not None else ""
-        if fault is not None and kind == "slow" and not self._held:
-            self._held = True
-            self._timer = self.endpoint.loop.call_later(fault.delay_s, lambda: self._no_longer(status, data, keep=keep))
+        if fault is not None and kind == "slow" and not self._answer_held:
+            self._answer_held = True
+            self._timer = self.endpoint.loop.call_later(fault.delay_s, lambda: self._release(status, data, keep=keep))
             return
-        self._written_down(status, data)
+        self._log_answer(status, data)
         if kind == "stall":
-            self._held = True
+            self._answer_held = True
         elif kind == "reset":
             self.gone = True
             self.transport.reset()
@@ -100,42 +100,44 @@ class RecordedConnection(Connection):
             super().write(status, skewed(data, fault.skew_s) if fault is not None else data, keep=keep)
 
     def eof_received(self) -> bool:
-        """Whoever hangs up on an answer that is held back has left."""
-        return False if self._held else super().eof_received()
+        """Close the connection if the guest hangs up while its answer is held back."""
+        return False if self._answer_held else super().eof_received()
 
     def connection_lost(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._number is not None:
-            self._log.answered(self._number, status=None, fault=str(self._fault or ""), left=True)
+            self._log.add_answer(self._number, status=None, fault=str(self._fault or ""), left=True)
             self._number = None
         super().connection_lost()
 
     def stop(self) -> None:
-        if self._held:
+        if self._answer_held:
             self.drop()
         else:
             super().stop()
 
-    def _no_longer(self, status: int, data: bytes, *, keep: bool) -> None:
-        """The delay is over: the answer leaves, and what came meanwhile has its turn."""
+    def _release(self, status: int, data: bytes, *, keep: bool) -> None:
+        """Send the delayed answer, then handle the requests that arrived in the meantime."""
         self._timer = None
         self.write(status, data, keep=keep)
-        self._held = False
+        self._answer_held = False
         self._continue()
 
-    def _written_down(self, status: int, data: bytes) -> None:
-        """Before it is sent: whoever has the answer finds it in the log."""
+    def _log_answer(self, status: int, data: bytes) -> None:
+        """Log the answer before it is sent, so that a guest that has the answer finds it in the log."""
         number, fault = self._number, self._fault
-        if number is None:  # what could not be read has an answer all the same
+        if number is None:  # a request that could not be parsed is answered too
             caller = self.identify()
             scope, machine = (caller.scope, caller.name) if caller is not None else ("", "")
-            number = self._log.asked(scope=scope, machine=machine, method="", target="", headers=(), body=b"").number
+            number = self._log.add_request(
+                scope=scope, machine=machine, method="", target="", headers=(), body=b""
+            ).number
         lost = fault is not None and _loses(fault.kind, data)
         incarnation, events = (None, ()) if lost else _document(data)
-        # A stalled answer has no status; the guest may still hang up, and that is written down too.
+        # A stalled answer has no status. The request stays current, so that the log also gets it if the guest hangs up.
         stalled = fault is not None and fault.kind == "stall"
-        self._log.answered(
+        self._log.add_answer(
             number,
             status=None if stalled else status,
             fault=str(fault or ""),
@@ -147,8 +149,8 @@ class RecordedConnection(Connection):
             self._number = self._fault = None
 
 
-def _approved(request: Request) -> tuple[str, ...]:
-    """The ids in StartRequests, as far as they can be read."""
+def _approved_ids(request: Request) -> tuple[str, ...]:
+    """Return the ids in StartRequests, or none if the body is invalid."""
     if request.method != "POST":
         return ()
     try:
@@ -158,54 +160,54 @@ def _approved(request: Request) -> tuple[str, ...]:
 
 
 def _document(data: bytes) -> tuple[int | None, tuple[tuple[str, str], ...]]:
-    """The incarnation and the events in an answer; none where it is no document."""
+    """Return the incarnation and the events in an answer, or None and no events if it has no document."""
     try:
-        told = json.loads(data.partition(END_OF_HEAD)[2])
+        document = json.loads(data.partition(END_OF_HEAD)[2])
     except (ValueError, RecursionError):
         return None, ()
-    listed = told.get("Events") if isinstance(told, dict) else None
-    if not isinstance(listed, list) or not isinstance(told.get("DocumentIncarnation"), int):
+    listed = document.get("Events") if isinstance(document, dict) else None
+    if not isinstance(listed, list) or not isinstance(document.get("DocumentIncarnation"), int):
         return None, ()
-    # A recorded document need not be as ours are.
+    # A replayed document may contain anything.
     events = [(e.get("EventId"), e.get("EventStatus")) for e in listed if isinstance(e, dict)]
-    return told["DocumentIncarnation"], tuple(
+    return document["DocumentIncarnation"], tuple(
         (i.upper(), s) for i, s in events if isinstance(i, str) and isinstance(s, str)
     )
 
 
 def _loses(kind: str, data: bytes) -> bool:
-    """Whether the guest does not have the answer, or not a readable one, whatever was done."""
-    return kind in LOSING or (kind == "bad-json" and bad_json(data) != data)
+    """Whether the fault keeps the guest from getting a readable answer."""
+    return kind in LOSING_KINDS or (kind == "bad-json" and bad_json(data) != data)
 
 
 def cut(data: bytes) -> bytes:
-    """Half of the body; where there is none, not even a whole status."""
+    """Return the answer with half of its body; without a body, with half of its status line."""
     head, end, body = data.partition(END_OF_HEAD)
     return head + end + body[: len(body) // 2] if body else data[: len(b"HTTP/1.1 2")]
 
 
 def bad_json(data: bytes) -> bytes:
-    """As long as it was, and no JSON any more; an answer without a body stays as it is."""
+    """Return the answer with invalid JSON of the same length. An answer without a body stays unchanged."""
     return data[:-1] + b"," if data.partition(END_OF_HEAD)[2] else data
 
 
 def newer(data: bytes) -> bytes:
-    """As a later version might have it: fields nobody knows, an EventSource that says nothing, an event of an unknown type."""
+    """Return the document as a later version could be: unknown fields, an empty EventSource, an event of an unknown type."""
     head, end, body = data.partition(END_OF_HEAD)
     if _document(data)[0] is None:
         return data
-    told = json.loads(body)
-    told["Unheard"] = {"Of": [None]}
-    told["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in told["Events"]]
-    told["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
-    longer = json.dumps(told, separators=(",", ":")).encode()
+    document = json.loads(body)
+    document["Unheard"] = {"Of": [None]}
+    document["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in document["Events"]]
+    document["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
+    longer = json.dumps(document, separators=(",", ":")).encode()
     lines = head.split(b"\r\n")
-    lengths = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
-    return b"\r\n".join(lengths) + end + longer
+    lines = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
+    return b"\r\n".join(lines) + end + longer
 
 
 def skewed(data: bytes, by_s: int) -> bytes:
-    """With another Date."""
+    """Return the answer with a Date that is off by `by_s`."""
     head, end, body = data.partition(END_OF_HEAD)
     lines = head.split(b"\r\n")
     for index, line in enumerate(lines):

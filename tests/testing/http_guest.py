@@ -1,4 +1,4 @@
-"""Guests for the tests of the test kit: plain HTTP on real sockets, from any loopback address."""
+"""A guest for the tests of the test kit: plain HTTP on real sockets, from any loopback address."""
 
 import http.client
 import json
@@ -25,11 +25,11 @@ class Reply:
 
     @property
     def events(self) -> dict[str, str]:
-        """Each event's status."""
+        """The status of each event in the document, by its id."""
         return {event["EventId"]: event["EventStatus"] for event in self.json["Events"]}
 
 
-def ask(
+def send(
     url: str,
     method: str = "GET",
     path: str = DOCUMENT,
@@ -39,28 +39,28 @@ def ask(
     headers: dict[str, str] | None = None,
     timeout_s: float = PATIENCE_S,
 ) -> Reply:
-    """One request on a connection of its own."""
-    place = urlsplit(url)
+    """Send one request on a new connection and return the reply."""
+    address = urlsplit(url)
     connection = http.client.HTTPConnection(
-        str(place.hostname), place.port, timeout=timeout_s, source_address=(source, 0)
+        str(address.hostname), address.port, timeout=timeout_s, source_address=(source, 0)
     )
     data = json.dumps(body) if body is not None else None
     try:
         connection.request(method, path, data, METADATA if headers is None else headers)
-        answer = connection.getresponse()
-        return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        response = connection.getresponse()
+        return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
     finally:
         connection.close()
 
 
 def approve(url: str, *event_ids: str, source: str = "127.0.0.1") -> Reply:
-    return ask(url, "POST", body={"StartRequests": [{"EventId": each} for each in event_ids]}, source=source)
+    return send(url, "POST", body={"StartRequests": [{"EventId": each} for each in event_ids]}, source=source)
 
 
-def raw(url: str, data: bytes) -> bytes:
-    """Exactly these bytes, and all that comes back until the end."""
-    place = urlsplit(url)
-    with socket.create_connection((str(place.hostname), place.port), timeout=PATIENCE_S) as connection:
+def send_raw(url: str, data: bytes) -> bytes:
+    """Send exactly these bytes and return all bytes of the answer."""
+    address = urlsplit(url)
+    with socket.create_connection((str(address.hostname), address.port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         received = b""
         while piece := connection.recv(65_536):

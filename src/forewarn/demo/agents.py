@@ -1,4 +1,4 @@
-"""The demo's guests: a real agent for each machine that has one, asking from that machine's own loopback address."""
+"""Runs the demo's agents: real agents, each of which polls from the loopback address of its machine."""
 
 import json
 import os
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from forewarn.core.model import Machine
 
-# The machine of whoever sits at this computer; one that never asks; one that asks and never approves.
-YOURS = ("shop", "web-0")
-SILENT = ("legacy", "old-0")
-UNWILLING = ("workers", "worker-3")
+# The user acts as this machine, so it has no agent.
+USER_MACHINE = ("shop", "web-0")
+NEVER_POLLS = ("legacy", "old-0")
+NEVER_APPROVES = ("workers", "worker-3")
 
-# Getting ready takes three minutes of the service's time, and never long enough to bore anybody.
+# The time that an agent takes to prepare, in seconds of the service clock and at most in real seconds.
 DRAIN_S = 180.0
 MAX_REAL_DRAIN_S = 3.0
 
-AGENT = """\
+AGENT_CONFIG = """\
 approve = "{approve}"
 endpoint = "{endpoint}"
 source_address = "{address}"
@@ -39,32 +39,32 @@ command = {{ prepare = {drain} }}
 
 
 def has_agent(machine: Machine) -> bool:
-    return machine.key not in (YOURS, SILENT)
+    return machine.key not in (USER_MACHINE, NEVER_POLLS)
 
 
 @contextmanager
-def answering(
+def running_agents(
     machines: Iterable[Machine], endpoint: str, *, folder: Path, lifeline: Path, rate: float
 ) -> Iterator[None]:
-    """An agent per machine, until the end of the block."""
+    """Run an agent for each machine until the end of the block."""
     drain_s = min(MAX_REAL_DRAIN_S, DRAIN_S / rate)
     drain = json.dumps([sys.executable, "-m", "forewarn.demo.lifeline", str(lifeline), f"{drain_s:g}"])
     agents: list[subprocess.Popen[bytes]] = []
     try:
         for machine in machines:
-            own = folder / f"{machine.scope}-{machine.name}"
-            own.mkdir(mode=0o700)
-            text = AGENT.format(
-                approve="never" if machine.key == UNWILLING else "when-ready",
+            agent_folder = folder / f"{machine.scope}-{machine.name}"
+            agent_folder.mkdir(mode=0o700)
+            text = AGENT_CONFIG.format(
+                approve="never" if machine.key == NEVER_APPROVES else "when-ready",
                 endpoint=endpoint,
                 address=machine.addresses[0],
-                state_dir=json.dumps(str(own)),
+                state_dir=json.dumps(str(agent_folder)),
                 drain=drain,
             )
-            config = own / "agent.toml"
+            config = agent_folder / "agent.toml"
             config.write_text(text, "utf-8")
             config.chmod(0o600)
-            agents.append(helper("forewarn.demo.guest", str(lifeline), str(config), log=own / "log"))
+            agents.append(start_helper("forewarn.demo.agent", str(lifeline), str(config), log=agent_folder / "log"))
         yield
     finally:
         for agent in agents:
@@ -73,15 +73,15 @@ def answering(
             agent.wait()
 
 
-def helper(module: str, *arguments: str, log: Path) -> "subprocess.Popen[bytes]":
-    """A process of ours beside the demo. Ctrl-C at the terminal is not for it: it ends with the demo."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
-    with log.open("ab") as out:
+def start_helper(module: str, *arguments: str, log: Path) -> "subprocess.Popen[bytes]":
+    """Start a module as a process in its own session. It does not get the terminal's Ctrl-C, and ends with the demo."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
+    with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=clean,
+            stdout=output,
+            stderr=output,
+            env=environment,
             start_new_session=True,
         )

@@ -1,0 +1,319 @@
+"""A trial of one behaviour: its own emulator, the agent as a process, and what both show.
+
+On a busy machine an agent does little in a second. So seconds alone decide nothing: the agent has failed to act when its time is
+over *and* it has polled several times since without acting, or when it no longer polls.
+
+Two files show what the agent does inside: its hooks append a line to `{prepared}` each time it has prepared, and one to
+`{recovered}` each time it has undone that. The number of lines is read when an approval arrives, before it is answered.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forewarn.core.fleet import Fleet
+from forewarn.core.model import Machine, Scope, ScopeKind
+from forewarn.testing.conform.agent_process import AgentFailed, AgentProcess
+from forewarn.testing.default_machines import SCOPE
+from forewarn.testing.emulator import Emulator, Scheduled
+from forewarn.testing.faults import Fault
+from forewarn.testing.request_log import LoggedRequest
+
+if TYPE_CHECKING:
+    from forewarn.testing.conform.behaviours import Behaviour
+
+CLAIMS = {
+    "approval": "it approves events by itself",
+    "prepare": "its prepare hook appends a line to {prepared}",
+    "recover": "its recover hook appends a line to {recovered}",
+    "restart": "it remembers across a kill what it did",
+    "preempt": "it asks for version 2017-11-01 or later",
+}
+MACHINE = "vm-0"
+SEED = 1
+RATE_LIMIT = 5
+# Of the 30 s notice of a Preempt enough must be left when the agent sees the event.
+SEEN_WITHIN_S = 5.0
+# The time for every other act, including pauses after failures, and the polls that must also have passed.
+PATIENCE_S = 10.0
+PATIENCE_POLLS = 5
+# How long after the agent's next poll something must not happen.
+QUIET_S = 0.4
+CHECK_EVERY_S = 0.05
+# After this many refused polls without one document the agent cannot succeed any more.
+MAX_REFUSALS = 5
+MAX_HOOK_BYTES = 65_536
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """How long, on the agent's own clock, a first answer takes, and an endpoint that is being moved is out of order."""
+
+    first_answer_s: int
+    outage_s: float
+
+
+class Interrupted(Exception):
+    """The caller wants to end the run."""
+
+
+class TrialEmulator(Emulator):
+    """Counts the agent's preparations when an approval arrives; later the hooks' files do not show that number."""
+
+    def __init__(self, prepared: Callable[[], int], **options: Any) -> None:
+        self._prepared = prepared
+        self.prepared_at: dict[int, int] = {}  # by the number of the approving request
+        super().__init__(**options)
+
+    def _choose_fault(self, machine: str, method: str) -> Fault | None:
+        if method == "POST":
+            self.prepared_at[self.log.last_number] = self._prepared()
+        return super()._choose_fault(machine, method)
+
+
+class Trial:
+    """Runs the agent and waits for what it does. `silence_s` is how long the agent may not poll during a wait."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        claims: set[str],
+        environment: Mapping[str, str],
+        stopping: threading.Event,
+        delays: Delays,
+        patience_s: float = PATIENCE_S,
+        silence_s: float | None = None,
+    ) -> None:
+        self._command, self._folder, self._stopping = command, folder, stopping
+        self._environment, self._patience_s = environment, patience_s
+        self._silence_s = patience_s if silence_s is None else silence_s
+        self._agent = AgentProcess()
+        self._hooks = folder / "hooks"
+        self._hooks.mkdir()
+        (folder / "state").mkdir(mode=0o700)
+        self.claims, self.delays = claims, delays
+
+    @contextmanager
+    def run_emulator(self, behaviour: "Behaviour") -> Iterator[None]:
+        """Run an emulator on a manual clock: notice does not run out while the agent works, and work does not end by itself."""
+        self.emulator = TrialEmulator(
+            lambda: self.prepared,
+            fleet=_fleet(behaviour.machines),
+            clock="manual",
+            seed=SEED,
+            faults=behaviour.faults,
+            executor="external",
+            rate_limit=RATE_LIMIT,
+        )
+        with self.emulator:
+            try:
+                yield
+            finally:
+                # Before the endpoint ends, so that the agent's output does not end with complaints about that.
+                self.kill()
+
+    # -- the agent
+
+    def start(self, **variables: str) -> None:
+        """Start the agent, with further environment variables. It finds the state that it left in its folder."""
+        values = placeholders(self.emulator.endpoint, self._folder)
+        inherited = {key: value for key, value in self._environment.items() if key.lower() not in PROXY_VARIABLES}
+        environment = {
+            **inherited,
+            "FOREWARN_ENDPOINT": values["endpoint"],
+            "STATE_DIRECTORY": str(self._folder / "state"),
+            **{f"CONFORM_{name.upper()}": value for name, value in values.items()},
+            **variables,
+        }
+        self._agent.start([_fill_in(argument, values) for argument in self._command], environment)
+
+    def kill(self) -> None:
+        self._agent.kill()
+
+    def ends_on_sigterm(self, within_s: float) -> bool:
+        self._agent.terminate()
+        deadline_s = time.monotonic() + within_s
+        while self._agent.exit_code() is None and not self._stopping.is_set():
+            if time.monotonic() > deadline_s:
+                return False
+            self._pause()
+        return True
+
+    def output(self) -> str:
+        return self._agent.output()
+
+    def _pause(self) -> None:
+        self._agent.read_output()
+        self.emulator.log.wait(lambda _: None, CHECK_EVERY_S)
+
+    def break_preparation(self) -> None:
+        """Make the prepare hook fail from now on, by removing the folder of its file."""
+        self._hooks.rmdir()
+
+    # -- what the agent did
+
+    @property
+    def prepared(self) -> int:
+        return _count_lines(self._hooks / "prepared")
+
+    @property
+    def recovered(self) -> int:
+        return _count_lines(self._hooks / "recovered")
+
+    @property
+    def requests(self) -> list[LoggedRequest]:
+        return self.emulator.requests()
+
+    @property
+    def polls(self) -> list[LoggedRequest]:
+        return [each for each in self.requests if each.polls]
+
+    @property
+    def refusals(self) -> list[LoggedRequest]:
+        """The polls that the service refused because of an error in the request, not because of a fault or the rate."""
+        return [
+            each for each in self.polls if (each.status or 0) >= 400 and str(each.status) not in ("429", each.fault)
+        ]
+
+    @property
+    def served(self) -> bool:
+        """Whether the agent got a document, or would have got one without the faults."""
+        polls = self.polls
+        return any(each.incarnation is not None for each in polls) or (bool(polls) and not self.refusals)
+
+    def approvals(self, event: Scheduled) -> list[LoggedRequest]:
+        """Return the approvals whose answer reached the agent; others may be repeated."""
+        return [each for each in self.requests if event.id in each.approves and each.status == 200 and not each.lost]
+
+    @property
+    def answered(self) -> frozenset[int]:
+        """The numbers of the answered requests. A waiting long poll is not among them."""
+        return frozenset(each.number for each in self.requests if each.answered_s is not None)
+
+    def seen(self, event: Scheduled, status: str = "", but: Container[int] = ()) -> LoggedRequest | None:
+        """Return the first request whose answer has the event, in this status if given, except those in `but`."""
+        for each in self.requests:
+            if each.number not in but and each.shows(event.id, status):
+                return each
+        return None
+
+    # -- waiting for the agent
+
+    def until(self, find: Callable[[], T | None], what: str) -> T:
+        """Return the result of `find` once it is true; raise AgentFailed when the agent had its chance or has ended."""
+        begun_s = polled_s = time.monotonic()
+        before, polls = self.emulator.log.last_number, 0
+        while not (result := find()):
+            self._check_going()
+            self._check_served()
+            now_s, polls_before, polls = time.monotonic(), polls, self._polls_since(before)
+            if polls != polls_before:
+                polled_s = now_s
+            if now_s - begun_s > self._patience_s and polls >= PATIENCE_POLLS:
+                raise AgentFailed(f"{what}: not within {self._patience_s:g} s and {polls} polls")
+            if now_s - polled_s > self._silence_s:
+                raise AgentFailed(f"{what}: the agent has not polled for {self._silence_s:g} s")
+            self._pause()
+        return result
+
+    def _polls_since(self, number: int) -> int:
+        """Return the number of answered polls after request `number`, without those that the rate limit refused."""
+        return sum(
+            each.number > number and each.answered_s is not None and (each.status != 429 or bool(each.fault))
+            for each in self.polls
+        )
+
+    def _check_going(self) -> None:
+        if self._stopping.is_set():
+            raise Interrupted
+        self._agent.check_running()
+
+    def _check_served(self) -> None:
+        refusals = self.refusals
+        if len(refusals) >= MAX_REFUSALS and not self.served:
+            raise AgentFailed(f"{len(refusals)} polls were refused, the last with {refusals[-1].status}")
+
+    def first_poll(self) -> LoggedRequest:
+        return self.until(
+            lambda: next((each for each in self.polls if each.incarnation is not None), None),
+            "the agent gets a document",
+        )
+
+    def wait_seen(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> LoggedRequest:
+        in_status = f" as {status}" if status else ""
+        return self.until(lambda: self.seen(event, status, but), f"the agent sees the event{in_status}")
+
+    def wait_next_poll(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> None:
+        """Wait until the agent has seen the event and polled again: by then it has begun whatever it does about the event."""
+        seen = self.wait_seen(event, status, but=but)
+        self.until(lambda: any(each.number > seen.number for each in self.polls), "the agent polls again after that")
+        self.quiet()
+
+    def quiet(self, for_s: float = QUIET_S) -> None:
+        """Let the time pass, and check that the agent keeps running."""
+        end_s = time.monotonic() + for_s
+        while time.monotonic() < end_s:
+            self._check_going()
+            self._pause()
+
+    def wait_approved(self, event: Scheduled) -> LoggedRequest:
+        return self.until(lambda: next(iter(self.approvals(event)), None), "the agent approves the event")
+
+    def wait_prepared(self) -> None:
+        self.until(lambda: self.prepared, "the prepare hook writes a line")
+
+    def wait_handled(self, event: Scheduled) -> None:
+        """Wait for what the agent claims to do: approve, or prepare, or else see the event and poll again."""
+        if "approval" in self.claims:
+            self.wait_approved(event)
+        elif "prepare" in self.claims:
+            self.wait_prepared()
+        else:
+            self.wait_next_poll(event)
+
+    def expect(self, condition: bool, otherwise: str) -> None:
+        if not condition:
+            raise AgentFailed(otherwise)
+
+
+def placeholders(endpoint: str, folder: Path) -> dict[str, str]:
+    """Return the names that a command may have in braces, with their values. The agent's environment has them too."""
+    return {
+        "endpoint": endpoint,
+        "machine": MACHINE,
+        "folder": str(folder),
+        "prepared": str(folder / "hooks" / "prepared"),
+        "recovered": str(folder / "hooks" / "recovered"),
+    }
+
+
+def _fleet(machines: Sequence[tuple[str, int]]) -> Fleet:
+    """Return a fleet of names and update domains. The first machine is the agent's, at 127.0.0.1."""
+    members = {
+        (SCOPE, name): Machine(scope=SCOPE, name=name, update_domain=domain, addresses=(f"127.0.0.{number}",))
+        for number, (name, domain) in enumerate(machines, start=1)
+    }
+    return Fleet({SCOPE: Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)}, members)
+
+
+def _fill_in(argument: str, values: Mapping[str, str]) -> str:
+    """Replace only the known names in braces, because an argument may be JSON."""
+    for name, value in values.items():
+        argument = argument.replace(f"{{{name}}}", value)
+    return argument
+
+
+def _count_lines(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_HOOK_BYTES).count(b"\n")
+    except OSError:
+        return 0

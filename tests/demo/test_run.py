@@ -1,0 +1,42 @@
+"""The options of the demo, and its fleet."""
+
+import socket
+
+import pytest
+
+from forewarn.core.errors import InvalidSettings
+from forewarn.core.fleet import parse_fleet
+from forewarn.demo.agents import NEVER_APPROVES, NEVER_POLLS, USER_MACHINE
+from forewarn.demo.run import FLEET, check_ports_free, parse_rate
+
+
+def test_the_fleet_has_the_special_machines() -> None:
+    """The user's machine is 127.0.0.1. There are twelve machines, each with one loopback address, on four hosts."""
+    machines = parse_fleet(FLEET.read_text("utf-8"), "the demo's fleet").machines
+    assert len(machines) == 12
+    assert machines[USER_MACHINE].addresses == ("127.0.0.1",)
+    assert {NEVER_POLLS, NEVER_APPROVES} <= set(machines)
+    assert len({machine.host for machine in machines.values()}) == 4
+    assert all(machine.addresses[0].startswith("127.0.0.") for machine in machines.values())
+
+
+def test_a_rate_may_be_from_1_to_600() -> None:
+    """The `x` may be left out."""
+    assert (parse_rate("1x"), parse_rate("60"), parse_rate("600x")) == (1, 60, 600)
+
+
+@pytest.mark.parametrize("speed", ["0x", "601x", "nan", "-3x", "", "x"])
+def test_other_rates_are_refused(speed: str) -> None:
+    """The message says that the text is not a rate."""
+    with pytest.raises(InvalidSettings, match="is not a rate"):
+        parse_rate(speed)
+
+
+def test_the_operators_port_must_be_free_too() -> None:
+    """The operators' port is the one after the guests' port."""
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
+        with pytest.raises(InvalidSettings, match=f"127.0.0.1:{port} is not available"):
+            check_ports_free(port - 1)
