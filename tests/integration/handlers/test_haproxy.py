@@ -232,7 +232,7 @@ def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
         between.mode = "pass"
         haproxy.prepare(spec, run)
         between.mode = "lie"
-        with pytest.raises(StepFailed, match="was told ready and is not"):
+        with pytest.raises(StepFailed, match="did not become ready"):
             haproxy.recover(spec, run)
 
 
@@ -299,7 +299,7 @@ def test_a_server_that_the_agent_did_not_take_out_is_not_put_in(web: Pool) -> No
         ({"proxies": ["/a"], "servers": ["web"]}, "here.servers: 'web': write it like backend/server"),
         ({"proxies": ["/a"], "servers": ["web/a; shutdown"]}, "write it like backend/server"),
         ({"proxies": ["nowhere"], "servers": ["a/b"]}, "here.proxies: 'nowhere' is not an address: write it like"),
-        ({"proxies": ["a:99999"], "servers": ["a/b"]}, "here.proxies: 'a:99999' is no address"),
+        ({"proxies": ["a:99999"], "servers": ["a/b"]}, "here.proxies: 'a:99999' is not an address"),
         ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is not a number from 0 to 10000"),
         ({"proxies": ["/a"], "servers": ["a/b"], "drain_for": 5}, "here.drain_for: 5 is not a duration"),
         ({"proxies": ["/a"] * 65, "servers": ["a/b"]}, "more than 64 servers at all proxies together"),
@@ -439,7 +439,7 @@ def test_a_lost_journal_is_reported(web: Pool, tmp_path: Path) -> None:
         agent.wait_until(lambda: "started" in agent.kinds)
         platform.end()
         agent.wait_until(lambda: "THE MACHINE IS NOT BACK IN SERVICE" in agent.log)
-        assert "is not ready, and not by this agent" in agent.log
+        assert "is not ready, and this agent did not change it" in agent.log
         assert web.server_state(proxy).admin == "maint"
         web.set_state(proxy, "ready")
         agent.wait_until_back()

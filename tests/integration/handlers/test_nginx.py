@@ -190,7 +190,7 @@ def test_a_file_changed_by_somebody_else_is_not_overwritten(web: Pool) -> None:
     spec, run = spec_of(web), new_run()
     nginx.prepare(spec, run)
     web.include.write_text(web.include.read_text() + "# theirs\n")
-    with pytest.raises(StepFailed, match="was changed since by somebody else: take `down` out of it"):
+    with pytest.raises(StepFailed, match="was changed since by somebody else: remove `down` from it"):
         nginx.recover(spec, run)
     theirs = web.include.read_text().replace(" down;", ";")
     web.include.write_text(theirs)
@@ -203,7 +203,7 @@ def test_a_server_that_the_agent_did_not_mark_stays_down(web: Pool) -> None:
     """Without a record the step fails with a reason."""
     nginx.recover(spec_of(web), new_run())
     web.include.write_text(web.include.read_text().replace("web-0 ", "web-0 down "))
-    with pytest.raises(StepFailed, match="and not by this agent: see whether it should be"):
+    with pytest.raises(StepFailed, match="and this agent did not do it: check whether it should be"):
         nginx.recover(spec_of(web), new_run())
 
 
@@ -263,7 +263,7 @@ def test_an_unusable_include_file(web: Pool) -> None:
     [
         ({}, "here: file is missing: write the include file"),
         ({"file": "/a"}, "here: servers is missing"),
-        ({"file": "/a", "servers": ["b"], "keep": True}, "here.keep: True is no number"),
+        ({"file": "/a", "servers": ["b"], "keep": True}, "here.keep: True is not a number"),
         ({"file": "/a", "servers": ["b"], "reload": "nginx"}, "here.reload: write a list of texts"),
         ({"file": "/a", "servers": ["b"], "pid": "/c"}, "here.pid: unknown key"),
     ],

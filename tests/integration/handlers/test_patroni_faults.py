@@ -209,10 +209,10 @@ def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
     [
         ({}, "here: url is missing: write where this machine's Patroni answers"),
         ({"url": "http://x:8008"}, "here: member is missing: write this machine's name in the cluster"),
-        ({"url": "x:8008", "member": "a"}, "here.url: 'x:8008' is no address of a REST API"),
-        ({"url": "http://a:b@x:8008", "member": "a"}, "is no address of a REST API"),
+        ({"url": "x:8008", "member": "a"}, "here.url: 'x:8008' is not the address of a REST API"),
+        ({"url": "http://a:b@x:8008", "member": "a"}, "is not the address of a REST API"),
         ({"url": "http://x", "member": "a", "candidate": "a"}, "here.candidate: 'a' is this machine itself"),
-        ({"url": "http://x", "member": "a", "max_lag": "1MB"}, "here.max_lag: '1MB' is no number of bytes"),
+        ({"url": "http://x", "member": "a", "max_lag": "1MB"}, "here.max_lag: '1MB' is not a number of bytes"),
         ({"url": "http://x", "member": "a", "pasword": "x"}, "here.pasword: unknown key"),
     ],
 )

@@ -205,12 +205,12 @@ def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
     [
         ({}, "here: address is missing"),
         ({"address": "nowhere"}, "here.address: 'nowhere' is not an address: write it like 10.0.0.4:6379"),
-        ({"address": "a:70000"}, "'a:70000' is no address"),
+        ({"address": "a:70000"}, "'a:70000' is not an address"),
         (
             {"address": "a:1", "sentinels": ["b:2"]},
             "`sentinels` and `master`, the name they know it by, or neither",
         ),
-        ({"address": "a:1", "sentinels": ["b"], "master": "m"}, "here.sentinels[0]: 'b' is no address"),
+        ({"address": "a:1", "sentinels": ["b"], "master": "m"}, "here.sentinels[0]: 'b' is not an address"),
         (
             {"address": "a:1", "sentinels": ["b:2"], "master": "m", "replica": "c:3"},
             "the Sentinels choose who takes over",

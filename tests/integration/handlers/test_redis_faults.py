@@ -116,9 +116,9 @@ def trickling() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (b"HTTP/1.1 400\r\n\r\n", "this is no Redis"),
-        (b":x\r\n", "this is no Redis"),
-        (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "this is no Redis"),
+        (b"HTTP/1.1 400\r\n\r\n", "this is not Redis"),
+        (b":x\r\n", "this is not Redis"),
+        (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "this is not Redis"),
         (b"$99999999\r\n" + b"x" * (MAX_ANSWER_BYTES + 1), "longer than"),
         (b"+" + b"x" * (MAX_ANSWER_BYTES + 1), "longer than"),
     ],

@@ -92,7 +92,7 @@ def recover(spec: Spec, run: Run) -> None:
     if "before" not in run.kept:
         if now.is_down(spec.servers):
             raise StepFailed(
-                f"{', '.join(spec.servers)} is down in {spec.file}, and not by this agent: see whether it should be"
+                f"{', '.join(spec.servers)} is down in {spec.file}, and this agent did not do it: check whether it should be"
             )
         return
     before = Upstream(str(run.kept["before"]))

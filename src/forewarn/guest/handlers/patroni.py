@@ -163,11 +163,11 @@ def _is_back(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
 def _url(value: Any, where: str) -> str:
     parts = urlsplit(text(value, where))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.username:
-        raise ConfigError(f'{where}: {value!r} is no address of a REST API: write it like "http://10.0.0.4:8008"')
+        raise ConfigError(f'{where}: {value!r} is not the address of a REST API: write it like "http://10.0.0.4:8008"')
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def _bytes(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{where}: {value!r} is no number of bytes")
+        raise ConfigError(f"{where}: {value!r} is not a number of bytes")
     return value
