@@ -88,7 +88,7 @@ def test_the_base_install_has_no_dependencies(built: tuple[Path, Path], tmp_path
     assert re.fullmatch(r"forewarn==\S+\n", listed)
     agent = _run([programs / "forewarn-agent", "--help"], cwd=tmp_path)
     assert agent.returncode == 0
-    assert "Prepares this machine" in agent.stdout
+    assert "Prepare this machine" in agent.stdout
     assert _run([programs / "python", "-c", "from forewarn.guest import Client; Client"], cwd=tmp_path).returncode == 0
     service = _run([programs / "forewarn", "serve"], cwd=tmp_path)
     assert service.returncode == 2

@@ -143,8 +143,8 @@ class DemoSchedule:
             log.info("the demo leaves out a maintenance in %s: %s", schedule.scope, error)
             self._pause(schedule, now)
             return True
-        cancel_after_s = maintenance.cancel_after_s
-        schedule.due = now + timedelta(seconds=cancel_after_s) if cancel_after_s else None
+        cancel_after = timedelta(seconds=maintenance.cancel_after_s)
+        schedule.due = now + cancel_after if cancel_after else None
         return True
 
     def _follow(self, schedule: ScopeSchedule, now: datetime) -> bool:

@@ -322,7 +322,7 @@ def killed_before_approving(trial: Trial) -> None:
     trial.until(
         lambda: any(event.id in each.approves for each in trial.requests), "the agent tries to approve the event"
     )
-    trial.kill()
+    trial.agent.kill()
     trial.emulator.set_faults(())
     trial.start()
     trial.wait_approved(event)
@@ -334,7 +334,7 @@ def killed_after_approving(trial: Trial) -> None:
     trial.wait_approved(event)
     trial.wait_next_poll(event, "Started")
     before, number = trial.answered, trial.emulator.log.last_number
-    trial.kill()
+    trial.agent.kill()
     trial.start()
     trial.wait_next_poll(event, "Started", but=before)
     trial.expect(trial.prepared == 1, f"it prepared {trial.prepared} times for one event")
@@ -347,7 +347,7 @@ def killed_before_undoing(trial: Trial) -> None:
     trial.start()
     trial.wait_prepared()
     trial.wait_next_poll(event)
-    trial.kill()
+    trial.agent.kill()
     trial.emulator.cancel(event)
     trial.start()
     _wait_recovered_once(trial)
