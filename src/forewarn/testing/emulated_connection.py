@@ -64,9 +64,9 @@ class EmulatedConnection(Connection):
             body=request.body,
             approves=_approved_ids(request),
         )
-        self._number, self._fault = logged.number, None
-        if logged.path == SCHEDULED_EVENTS:
-            self._fault = self._choose_fault(f"{scope}/{machine}", request.method)
+        self._number = logged.number
+        is_for_document = logged.path == SCHEDULED_EVENTS
+        self._fault = self._choose_fault(f"{scope}/{machine}", request.method) if is_for_document else None
         if self._fault is not None and self._fault.kind == "status":
             status = self._fault.status
             extra = RETRY_AFTER if status in (429, 503) else ()
@@ -176,8 +176,10 @@ def _loses(kind: str, data: bytes) -> bool:
 
 def _damaged(data: bytes, fault: Fault) -> bytes:
     """Return the answer as the fault changes it; faults of some kinds do not change it."""
-    changes = {"cut": cut, "bad-json": bad_json, "newer": newer, "skew": lambda answer: skewed(answer, fault.skew_s)}
-    return changes[fault.kind](data) if fault.kind in changes else data
+    if fault.kind == "skew":
+        return skewed(data, fault.skew_s)
+    change = {"cut": cut, "bad-json": bad_json, "newer": newer}.get(fault.kind)
+    return change(data) if change is not None else data
 
 
 def cut(data: bytes) -> bytes:
