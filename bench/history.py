@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, fill, scopes_of
-from forewarn.store import Seen
+from forewarn.store import MachineLastSeen
 from forewarn.store.sql.rows import time_text
 from forewarn.store.sqlite.store import SqliteStore
 
@@ -37,7 +37,9 @@ def build(path: Path, past: Past) -> None:
     store = SqliteStore(path)
     try:
         fill(store, past.machines)
-        store.record_seen([Seen(m.scope, m.name, BEGINNING) for m in store.inventory().machines.values()])
+        store.record_last_seen(
+            [MachineLastSeen(m.scope, m.name, BEGINNING) for m in store.inventory().machines.values()]
+        )
     finally:
         store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -57,7 +57,7 @@ PAGES: dict[str, Page] = {
     "machines, one scope": lambda store: store.machines_page(MachineQuery(scope=FIVE[2])),
     "machines, one host": lambda store: store.machines_page(MachineQuery(host="host-000003")),
     "machines, within five scopes": lambda store: store.machines_page(MachineQuery(within=FIVE)),
-    "last seen of 50 machines": lambda store: store.seen(
+    "last seen of 50 machines": lambda store: store.last_seen(
         [(scope, f"vm-{n:02d}") for scope in FIVE for n in range(min(10, MACHINES_PER_SCOPE))]
     ),
     "maintenances": lambda store: store.maintenances(MaintenanceQuery()),

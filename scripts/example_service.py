@@ -17,7 +17,7 @@ from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
 from forewarn.service.private_files import write_private
 from forewarn.service.settings import load
-from forewarn.store import EventQuery, Seen
+from forewarn.store import EventQuery, MachineLastSeen
 
 START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
 TOKEN = "fw_a-token-of-an-example-and-no-secret"
@@ -143,9 +143,10 @@ def _fill(service: Service) -> dict[str, str]:
     advance(1)
     _add_tokens(service)
     seen = [
-        Seen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3)) for n, m in enumerate(_polling_machines(service))
+        MachineLastSeen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3))
+        for n, m in enumerate(_polling_machines(service))
     ]
-    service.store.record_seen(seen)
+    service.store.record_last_seen(seen)
     return {
         "done": done,
         "failing": failing,

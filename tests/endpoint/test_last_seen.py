@@ -7,7 +7,7 @@ import pytest
 
 from forewarn.core.model import Actor
 from forewarn.service.control import Control
-from forewarn.store import Seen, Sighting
+from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.support.guest_service import START, URL, VM, WEB_0, WEB_1, get, serving, status
 from tests.support.waiting import until
 
@@ -42,7 +42,7 @@ def test_the_time_of_the_last_poll_is_written() -> None:
         assert served.endpoint.counters.remembered > 0
         served.server.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
-        assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
+        assert served.store.last_seen([("shop", "web-0")]) == {("shop", "web-0"): START + timedelta(minutes=4)}
 
 
 def test_times_that_could_not_be_saved_are_saved_the_next_time() -> None:
@@ -55,7 +55,7 @@ def test_times_that_could_not_be_saved_are_saved_the_next_time() -> None:
         served.store.away = False
         served.server.parts.write_seen()
         until(lambda: bool(served.store.seen_batches))
-        assert served.store.seen([("shop", "web-0")]) == {("shop", "web-0"): START}
+        assert served.store.last_seen([("shop", "web-0")]) == {("shop", "web-0"): START}
 
 
 def test_a_refused_request_does_not_count_as_seen() -> None:
@@ -108,7 +108,7 @@ def test_a_guest_that_polls_another_node_keeps_its_scope_enabled() -> None:
     with serving() as served:
         assert status(served.client().ask(get())) == 200
         served.advance(hours=20)
-        served.store.record_seen([Seen("shop", "web-1", START + timedelta(hours=20))])
+        served.store.record_last_seen([MachineLastSeen("shop", "web-1", START + timedelta(hours=20))])
         served.advance(hours=23)
         assert served.store.snapshot_of("shop").enabled
         served.advance(hours=1)
@@ -144,12 +144,12 @@ def test_only_the_first_sight_of_a_machines_own_event_is_written() -> None:
         event_id = served.reboot("shop", "web-0")
         for client in clients * 3:
             assert event_id.encode() in client.ask(get())
-    assert served.store.sighting_batches == [[Sighting(event_id, "web-0", START)]]
+    assert served.store.sighting_batches == [[EventFirstSeen(event_id, "web-0", START)]]
 
 
 def test_other_writes_come_between_batches_of_sightings() -> None:
     """Each batch is queued behind the writes that came meanwhile: an approval does not wait for all of them."""
-    sightings = [Sighting("X", f"web-{number}", START) for number in range(1_200)]
+    sightings = [EventFirstSeen("X", f"web-{number}", START) for number in range(1_200)]
     with serving(sightings_every_s=60.0) as served:
         before: list[int] = []
         go = threading.Event()

@@ -293,7 +293,7 @@ def test_a_link_in_the_way_of_the_token_is_not_followed(tmp_path: Path, service:
 
 def test_the_database_is_the_users_alone(tmp_path: Path, service: Service) -> None:
     """Mode 0600 for a new file and for the files that SQLite puts beside it."""
-    service.store.hold()
+    service.store.claim()
     keep_operator_token(service, tmp_path / "operator.token")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("f.db*")}
     assert {"f.db", "f.db-wal", "f.db-shm"} <= modes.keys()

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from forewarn.core.change import Change
-from forewarn.store import Mark, News
+from forewarn.store import FeedPosition, FeedUpdate
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import Adopted, Committed, Entry, FailedOver
 from tests.sim.universe import Universe
@@ -83,7 +83,7 @@ class Database:
         self._numbers += 1
         self._rows.append(Row(self._numbers, xid, self._universe.now_ms, everything, scopes, machines))
 
-    def look(self, since: Mark | None, at_ms: int) -> News:
+    def poll(self, since: FeedPosition | None, at_ms: int) -> FeedUpdate:
         """What was changed since, as it stood at that moment: whatever came later was still open then."""
         later = [row.xid for row in self._rows if row.at_ms > at_ms]
         horizon = min([*self._open, *later], default=self._next_xid)
@@ -94,16 +94,16 @@ class Database:
         scopes: dict[str, int] = {}
         for row in new:
             scopes |= row.scopes
-        return News(
-            mark=Mark(cluster, horizon, frozenset(row.number for row in rows if row.xid >= horizon)),
+        return FeedUpdate(
+            position=FeedPosition(cluster, horizon, frozenset(row.number for row in rows if row.xid >= horizon)),
             everything=everything or any(row.everything for row in new),
             scopes={name: version for name, version in scopes.items() if version},
             removed=frozenset(name for row in new for name, version in row.scopes.items() if not version),
             machines=tuple(key for row in new for key in row.machines),
             changed=bool(new) or everything,
             now=self._universe.wall(at_ms),
-            asked_s=at_ms / 1_000,
-            told_s=at_ms / 1_000,
+            sent_s=at_ms / 1_000,
+            received_s=at_ms / 1_000,
         )
 
     def _since(self, horizon: int, at_ms: int) -> list[Row]:
@@ -141,7 +141,7 @@ class Database:
             del self._leases[name]
             self._log.append((self._universe.now_ms, "lease", (name, None)))
 
-    def living(self, past_s: float) -> set[str]:
+    def live_nodes(self, past_s: float) -> set[str]:
         since = self._universe.wall() - timedelta(seconds=past_s)
         return {node for name, (node, until) in self._leases.items() if name == f"node {node}" and until >= since}
 

@@ -124,12 +124,12 @@ def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
-    """Advance the follower's mark before its listeners have processed the changes."""
+    """Advance the follower's position before its listeners have processed the changes."""
 
     def hasty(one: Follower, wait_s: float) -> None:
-        news = one._feed.look(one._mark, wait_s)
+        news = one._feed.poll(one._position, wait_s)
         one._keep_time(news)
-        one._mark, one._known_s = news.mark, news.asked_s
+        one._position, one._known_s = news.position, news.sent_s
         for hearer in one._listeners:
             hearer(news)
 

@@ -13,7 +13,7 @@ from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.executors import Executor, Progress, Work
 from forewarn.service.leases import TICKER_LEASE
-from forewarn.store import Mark, News, Seen, Sighting
+from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, MachineLastSeen
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Entry, ExecutorCalled, Forgotten, StatusRequested
 from tests.sim.universe import MAX_HANGING, Crash, Universe
@@ -99,27 +99,27 @@ class NodeStore:
         finally:
             self._database.end(xid)
 
-    def record_seen(self, seen: Collection[Seen]) -> None:
-        self._called("record_seen", lambda: self._database.write("record_seen", seen))
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
+        self._called("record_last_seen", lambda: self._database.write("record_last_seen", seen))
 
-    def record_sightings(self, sightings: Collection[Sighting]) -> None:
-        self._called("record_sightings", lambda: self._database.write("record_sightings", sightings))
+    def record_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
+        self._called("record_first_seen", lambda: self._database.write("record_first_seen", sightings))
 
     # -- shared
 
     def feed(self) -> "NodeFeed":
         return self._life.feed
 
-    def look(self, since: Mark | None, at_ms: int) -> News:
-        """Return the changes since the mark, as of that moment; agree on a new server first, if there is one."""
+    def poll(self, since: FeedPosition | None, at_ms: int) -> FeedUpdate:
+        """Return the changes since the position, as of that moment; agree on a new server first, if there is one."""
         self._before("look")
         start_ms, database = self._universe.now_ms, self._database
-        news = database.look(since, at_ms)
+        news = database.poll(since, at_ms)
         if database.adopt():
-            news = database.look(since, self._universe.now_ms)
+            news = database.poll(since, self._universe.now_ms)
         self._after("look")
         took_s = (self._universe.now_ms - start_ms) / 1_000
-        return replace(news, told_s=news.asked_s + took_s) if took_s else news
+        return replace(news, received_s=news.sent_s + took_s) if took_s else news
 
     def now(self) -> datetime:
         """Return the time. A node hangs here more often, because right after reading the clock is the worst moment."""
@@ -139,9 +139,9 @@ class NodeStore:
     def drop_lease(self, name: str, node: str) -> None:
         self._called("drop_lease", lambda: self._database.drop_lease(name, node))
 
-    def living(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
         lasts_s = past_s * LEASE_TIMES
-        return cast(set[str], self._called("living", lambda: self._database.living(lasts_s)))
+        return cast(set[str], self._called("live_nodes", lambda: self._database.live_nodes(lasts_s)))
 
     def forget_changes(self, limit: int) -> int:
         del limit
@@ -174,9 +174,9 @@ class NodeFeed:
         # The moment as of which the feed is read: up to a second ago.
         self.at_ms = universe.now_ms
 
-    def look(self, since: Mark | None, wait_s: float) -> News:
+    def poll(self, since: FeedPosition | None, wait_s: float) -> FeedUpdate:
         del wait_s
-        return self._store.look(since, self.at_ms)
+        return self._store.poll(since, self.at_ms)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -13,11 +13,11 @@ from forewarn.store import (
     Backlog,
     Counts,
     EventQuery,
+    MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
     OrderQuery,
     ScopeQuery,
-    Seen,
     Store,
 )
 from forewarn.store.sql import lists
@@ -182,10 +182,16 @@ def test_machines_come_by_scope_and_name(fleet: Store, query: MachineQuery, expe
 
 def test_the_last_time_exactly_these_machines_asked(fleet: Store) -> None:
     """Those that were not asked about, never asked or do not exist are not in it."""
-    fleet.record_seen([Seen("shop", "vm-0", at(5)), Seen("shop", "vm-1", at(6)), Seen("blog", "vm-0", at(7))])
+    fleet.record_last_seen(
+        [
+            MachineLastSeen("shop", "vm-0", at(5)),
+            MachineLastSeen("shop", "vm-1", at(6)),
+            MachineLastSeen("blog", "vm-0", at(7)),
+        ]
+    )
     asked = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
-    assert fleet.seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
-    assert fleet.seen([]) == {}
+    assert fleet.last_seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
+    assert fleet.last_seen([]) == {}
 
 
 def test_maintenances_come_newest_first(fleet: Store) -> None:

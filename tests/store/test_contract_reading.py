@@ -7,7 +7,7 @@ import pytest
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Status
-from forewarn.store import AuditQuery, EventQuery, Focus, Seen, Sighting, Store
+from forewarn.store import AuditQuery, EventFirstSeen, EventQuery, Focus, MachineLastSeen, Store
 from tests.store.things import (
     START,
     approval,
@@ -259,35 +259,47 @@ def test_orders_come_oldest_first(store: Store) -> None:
 
 def test_the_last_time_a_machine_asked_is_remembered(fleet: Store) -> None:
     """Each machine's last record; those that never asked and those there are not are not in it."""
-    fleet.record_seen([Seen("shop", "web-0", at(5)), Seen("shop", "web-1", at(6.000001)), Seen("blog", "db-0", at(7))])
-    fleet.record_seen([Seen("shop", "web-0", at(8))])
-    fleet.record_seen([])
+    fleet.record_last_seen(
+        [
+            MachineLastSeen("shop", "web-0", at(5)),
+            MachineLastSeen("shop", "web-1", at(6.000001)),
+            MachineLastSeen("blog", "db-0", at(7)),
+        ]
+    )
+    fleet.record_last_seen([MachineLastSeen("shop", "web-0", at(8))])
+    fleet.record_last_seen([])
     shop = [("shop", "web-0"), ("shop", "web-1"), ("shop", "web-9")]
-    assert fleet.seen(shop) == {("shop", "web-0"): at(8), ("shop", "web-1"): at(6.000001)}
-    assert fleet.seen([("wiki", "x"), ("blog", "db-0"), ("nowhere", "web-0")]) == {("blog", "db-0"): at(7)}
-    assert fleet.seen([]) == {}
+    assert fleet.last_seen(shop) == {("shop", "web-0"): at(8), ("shop", "web-1"): at(6.000001)}
+    assert fleet.last_seen([("wiki", "x"), ("blog", "db-0"), ("nowhere", "web-0")]) == {("blog", "db-0"): at(7)}
+    assert fleet.last_seen([]) == {}
 
 
 def test_a_machine_that_left_is_not_remembered(fleet: Store) -> None:
     """It is forgotten with the machine, a late record of it is no error, and a namesake begins anew."""
-    fleet.record_seen([Seen("wiki", "x", at(5)), Seen("shop", "web-0", at(5))])
+    fleet.record_last_seen([MachineLastSeen("wiki", "x", at(5)), MachineLastSeen("shop", "web-0", at(5))])
     fleet.apply(change(removed_machines=[("wiki", "x")]))
-    fleet.record_seen([Seen("wiki", "x", at(6)), Seen("nowhere", "y", at(6))])
+    fleet.record_last_seen([MachineLastSeen("wiki", "x", at(6)), MachineLastSeen("nowhere", "y", at(6))])
     fleet.apply(change(machines=[machine("x", scope="wiki"), machine("web-0", host="h2")]))
-    assert fleet.seen([("wiki", "x"), ("shop", "web-0")]) == {("shop", "web-0"): at(5)}
+    assert fleet.last_seen([("wiki", "x"), ("shop", "web-0")]) == {("shop", "web-0"): at(5)}
 
 
 def test_the_latest_of_a_scope_counts_for_all_of_it(fleet: Store) -> None:
     """Whichever of its machines asked last; a scope of which none ever did is not in it."""
-    fleet.record_seen([Seen("shop", "web-0", at(8)), Seen("shop", "web-1", at(6.000001)), Seen("blog", "db-0", at(7))])
-    assert fleet.latest_seen(["shop", "wiki", "nowhere"]) == {"shop": at(8)}
-    assert fleet.latest_seen([]) == {}
+    fleet.record_last_seen(
+        [
+            MachineLastSeen("shop", "web-0", at(8)),
+            MachineLastSeen("shop", "web-1", at(6.000001)),
+            MachineLastSeen("blog", "db-0", at(7)),
+        ]
+    )
+    assert fleet.last_seen_by_scope(["shop", "wiki", "nowhere"]) == {"shop": at(8)}
+    assert fleet.last_seen_by_scope([]) == {}
 
 
 def test_being_seen_bumps_no_version(fleet: Store) -> None:
     """It is written apart: nobody's decision is disturbed by a poll."""
     before = fleet.inventory()
-    fleet.record_seen([Seen("shop", "web-0", at(5))])
+    fleet.record_last_seen([MachineLastSeen("shop", "web-0", at(5))])
     assert fleet.inventory() == before
 
 
@@ -305,10 +317,10 @@ def test_machines_are_found_by_their_name_alone(fleet: Store) -> None:
 
 def test_the_first_sight_of_an_event_stays(history: Store) -> None:
     """Each machine's first; a later one and one of an unknown event are no error; it goes with the event."""
-    history.record_sightings(
-        [Sighting("E1", "web-1", at(5)), Sighting("E1", "web-0", at(6)), Sighting("X", "y", at(6))]
+    history.record_first_seen(
+        [EventFirstSeen("E1", "web-1", at(5)), EventFirstSeen("E1", "web-0", at(6)), EventFirstSeen("X", "y", at(6))]
     )
-    history.record_sightings([Sighting("E1", "web-1", at(9))])
+    history.record_first_seen([EventFirstSeen("E1", "web-1", at(9))])
     assert history.first_seen("E1") == {"web-0": at(6), "web-1": at(5)}
     assert history.first_seen("E2") == {}
 

@@ -240,7 +240,7 @@ def broken(source: Path, how: str) -> None:
     ("how", "message"),
     [
         ("garbage", "it is not an SQLite database"),
-        ("empty", "is empty: it is no backup of forewarn's"),
+        ("empty", "is empty: it is not a backup of forewarn"),
         ("cut short", "damaged"),
         ("damaged", "damaged"),
         ("newer", "made by a newer forewarn"),

@@ -174,7 +174,7 @@ def test_an_ordinary_user_suffices() -> None:
     store = PostgresStore(address, decided_within_s=ANY_TIME_S)
     store.apply(one_maintenance())
     feed = store.feed()
-    assert feed.look(None, 0.0).everything
+    assert feed.poll(None, 0.0).everything
     feed.close()
     store.close()
 
@@ -189,7 +189,7 @@ def test_no_password_is_ever_told() -> None:
         f"postgresql://user:pass@{PASSWORD}@127.0.0.1:1/db",
         f"postgresql://user:{PASSWORD}@127.0.0.1:1/db?unheard_of={PASSWORD}",
     ):
-        with pytest.raises(InvalidSettings, match="no PostgreSQL address") as told:
+        with pytest.raises(InvalidSettings, match="not a PostgreSQL address") as told:
             Dsn(wrong)
         assert PASSWORD not in str(told.value)
     for refusing in (
@@ -250,7 +250,7 @@ def test_a_server_that_falls_silent_is_given_up_on(
         monkeypatch.setattr(pool, "PATIENCE_S", PATIENCE_S)
         wire.mend()
         feed = stalled.feed()
-        feed.look(None, 0.0)  # whoever follows notices that it is back
+        feed.poll(None, 0.0)  # whoever follows notices that it is back
         stalled.apply(change(audit=[entry()]))
         feed.close()
         stalled.close()

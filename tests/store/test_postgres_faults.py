@@ -134,7 +134,7 @@ def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypat
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
             store.apply(change(audit=[entry()]))
-        feed.look(None, 0.0)
+        feed.poll(None, 0.0)
         done()
         with pytest.raises(StoreUnavailable, match="does not commit"):  # without asking: it would commit by now
             store.apply(change(audit=[entry()]))
@@ -222,9 +222,9 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monke
 
     def be_slow() -> None:
         with store._writing() as writer:
-            assert list(writer.ask("lock_maintenances", ids=["M1"])) == []
+            assert list(writer.query("lock_maintenances", ids=["M1"])) == []
             until_ended(writer._connection.info.backend_pid)
-            writer.one("forget_leases")
+            writer.execute("forget_leases")
 
     with pytest.raises(StoreUnavailable):
         be_slow()
@@ -238,7 +238,7 @@ def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.Monk
         within(monkeypatch, SILENT_WITHIN_S=0.2)
         take_new_limits(store, address)
         names = []
-        for known in store.known():
+        for known in store.machine_identities():
             time.sleep(0.3)
             names.append(known.name)
         assert names == ["web-0", "web-1"]
@@ -266,12 +266,12 @@ def test_a_schema_that_others_migrated_is_noticed() -> None:
     """A node that still runs neither writes to it nor counts as following."""
     address = SHARED.fresh()
     with closing(PostgresStore(address)) as store, closing(store.feed()) as feed:
-        mark = feed.look(None, 0.0).mark
+        position = feed.poll(None, 0.0).position
         raw(address, "INSERT INTO schema_version VALUES (99, now())")
         with pytest.raises(StoreUnavailable, match=r"schema 99, made by a newer forewarn.*upgrade forewarn"):
             store.apply(change(audit=[entry()]))
         with pytest.raises(StoreUnavailable, match="schema 99"):
-            feed.look(mark, 0.0)
+            feed.poll(position, 0.0)
         with pytest.raises(StoreUnavailable, match="schema 99"):
             store.scopes()  # and everybody is told
 
@@ -283,9 +283,9 @@ def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
         PostgresStore(address).close()  # its schema
         raw(elsewhere, "UPDATE cluster SET timeline = timeline - 1")
         with pytest.raises(StoreUnavailable, match="the pooler leads to another server than store_direct"):
-            feed.look(None, 0.0)
+            feed.poll(None, 0.0)
         raw(elsewhere, "UPDATE cluster SET timeline = timeline + 1")
-        assert feed.look(None, 0.0).everything
+        assert feed.poll(None, 0.0).everything
 
 
 @pytest.mark.parametrize("focus", [Focus(), Focus(scopes=("shop",), shown=True)], ids=["to decide on", "to show"])
@@ -392,21 +392,21 @@ def test_a_connection_that_was_given_more_time_is_not_cut(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The watcher looks once more before it cuts; and what it cannot cut does not end every other time limit."""
-    monkeypatch.setattr(pool, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(pool, "CHECK_EVERY_S", 0.01)
     deadlines, cuts = pool.Deadlines(), []
     first, second = (connect(Dsn(address)) for _ in range(2))
 
     def cut(connection: Connection) -> None:
         cuts.append(connection)
-        deadlines.give(second, 600)  # answered, and at its next statement
+        deadlines.set(second, 600)  # answered, and at its next statement
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(pool, "cut", cut)
     deadlines._until_s = {first: 0.0, second: 0.0}
-    deadlines.give(first, -1)
+    deadlines.set(first, -1)
     until(lambda: cuts == [first] and "could not be cut" in caplog.text)
     third = connect(Dsn(address))
-    deadlines.give(third, -1)
+    deadlines.set(third, -1)
     until(lambda: len(cuts) > 1)
     assert cuts == [first, third]
     deadlines.stop()
@@ -432,7 +432,7 @@ def test_only_a_warning_of_the_commit_itself_is_a_doubt(store: PostgresStore) ->
 def test_what_is_missing_is_named_with_what_to_do() -> None:
     """Whoever is refused at the door is told in the server's words, and what they mean."""
     server = SHARED.server
-    with pytest.raises(StoreUnavailable, match=r"no such database: make it with createdb.*\"nowhere\""):
+    with pytest.raises(StoreUnavailable, match=r"no such database: create it with createdb.*\"nowhere\""):
         PostgresStore(server.address("nowhere"))
     with pytest.raises(StoreUnavailable, match=r"refuses this user.*\"nobody\""):
         PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres")
@@ -488,5 +488,5 @@ def test_the_number_of_connections_is_a_setting(address: str) -> None:
     settings = load({"store": address}, {"FOREWARN_STORE_CONNECTIONS": "3"})
     store = open_store(settings.store_url, connections=settings.store_connections)
     assert isinstance(store, PostgresStore)
-    assert store.connections().most == 3
+    assert store.connections().limit == 3
     store.close()

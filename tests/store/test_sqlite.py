@@ -147,7 +147,7 @@ def test_a_reader_is_not_blocked_by_a_writer(tmp_path: Path) -> None:
     with opened(tmp_path / "x.db") as store, opened(tmp_path / "x.db") as other:
         store.apply(one_maintenance())
         with other._writing() as writer:
-            writer.one("wake_maintenance", id="M1", at=time_text(at(5)))
+            writer.execute("wake_maintenance", id="M1", at=time_text(at(5)))
             assert store.next_wakeup() is None
         assert store.next_wakeup() == at(5)
 
@@ -311,7 +311,7 @@ import sys
 from pathlib import Path
 from forewarn.store.sqlite.store import SqliteStore
 store = SqliteStore(Path(sys.argv[1]))
-store.hold()
+store.claim()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -335,7 +335,7 @@ def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with holder(path) as process, opened(path) as store:
         with pytest.raises(StoreInUse, match=rf"is used by another forewarn process \(pid {process.pid}\)"):
-            store.hold()
+            store.claim()
         assert store.next_wakeup() is None
 
 
@@ -345,18 +345,18 @@ def test_kill_lets_go_of_the_store(tmp_path: Path) -> None:
     with holder(path) as process, opened(path) as store:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
-        store.hold()
+        store.claim()
         with opened(path) as other, pytest.raises(StoreInUse, match=f"pid {os.getpid()}"):
-            other.hold()
+            other.claim()
 
 
 def test_close_lets_go_of_the_store(tmp_path: Path) -> None:
     """A store that was closed in order can be held by the next."""
     path = tmp_path / "x.db"
     with opened(path) as store:
-        store.hold()
+        store.claim()
     with opened(path) as store:
-        store.hold()
+        store.claim()
         with pytest.raises(StoreInUse):
             file.migrate_file(path)
 

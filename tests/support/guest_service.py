@@ -23,7 +23,7 @@ from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
-from forewarn.store import Focus, Seen, Sighting
+from forewarn.store import EventFirstSeen, Focus, MachineLastSeen
 from forewarn.store.memory import MemoryStore
 from tests.support.waiting import PATIENCE_S, until
 
@@ -102,8 +102,8 @@ class WatchedStore(MemoryStore):
         self.go = threading.Event()
         self.go.set()
         self.applied: list[Change] = []
-        self.seen_batches: list[list[Seen]] = []
-        self.sighting_batches: list[list[Sighting]] = []
+        self.seen_batches: list[list[MachineLastSeen]] = []
+        self.sighting_batches: list[list[EventFirstSeen]] = []
 
     def snapshot(self, focus: Focus) -> Snapshot:
         self._reach()
@@ -115,16 +115,16 @@ class WatchedStore(MemoryStore):
         super().apply(change)
         self.applied.append(change)
 
-    def record_seen(self, seen: object) -> None:
+    def record_last_seen(self, seen: object) -> None:
         self._reach()
         batch = list(seen)  # type: ignore[call-overload]
-        super().record_seen(batch)
+        super().record_last_seen(batch)
         self.seen_batches.append(batch)
 
-    def record_sightings(self, sightings: object) -> None:
+    def record_first_seen(self, sightings: object) -> None:
         self._reach()
         batch = list(sightings)  # type: ignore[call-overload]
-        super().record_sightings(batch)
+        super().record_first_seen(batch)
         self.sighting_batches.append(batch)
 
     def snapshot_of(self, scope: str) -> Scope:

@@ -77,7 +77,7 @@ class Service:
         self.state_dir: StateDir | None = None
         follower: Follower | None = None
         try:
-            store.hold()
+            store.claim()
             if shared is not None:
                 follower, clock = follow(shared, times)
             elif clock is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from forewarn.endpoint.document_state import DocumentState, Moment, ScopeView
-from forewarn.store import Known
+from forewarn.store import MachineIdentity
 
 
 class Caller(msgspec.Struct, gc=False):
@@ -53,7 +53,7 @@ class Callers:
             self.by_address.get((interface, "")) if interface else None
         )
 
-    def put(self, machine: Known, view: ScopeView) -> None:
+    def put(self, machine: MachineIdentity, view: ScopeView) -> None:
         """Add or update a machine. It keeps its record, which connections hold, unless it lost an identity or its scope."""
         key = (machine.scope, machine.name)
         caller = self._by_name.get(key)
@@ -86,7 +86,7 @@ class Callers:
             caller.view = None
 
     def differing(
-        self, machines: Iterable[Known], views: dict[str, ScopeView], fleet_read: int
+        self, machines: Iterable[MachineIdentity], views: dict[str, ScopeView], fleet_read: int
     ) -> dict[tuple[str, str], None]:
         """Return the keys of machines that differ from their records here; mark the others as found by this read."""
         keys: dict[tuple[str, str], None] = {}
@@ -109,7 +109,7 @@ class Callers:
             del self.by_instance_id[caller.instance_id]
 
 
-def _same(caller: Caller, machine: Known) -> bool:
+def _same(caller: Caller, machine: MachineIdentity) -> bool:
     """Whether a record has the machine's facts; identities may come in any order."""
     return (
         (caller.update_domain, caller.fault_domain, caller.instance_id)

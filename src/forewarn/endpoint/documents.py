@@ -18,7 +18,7 @@ from forewarn.core.model import Event, Machine, Scope
 from forewarn.endpoint.callers import Callers
 from forewarn.endpoint.document_state import DocumentState, Moment, Now, ScopeView
 from forewarn.service.clock import Clock
-from forewarn.store import Focus, Known, News, Store
+from forewarn.store import FeedUpdate, Focus, MachineIdentity, Store
 
 T = TypeVar("T")
 # How many scopes or machines one read asks for.
@@ -76,7 +76,7 @@ class Documents:
         for names in _batches(self._store.scopes()):
             self._read(names)
         with self._lock:
-            for machine in self._store.known():
+            for machine in self._store.machine_identities():
                 view = self.views.get(machine.scope)
                 if view is not None:  # else the scope was just added, and that change is still to be reported
                     self.callers.put(machine, view)
@@ -101,11 +101,11 @@ class Documents:
         """Whether the store has been silent for too long to answer from memory."""
         return now_s > self.fresh_until_s
 
-    def follow(self, update: News) -> None:
+    def follow(self, update: FeedUpdate) -> None:
         """Take in what other nodes changed; returns when memory shows it."""
         changed = self._read_everything() if update.everything else self._read_changes(update)
         if self._max_stale_s is not None:
-            self.fresh_until_s = update.asked_s + self._max_stale_s
+            self.fresh_until_s = update.sent_s + self._max_stale_s
         if changed:
             self.on_views_changed(changed)
 
@@ -202,14 +202,14 @@ class Documents:
         names = dict.fromkeys((*self._store.scopes(), *list(self.views)))
         changed = [view for some in _batches(names) for view in self._read(some, anew=True)]
         self._fleet_reads += 1
-        keys = self.callers.differing(self._store.known(), self.views, self._fleet_reads)
+        keys = self.callers.differing(self._store.machine_identities(), self.views, self._fleet_reads)
         with self._lock:
             keys.update(dict.fromkeys(self.callers.not_found_by(self._fleet_reads)))
         for some_keys in _batches(keys):
             self._read_machines(some_keys, {})
         return changed
 
-    def _read_changes(self, update: News) -> list[ScopeView]:
+    def _read_changes(self, update: FeedUpdate) -> list[ScopeView]:
         """Read scopes that are newer than in memory, and machines that were added, changed or removed; mostly none."""
         with self._lock:
             for name in update.removed:
@@ -279,8 +279,8 @@ class Documents:
                     self.callers.remove(key)
 
 
-def _known(m: Machine) -> Known:
-    return Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+def _known(m: Machine) -> MachineIdentity:
+    return MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
 
 def _batches(things: Iterable[T]) -> Iterator[list[T]]:

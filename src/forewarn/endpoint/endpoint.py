@@ -16,7 +16,7 @@ from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.limits import MAX_QUEUED_S, Limits
 from forewarn.endpoint.loop import Loop
 from forewarn.service.control import Control
-from forewarn.store import Sighting
+from forewarn.store import EventFirstSeen
 
 MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
@@ -86,7 +86,7 @@ class Endpoint:
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.seen_callers: list[Caller] = []
-        self._sightings: list[Sighting] = []
+        self._sightings: list[EventFirstSeen] = []
         # The monotonic clock at the last sweep: exact enough for idle times, and a poll need not read the clock for it.
         self.swept_s = self.monotonic()
         self.stopping = False
@@ -123,9 +123,9 @@ class Endpoint:
         at = self.now().at
         name = caller.name
         new = (event for event in state.events if event.id not in before and name in event.resources)
-        self._sightings += [Sighting(event.id, name, at) for event in new]
+        self._sightings += [EventFirstSeen(event.id, name, at) for event in new]
 
-    def take_sightings(self) -> list[Sighting]:
+    def take_sightings(self) -> list[EventFirstSeen]:
         """Take the oldest sightings, as many as one write saves."""
         taken = self._sightings[:SIGHTINGS_AT_ONCE]
         del self._sightings[:SIGHTINGS_AT_ONCE]

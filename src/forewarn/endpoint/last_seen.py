@@ -12,7 +12,7 @@ from forewarn.core.model import Actor
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.documents import Documents
 from forewarn.service.control import Control
-from forewarn.store import Seen, Sighting, Store
+from forewarn.store import EventFirstSeen, MachineLastSeen, Store
 
 IDLE_WATCH = Actor("idle watch")
 HELD_CLOCK_WAIT = timedelta(minutes=1)
@@ -56,16 +56,18 @@ class LastSeen:
     def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
         """Return the silent scopes of which the store knows no later request to another node."""
         silent = self._documents.idle(now, after)
-        for scope, at in self._store.latest_seen(silent).items() if silent else ():
+        for scope, at in self._store.last_seen_by_scope(silent).items() if silent else ():
             self._documents.seen_elsewhere(scope, at)
         return [scope for scope in self._documents.idle(now, after) if scope in silent]
 
     def write(self, callers: Iterable[Caller]) -> None:
         """Save when these machines were last seen; runs in the writer's thread."""
-        seen = [Seen(c.scope, c.name, c.seen.at) for c in callers if c.seen is not None and c.view is not None]
+        seen = [
+            MachineLastSeen(c.scope, c.name, c.seen.at) for c in callers if c.seen is not None and c.view is not None
+        ]
         if seen:
-            self._store.record_seen(seen)
+            self._store.record_last_seen(seen)
 
-    def write_sightings(self, sightings: Collection[Sighting]) -> None:
+    def write_sightings(self, sightings: Collection[EventFirstSeen]) -> None:
         """Save which machine first saw which event, and when; runs in the writer's thread."""
-        self._store.record_sightings(sightings)
+        self._store.record_first_seen(sightings)

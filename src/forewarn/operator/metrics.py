@@ -182,7 +182,9 @@ def _following(following: Following) -> Iterator[Metric]:
     yield _gauge("forewarn_store_timeline", "The database's timeline: grows with each failover.", following.timeline)
     connections = {"used": following.connections.used, "idle": following.connections.idle}
     yield _gauges("forewarn_store_connections", "Connections of the pool, by state.", "state", connections)
-    yield _gauge("forewarn_store_connections_limit", "The most connections the pool makes.", following.connections.most)
+    yield _gauge(
+        "forewarn_store_connections_limit", "The most connections the pool makes.", following.connections.limit
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

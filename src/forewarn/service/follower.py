@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from forewarn.core.errors import ForewarnError, StoreUnavailable
 from forewarn.service.clock import MAX_READING_S, KeptClock
-from forewarn.store import Feed, Mark, News
+from forewarn.store import Feed, FeedPosition, FeedUpdate
 
 POLL_EVERY_S = 1.0
 RETRY_S = 0.5
@@ -21,7 +21,7 @@ UNREADY_AFTER_S = 3.0
 
 log = logging.getLogger("forewarn.service.follower")
 
-Listener = Callable[[News], None]
+Listener = Callable[[FeedUpdate], None]
 
 
 class Follower:
@@ -30,7 +30,7 @@ class Follower:
         self._monotonic = monotonic
         self._clock = clock
         self._listeners: list[Listener] = []
-        self._mark: Mark | None = None
+        self._position: FeedPosition | None = None
         self._stopping = threading.Event()
         self._trouble = ""
         self._known_s = 0.0
@@ -41,12 +41,12 @@ class Follower:
         """Subscribe a listener: it is called after every poll, also if nothing changed."""
         self._listeners.append(listener)
 
-    def start(self) -> News:
-        """Set the first mark: changes to what is read from the store after this are not missed."""
-        update = self._feed.look(None, 0.0)
+    def start(self) -> FeedUpdate:
+        """Set the first position: changes to what is read from the store after this are not missed."""
+        update = self._feed.poll(None, 0.0)
         self._keep_time(update)
         self._clock.now()  # reads the time again if that reading took too long: it must be known before it is shown
-        self._mark, self._known_s, self.warning = update.mark, update.asked_s, update.warning
+        self._position, self._known_s, self.warning = update.position, update.sent_s, update.warning
         return update
 
     def run(self) -> None:
@@ -68,25 +68,25 @@ class Follower:
 
     def poll(self, wait_s: float) -> None:
         """Wait up to `wait_s` for changes, and pass them to the listeners."""
-        update = self._feed.look(self._mark, wait_s)
+        update = self._feed.poll(self._position, wait_s)
         self._keep_time(update)
         for listener in self._listeners:
             listener(update)
         with self._polled:
-            self._mark, self._known_s, self.warning = update.mark, update.asked_s, update.warning
+            self._position, self._known_s, self.warning = update.position, update.sent_s, update.warning
             self._polled.notify_all()
         if self._trouble:
             log.info("the database is back, and all changes are read")
             self._trouble = ""
 
-    def _keep_time(self, update: News) -> None:
-        if update.told_s - update.asked_s <= MAX_READING_S:
-            self._clock.keep(update.now, update.told_s)
+    def _keep_time(self, update: FeedUpdate) -> None:
+        if update.received_s - update.sent_s <= MAX_READING_S:
+            self._clock.keep(update.now, update.received_s)
 
     @property
     def timeline(self) -> int:
         """The timeline of the database; 0 before the first poll."""
-        return self._mark.cluster[1] if self._mark is not None else 0
+        return self._position.cluster[1] if self._position is not None else 0
 
     def catch_up(self, within_s: float = CATCH_UP_WITHIN_S) -> None:
         """Wait until this node knows everything that the database holds now."""

@@ -87,8 +87,8 @@ class NodeLeases:
         """Return those of `nodes` whose orders this node may take over."""
         if self._shared is None:
             return set()
-        living = self._shared.living() - self._ended
-        living_lately = self._shared.living(ELSEWHERE_AFTER_S)
+        living = self._shared.live_nodes() - self._ended
+        living_lately = self._shared.live_nodes(ELSEWHERE_AFTER_S)
         return {
             node
             for node in nodes

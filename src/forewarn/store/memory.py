@@ -1,4 +1,4 @@
-"""The store for simulation and the emulator: plain dictionaries under one lock. Nothing survives the process."""
+"""The store of the emulator and of simulations: dictionaries under one lock. It ends with the process."""
 
 import heapq
 from collections import Counter, defaultdict
@@ -28,25 +28,27 @@ from forewarn.store import (
     AuditQuery,
     Backlog,
     Counts,
+    EventFirstSeen,
     EventQuery,
     Focus,
     IdKind,
     Inventory,
-    Known,
+    MachineIdentity,
+    MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
     OrderQuery,
     Page,
     ScopeQuery,
-    Seen,
-    Sighting,
-    scopes_asked_for,
+    selected_scopes,
 )
 
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
 
 
 class MemoryStore:
+    """Implements `Store` in memory."""
+
     def __init__(self) -> None:
         self._lock = RLock()
         self._scopes: dict[str, Scope] = {}
@@ -58,13 +60,13 @@ class MemoryStore:
         self._events: dict[str, Event] = {}
         self._numbers: dict[str, int] = {}
         self._open_of_scope: dict[str, dict[str, None]] = defaultdict(dict)
-        self._events_of: dict[str, list[str]] = defaultdict(list)
+        self._event_ids_of: dict[str, list[str]] = defaultdict(list)
         self._orders: dict[str, Order] = {}
         self._unfinished: dict[str, None] = {}
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
-        self._seen: dict[tuple[str, str], datetime] = {}
-        self._sightings: dict[str, dict[str, datetime]] = {}
+        self._last_seen: dict[tuple[str, str], datetime] = {}
+        self._first_seen: dict[str, dict[str, datetime]] = {}
         self._event_count = 0
         self._tokens: dict[str, Token] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
@@ -75,31 +77,35 @@ class MemoryStore:
             machines = self._machines_for(focus)
             names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
             for maintenance_id in focus.maintenances:
-                names |= {e.scope for e in self._of(maintenance_id) if e.status in OPEN}
+                names |= {e.scope for e in self._events_of_maintenance(maintenance_id) if e.status in OPEN}
             names |= {self._events[i].scope for i in focus.events if i in self._events}
             events = {i: self._events[i] for name in sorted(names) for i in self._open_of_scope.get(name, ())}
             events |= {i: self._events[i] for i in focus.events if i in self._events}
-            met = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
+            maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
             if focus.whole:
-                events |= {e.id: e for maintenance_id in met for e in self._of(maintenance_id)}
-            jumped = None if focus.shown else self._hold
+                events |= {
+                    e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
+                }
+            clock_hold = None if focus.shown else self._hold
             return Snapshot(
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
-                maintenances={i: self._maintenances[i] for i in met if i in self._maintenances and not focus.shown},
+                maintenances={
+                    i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.shown
+                },
                 events={i: _shown(e) for i, e in events.items()} if focus.shown else events,
                 orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
-                hold=jumped if jumped is not None and jumped.confirmed is None else None,
-                confirmed=jumped if jumped is not None and jumped.confirmed is not None else None,
+                hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
+                confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             )
 
     def scopes(self) -> dict[str, Scope]:
         with self._lock:
             return dict(sorted(self._scopes.items()))
 
-    def known(self) -> Iterator[Known]:
+    def machine_identities(self) -> Iterator[MachineIdentity]:
         for m in self.inventory().machines.values():
-            yield Known(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+            yield MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
     def inventory(self) -> Inventory:
         with self._lock:
@@ -111,7 +117,7 @@ class MemoryStore:
             self._check(change)
             for key in change.removed_machines:
                 self._remove_machine(key)
-                self._seen.pop(key, None)
+                self._last_seen.pop(key, None)
             for name in change.removed_scopes:
                 self._scopes.pop(name, None)
             for scope in change.scopes:
@@ -154,22 +160,22 @@ class MemoryStore:
     def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
         with self._lock:
             known = self._unfinished if _UNFINISHED.issuperset(states) else self._orders
-            found = (o for i in known if (o := self._orders[i]).state in states)
-            return heapq.nsmallest(limit, found, key=lambda o: (o.issued, o.id))
+            matching = (o for i in known if (o := self._orders[i]).state in states)
+            return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
 
-    def record_seen(self, seen: Collection[Seen]) -> None:
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
         with self._lock:
-            self._seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
+            self._last_seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
 
-    def record_sightings(self, sightings: Collection[Sighting]) -> None:
+    def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
         with self._lock:
-            for sighting in sightings:
-                if sighting.event_id in self._events:
-                    self._sightings.setdefault(sighting.event_id, {}).setdefault(sighting.machine, sighting.at)
+            for record in first_seen:
+                if record.event_id in self._events:
+                    self._first_seen.setdefault(record.event_id, {}).setdefault(record.machine, record.at)
 
     def first_seen(self, event_id: str) -> dict[str, datetime]:
         with self._lock:
-            return dict(sorted(self._sightings.get(event_id, {}).items()))
+            return dict(sorted(self._first_seen.get(event_id, {}).items()))
 
     def counts(self, within: tuple[str, ...] | None) -> Counts:
         with self._lock:
@@ -208,42 +214,42 @@ class MemoryStore:
             return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:limit]
 
     def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
-        scopes = scopes_asked_for("", within)
+        scopes = selected_scopes("", within)
         with self._lock:
             known: dict[IdKind, Iterable[str]] = {
                 "event": self._events,
                 "maintenance": self._maintenances,
                 "order": self._orders,
             }
-            found = (i for i in known[kind] if i.startswith(prefix) and self._lies_within(kind, i, scopes))
-            return heapq.nsmallest(limit, found)
+            matching = (i for i in known[kind] if i.startswith(prefix) and self._lies_within(kind, i, scopes))
+            return heapq.nsmallest(limit, matching)
 
     def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:
-        events = self._of(id_) if kind == "maintenance" else [self._events[id_]]
+        events = self._events_of_maintenance(id_) if kind == "maintenance" else [self._events[id_]]
         return scopes is None or any(event.scope in scopes for event in events)
 
-    def latest_seen(self, scopes: Collection[str]) -> dict[str, datetime]:
+    def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
         with self._lock:
             latest: dict[str, datetime] = {}
-            for (scope, _), at in self._seen.items():
+            for (scope, _), at in self._last_seen.items():
                 if scope in scopes:
                     latest[scope] = max(at, latest.get(scope, at))
             return latest
 
-    def seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+    def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
         with self._lock:
-            return {key: self._seen[key] for key in machines if key in self._seen}
+            return {key: self._last_seen[key] for key in machines if key in self._last_seen}
 
     def scopes_page(self, query: ScopeQuery) -> list[Scope]:
-        scopes = scopes_asked_for("", query.within)
+        scopes = selected_scopes("", query.within)
         with self._lock:
-            found = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
-            return heapq.nsmallest(query.limit, found, key=lambda s: s.name)
+            matching = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
+            return heapq.nsmallest(query.limit, matching, key=lambda s: s.name)
 
     def machines_page(self, query: MachineQuery) -> list[Machine]:
-        scopes = scopes_asked_for(query.scope, query.within)
+        scopes = selected_scopes(query.scope, query.within)
         with self._lock:
-            found = (
+            matching = (
                 m
                 for by_name in self._machines.values()
                 for m in by_name.values()
@@ -251,45 +257,45 @@ class MemoryStore:
                 and query.host in ("", m.host)
                 and _lies_in(m.scope, scopes)
             )
-            return heapq.nsmallest(query.limit, found, key=lambda m: m.key)
+            return heapq.nsmallest(query.limit, matching, key=lambda m: m.key)
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
-        scopes = scopes_asked_for("", query.within)
+        scopes = selected_scopes("", query.within)
         with self._lock:
-            found = (
+            matching = (
                 m
                 for m in self._maintenances.values()
                 if m.status in query.statuses
                 and (query.before is None or (m.created, m.id) < query.before)
-                and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._of(m.id)))
+                and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
             )
-            return heapq.nlargest(query.limit, found, key=lambda m: (m.created, m.id))
+            return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
-        scopes = scopes_asked_for("", query.within)
+        scopes = selected_scopes("", query.within)
         with self._lock:
-            found = (
+            matching = (
                 o
                 for o in self._orders.values()
                 if o.state in query.states
                 and (query.before is None or (o.issued, o.id) < query.before)
                 and _lies_in(self._events[o.id].scope, scopes)
             )
-            return heapq.nlargest(query.limit, found, key=lambda o: (o.issued, o.id))
+            return heapq.nlargest(query.limit, matching, key=lambda o: (o.issued, o.id))
 
     def events(self, query: EventQuery) -> Page:
-        scopes = scopes_asked_for(query.scope, query.within)
+        scopes = selected_scopes(query.scope, query.within)
         with self._lock:
-            found = (e for e in reversed(self._events.values()) if self._matches(e, query, scopes))
-            page = list(islice(found, query.limit + 1))
+            matching = (e for e in reversed(self._events.values()) if self._matches(e, query, scopes))
+            page = list(islice(matching, query.limit + 1))
             more = len(page) > query.limit
             page = page[: query.limit]
             return Page(tuple(page), self._numbers[page[-1].id] if more else None)
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
-        scopes = scopes_asked_for(query.scope, query.within)
+        scopes = selected_scopes(query.scope, query.within)
         with self._lock:
-            found = (
+            matching = (
                 entry
                 for entry in (reversed(self._audit) if query.after is None else self._audit)
                 if (query.before is None or entry.id < query.before)
@@ -298,7 +304,7 @@ class MemoryStore:
                 and query.maintenance_id in ("", entry.maintenance_id)
                 and query.event_id in ("", entry.event_id)
             )
-            return list(islice(found, query.limit))
+            return list(islice(matching, query.limit))
 
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         with self._lock:
@@ -307,15 +313,15 @@ class MemoryStore:
     def prune(self, before: datetime, limit: int) -> int:
         with self._lock:
             old = [m.id for m in self._maintenances.values() if m.ended is not None and m.ended < before][:limit]
-            events = [(i, event_id) for i in old for event_id in self._events_of.get(i, ())][:limit]
+            events = [(i, event_id) for i in old for event_id in self._event_ids_of.get(i, ())][:limit]
             for maintenance_id, event_id in events:
-                self._events_of[maintenance_id].remove(event_id)
+                self._event_ids_of[maintenance_id].remove(event_id)
                 del self._events[event_id], self._numbers[event_id]
                 self._orders.pop(event_id, None)
-                self._sightings.pop(event_id, None)
-            empty = [i for i in old if not self._events_of.get(i)]
+                self._first_seen.pop(event_id, None)
+            empty = [i for i in old if not self._event_ids_of.get(i)]
             for maintenance_id in empty:
-                self._events_of.pop(maintenance_id, None)
+                self._event_ids_of.pop(maintenance_id, None)
                 del self._maintenances[maintenance_id]
             oldest = self._audit[:limit]
             kept = [entry for entry in oldest if entry.at >= before]
@@ -337,30 +343,30 @@ class MemoryStore:
                 del self._receipts[key]
             return len(old)
 
-    def hold(self) -> None:
-        """It lives and dies with this process: nobody else could hold it."""
+    def claim(self) -> None:
+        """Do nothing: no other process can reach this store."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
-    # -- behind the protocol
+    # -- checks and indexes
 
     def _check(self, change: Change) -> None:
-        """Everything that could fail, before anything is done."""
+        """Raise whatever the change can fail with, before anything is written."""
         for name, version in change.expect:
             known = self._scopes.get(name)
             if (known.version if known is not None else 0) != version:
-                raise Conflict(f"scope {name} was changed by somebody else")
+                raise Conflict(f"scope {name} was changed by another request or node")
         for maintenance in change.maintenances:
             held = self._maintenances.get(maintenance.id)
             if (held.version if held is not None else 0) != maintenance.version:
-                raise Conflict(f"maintenance {maintenance.id} was changed by somebody else")
+                raise Conflict(f"maintenance {maintenance.id} was changed by another request or node")
         for approval in change.approvals:
             event = self._events.get(approval.event_id)
             if event is not None and any(a.machine == approval.machine for a in event.approvals):
-                raise Conflict("the same approval was recorded meanwhile")
+                raise Conflict("the same approval is already recorded")
         if change.releases_hold is not None and change.releases_hold != self._hold:
-            raise Conflict("the clock is held for another jump than was looked at")
+            raise Conflict("the clock is held for another jump than the one confirmed")
         self._check_tokens(change)
         self._check_identities(change)
         self._check_references(change)
@@ -387,23 +393,23 @@ class MemoryStore:
                     raise Conflict(f"{machine} claims {identity}, which belongs to {'/'.join(owner)}")
 
     def _check_references(self, change: Change) -> None:
-        """What foreign keys say in SQL: nothing is saved about what does not exist."""
+        """Check what foreign keys check in SQL: every reference is to something that exists."""
         scopes = {s.name for s in change.scopes}
-        lost = [str(m) for m in change.machines if m.scope not in scopes and m.scope not in self._scopes]
+        dangling = [str(m) for m in change.machines if m.scope not in scopes and m.scope not in self._scopes]
         removed = set(change.removed_machines)
         for name in change.removed_scopes:
-            lost += [f"{name}/{m}" for m in self._machines.get(name, ()) if (name, m) not in removed]
+            dangling += [f"{name}/{m}" for m in self._machines.get(name, ()) if (name, m) not in removed]
         maintenances = {m.id for m in change.maintenances}
         for event in change.events:
             if event.maintenance_id not in maintenances and event.maintenance_id not in self._maintenances:
-                lost.append(event.id)
+                dangling.append(event.id)
             elif event.id in self._events and self._events[event.id].maintenance_id != event.maintenance_id:
                 raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
         events = {e.id for e in change.events}
         named = [*(a.event_id for a in change.approvals), *(o.id for o in change.orders)]
-        lost += [i for i in named if i not in events and i not in self._events]
-        if lost:
-            raise InvariantBroken(f"{lost[0]} would belong to nothing that exists; nothing was saved")
+        dangling += [i for i in named if i not in events and i not in self._events]
+        if dangling:
+            raise InvariantBroken(f"{dangling[0]} would belong to nothing that exists; nothing was saved")
 
     def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
@@ -419,8 +425,8 @@ class MemoryStore:
             ]
         return {(scope, name): self._machines[scope][name] for scope, name in sorted(keys)}
 
-    def _of(self, maintenance_id: str) -> Iterable[Event]:
-        return (self._events[i] for i in self._events_of.get(maintenance_id, ()))
+    def _events_of_maintenance(self, maintenance_id: str) -> Iterable[Event]:
+        return (self._events[i] for i in self._event_ids_of.get(maintenance_id, ()))
 
     def _matches(self, event: Event, query: EventQuery, scopes: tuple[str, ...] | None) -> bool:
         return (
@@ -453,7 +459,7 @@ class MemoryStore:
         if known is None:
             self._event_count += 1
             self._numbers[event.id] = self._event_count
-            self._events_of[event.maintenance_id].append(event.id)
+            self._event_ids_of[event.maintenance_id].append(event.id)
         event = replace(event, approvals=known.approvals if known is not None else ())
         self._events[event.id] = event
         if event.status in OPEN:

@@ -62,7 +62,7 @@ def store_file(url: str, instead: str = "") -> Path:
 
 
 class Database(Protocol):
-    """What `forewarn db` does to a database that no service need have opened."""
+    """The operations of `forewarn db`. They need no running service."""
 
     name: str
     newest_schema: int

@@ -173,7 +173,7 @@ class Emulator:
 
     def machine_names(self) -> list[str]:
         """Return the names of all machines as `scope/name`."""
-        return sorted(f"{m.scope}/{m.name}" for m in self.service.store.known())
+        return sorted(f"{m.scope}/{m.name}" for m in self.service.store.machine_identities())
 
     # -- acts of an operator
 

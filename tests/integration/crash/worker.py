@@ -244,7 +244,7 @@ def main(database: Path, record: Path, seed: str) -> None:
     recorder = Recorder(record)
     logging.getLogger().addHandler(FaultHandler(recorder))
     store = SqliteStore(database)
-    store.hold()
+    store.claim()
     # After a restart a scaled clock starts at the machine's time, so it may be behind the clock of the last run.
     behind = timedelta(seconds=choose.choice([0, 0, 0, 1_000, 100_000]))
     clock = ScaledClock(last_moment(store) - behind, RATE)

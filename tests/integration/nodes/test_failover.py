@@ -90,7 +90,7 @@ def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:
     pair.primary.execute("SELECT pg_reload_conf()")
     cut_off, other = PostgresStore(pair.address), PostgresStore(pair.address)
     feed = cut_off.feed()
-    until(lambda: not feed.look(None, 0.0).warning)
+    until(lambda: not feed.poll(None, 0.0).warning)
     other.apply(change(scopes=[scope(epoch=3, incarnation=7)]))
     pair.primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
     pair.primary.execute("SELECT pg_reload_conf()")
@@ -110,7 +110,7 @@ def test_a_stream_goes_on_after_a_failover_and_the_old_primary_is_refused(pair: 
     store = PostgresStore(pair.address)
     store.apply(change(scopes=[scope()], audit=[entry()]))
     feed = store.feed()
-    feed.look(None, 0.0)
+    feed.poll(None, 0.0)
     until(pair.caught_up)
     pair.part()
     for _ in range(40):  # more than a standby's sequences may be ahead
@@ -121,12 +121,12 @@ def test_a_stream_goes_on_after_a_failover_and_the_old_primary_is_refused(pair: 
     (first, *_) = store.audit(AuditQuery(after=seen.id))
     assert first.action == "database failed over"
     feed.close()  # its connection died with the primary
-    mark = feed.look(None, 0.0).mark
-    assert mark.cluster[1] == 2
+    position = feed.poll(None, 0.0).position
+    assert position.cluster[1] == 2
     pair.replica.kill()
     pair.primary.start()
     why = "this server was replaced by another (its timeline is 1, the nodes agreed on 2): fence it"
-    until(lambda: why in _refusal(lambda: feed.look(mark, 0.0)))
+    until(lambda: why in _refusal(lambda: feed.poll(position, 0.0)))
     assert why in _refusal(store.scopes)  # whoever follows has told everybody
     store._pool.came_back()
     assert why in _refusal(lambda: store.apply(change(audit=[entry()])))
@@ -157,16 +157,16 @@ def test_a_copy_restored_elsewhere_begins_new_epochs() -> None:
     store = PostgresStore(address)
     store.apply(change(scopes=[scope(epoch=1, incarnation=4)], audit=[entry()]))
     feed = store.feed()
-    mark = feed.look(None, 0.0).mark
+    position = feed.poll(None, 0.0).position
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("UPDATE forewarn.cluster SET identity = 'the one it was dumped from'")
-    news = feed.look(mark, 0.0)
+    news = feed.poll(position, 0.0)
     assert news.everything
     known = saved_scope(store)
     assert known.epoch > 1_000_000, "the same dump restored at another time begins others"
     assert known.incarnation == 1
     assert known.version > known.epoch
-    assert not feed.look(news.mark, 0.0).everything
+    assert not feed.poll(news.position, 0.0).everything
     feed.close()
     store.close()
 
@@ -180,7 +180,7 @@ def test_an_agreement_may_be_lost_with_the_next_failover() -> None:
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("UPDATE forewarn.cluster SET timeline = timeline - 2")
     feed = store.feed()
-    feed.look(None, 0.0)
+    feed.poll(None, 0.0)
     known = saved_scope(store)
     assert (known.epoch, known.incarnation, known.version) == (2_001, 1, version + 2_000_000)
     feed.close()
@@ -220,12 +220,14 @@ def test_what_was_read_before_the_nodes_agreed_does_not_count() -> None:
     store, other = PostgresStore(address), PostgresStore(address)
     store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
     feed = store.feed()
-    mark = feed.look(None, 0.0).mark
+    position = feed.poll(None, 0.0).position
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("UPDATE forewarn.cluster SET timeline = 99")
-    mark = replace(mark, cluster=(mark.cluster[0], 99))  # so far as this node knows, that was it all the time
+    position = replace(
+        position, cluster=(position.cluster[0], 99)
+    )  # so far as this node knows, that was it all the time
     store.adopt = lambda: other.adopt() and False  # type: ignore[method-assign]
-    assert feed.look(mark, 0.0).everything
+    assert feed.poll(position, 0.0).everything
     feed.close()
     other.close()
     store.close()

@@ -12,7 +12,7 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import ManualClock
-from forewarn.store import AuditQuery, Feed, Mark, News
+from forewarn.store import AuditQuery, Feed, FeedPosition, FeedUpdate
 from forewarn.store.postgres import store as postgres_store
 from forewarn.store.postgres.store import PostgresStore
 from tests.store.things import at, change, entry, event, machine, maintenance, saved_scope, scope
@@ -55,12 +55,12 @@ def write_change(connection: "psycopg.Connection[tuple[object, ...]]", name: str
 
 def test_a_change_is_told_once(store: PostgresStore, feed: Feed) -> None:
     """Whoever looks the first time reads everything; from then on what changed, with its version, and each only once."""
-    first = feed.look(None, 0.0)
+    first = feed.poll(None, 0.0)
     assert first.everything
     store.apply(change(scopes=[scope()], machines=[machine()]))
-    second = feed.look(first.mark, 0.0)
+    second = feed.poll(first.position, 0.0)
     assert (second.everything, second.scopes, second.machines) == (False, {"shop": 1}, (("shop", "web-0"),))
-    third = feed.look(second.mark, 0.0)
+    third = feed.poll(second.position, 0.0)
     assert not third.changed
     assert (third.scopes, third.machines) == ({}, ())
 
@@ -68,26 +68,26 @@ def test_a_change_is_told_once(store: PostgresStore, feed: Feed) -> None:
 def test_a_late_commit_is_not_missed(address: str, store: PostgresStore, feed: Feed) -> None:
     """A change that got its number before others, and commits after they were read, is read when it is there."""
     store.apply(change(scopes=[scope("blog")]))
-    mark = feed.look(None, 0.0).mark
+    position = feed.poll(None, 0.0).position
     with open_transaction(address) as slow:
         write_change(slow, "late")
         store.apply(change(scopes=[scope("shop")]))
-        early = feed.look(mark, 0.0)
+        early = feed.poll(position, 0.0)
         assert early.scopes == {"shop": 1}
-        again = feed.look(early.mark, 0.0)
+        again = feed.poll(early.position, 0.0)
         assert not again.changed  # what was read of later transactions is not read twice
         slow.commit()
-    late = feed.look(again.mark, 0.0)
+    late = feed.poll(again.position, 0.0)
     assert late.scopes == {"late": 7}
-    assert not feed.look(late.mark, 0.0).changed
+    assert not feed.poll(late.position, 0.0).changed
 
 
 def test_the_bell_rings_at_the_commit(store: PostgresStore, feed: Feed) -> None:
     """Whoever waits hears of a change when it is saved, long before its patience ends."""
-    mark = feed.look(None, 0.0).mark
+    position = feed.poll(None, 0.0).position
     timer = threading.Timer(0.2, lambda: store.apply(change(scopes=[scope()])))
     timer.start()
-    news = feed.look(mark, 30.0)
+    news = feed.poll(position, 30.0)
     timer.join()
     assert news.scopes == {"shop": 1}
 
@@ -95,14 +95,14 @@ def test_the_bell_rings_at_the_commit(store: PostgresStore, feed: Feed) -> None:
 def test_what_was_forgotten_means_everything(address: str, store: PostgresStore, feed: Feed) -> None:
     """A node that was away for longer than changes are kept reads the whole fleet; one that was not does not."""
     store.apply(change(scopes=[scope("shop")]))
-    old = feed.look(None, 0.0).mark
+    old = feed.poll(None, 0.0).position
     store.apply(change(scopes=[scope("blog")]))
-    recent = feed.look(old, 0.0).mark
+    recent = feed.poll(old, 0.0).position
     with open_transaction(address) as connection:
         connection.execute("UPDATE changes SET at = at - interval '2 hours'")
     assert store.forget_changes(10) == 2
-    assert not feed.look(recent, 0.0).everything
-    assert feed.look(old, 0.0).everything
+    assert not feed.poll(recent, 0.0).everything
+    assert feed.poll(old, 0.0).everything
     assert store.forget_changes(10) == 0
 
 
@@ -114,19 +114,19 @@ def test_an_old_transaction_elsewhere_does_not_mean_everything() -> None:
         address = server.address(server.database())
         store = PostgresStore(address, decided_within_s=ANY_TIME_S)
         feed = store.feed()
-        first = feed.look(None, 0.0)
+        first = feed.poll(None, 0.0)
         store.apply(change(scopes=[scope("shop")]))
-        second = feed.look(first.mark, 0.0)
+        second = feed.poll(first.position, 0.0)
         assert (first.everything, second.everything, second.scopes) == (True, False, {"shop": 1})
         with open_transaction(address) as connection:
             connection.execute("UPDATE changes SET at = at - interval '2 hours'")
         assert store.forget_changes(10) == 0  # a node may have to read it again
         with open_transaction(address) as connection:  # as if it had been
             connection.execute("UPDATE cluster SET forgotten = pg_current_xact_id()")
-        third = feed.look(second.mark, 0.0)
-        fourth = feed.look(third.mark, 0.0)
+        third = feed.poll(second.position, 0.0)
+        fourth = feed.poll(third.position, 0.0)
         assert (third.everything, fourth.everything) == (True, False)
-        assert not feed.look(fourth.mark, 0.0).changed
+        assert not feed.poll(fourth.position, 0.0).changed
         slow.rollback()
         assert store.forget_changes(10) == 1
         feed.close()
@@ -138,9 +138,9 @@ def test_a_change_too_large_to_name_says_everything(
 ) -> None:
     """A row that names a million machines would help nobody."""
     monkeypatch.setattr(postgres_store, "MAX_NAMED", 2)
-    mark = feed.look(None, 0.0).mark
+    position = feed.poll(None, 0.0).position
     store.apply(change(scopes=[scope(f"s{n}") for n in range(3)]))
-    news = feed.look(mark, 0.0)
+    news = feed.poll(position, 0.0)
     assert (news.everything, news.scopes) == (True, {})
 
 
@@ -152,14 +152,14 @@ class Follower:
 
     def __init__(self, store: PostgresStore) -> None:
         self._feed = store.feed()
-        self.mark: Mark = self._feed.look(None, 0.0).mark
+        self.position: FeedPosition = self._feed.poll(None, 0.0).position
         self.documents = Documents(store, ManualClock(at(0)), max_stale_s=20)
         self.documents.load()
 
-    def look(self) -> News:
-        news = self._feed.look(self.mark, 0.0)
+    def poll(self) -> FeedUpdate:
+        news = self._feed.poll(self.position, 0.0)
         self.documents.follow(news)
-        self.mark = news.mark
+        self.position = news.position
         return news
 
     def close(self) -> None:
@@ -183,26 +183,26 @@ def test_machines_come_move_and_go(store: PostgresStore, node: Follower) -> None
     """A fleet changed elsewhere is this node's fleet: new machines, addresses that change hands, machines that left."""
     assert known(node) == {"10.0.0.1": "shop/web-0"}
     store.apply(change(machines=[machine("web-1", addresses=("10.0.0.2",))]))
-    node.look()
+    node.poll()
     assert known(node) == {"10.0.0.1": "shop/web-0", "10.0.0.2": "shop/web-1"}
     swapped = [machine("web-0", addresses=("10.0.0.2",)), machine("web-1", addresses=("10.0.0.1",))]
     store.apply(change(machines=swapped))
-    node.look()
+    node.poll()
     assert known(node) == {"10.0.0.2": "shop/web-0", "10.0.0.1": "shop/web-1"}
     store.apply(change(removed_machines=[("shop", "web-0")]))
-    node.look()
+    node.poll()
     assert known(node) == {"10.0.0.1": "shop/web-1"}
 
 
 def test_a_whole_fleet_read_anew_is_the_fleet(store: PostgresStore, node: Follower) -> None:
     """After everything was read again nothing is left of what is gone, and what was unchanged keeps its records."""
     store.apply(change(scopes=[scope("blog")], machines=[machine(scope="blog", name="b", addresses=("10.0.0.9",))]))
-    node.look()
+    node.poll()
     before = node.documents.callers.by_address["", "10.0.0.9"]
     store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
     store.apply(change(machines=[machine(scope="blog", name="c", addresses=("10.0.0.1",))]))
-    node.mark = replace(node.mark, cluster=("another", 1))
-    assert node.look().everything
+    node.position = replace(node.position, cluster=("another", 1))
+    assert node.poll().everything
     assert known(node) == {"10.0.0.9": "blog/b", "10.0.0.1": "blog/c"}
     assert list(node.documents.views) == ["blog"]
     assert node.documents.callers.by_address["", "10.0.0.9"] is before
@@ -213,11 +213,11 @@ def test_a_scope_that_went_and_came_again_is_the_new_one(store: PostgresStore, n
     for _ in range(3):
         known_scope = saved_scope(store)
         store.apply(change(scopes=[replace(known_scope, incarnation=known_scope.incarnation + 1)]))
-    node.look()
+    node.poll()
     assert node.documents.views["shop"].state.scope.version == 4
     store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
     store.apply(change(scopes=[scope()], machines=[machine(addresses=("10.0.0.7",))]))
-    node.look()
+    node.poll()
     caller = node.documents.callers.by_address["", "10.0.0.7"]
     assert caller.view is node.documents.views["shop"]
     assert caller.view is not None
@@ -229,7 +229,7 @@ def test_only_newer_versions_are_applied(store: PostgresStore, node: Follower) -
     store.apply(change(scopes=[saved_scope(store)]))
     node.documents.read_again(node.documents.views["shop"], requested_s=float("inf"))
     rendered = node.documents.rendered_states
-    node.look()
+    node.poll()
     assert node.documents.rendered_states == rendered
     assert node.documents.views["shop"].state.scope.version == 2
 
@@ -310,11 +310,11 @@ def test_a_lease_of_a_clock_that_was_set_back_is_as_one_just_taken(address: str,
     store.take_lease("ticker", "a:1", lease_s + 3_600)
     store.take_lease("node a:1", "a:1", lease_s + 3_600)
     assert not store.take_lease("ticker", "b:2", lease_s)
-    assert store.living() == {"a:1"}
+    assert store.live_nodes() == {"a:1"}
     let_time_pass(address, lease_s)
     assert store.take_lease("ticker", "b:2", lease_s)
     assert not store.take_lease("ticker", "a:1", lease_s)
-    assert store.living() == set()
+    assert store.live_nodes() == set()
 
 
 def let_time_pass(address: str, seconds: float) -> None:

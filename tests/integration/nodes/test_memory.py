@@ -13,7 +13,7 @@ from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service.clock import ManualClock
-from forewarn.store import Known, News
+from forewarn.store import FeedUpdate, MachineIdentity
 from forewarn.store.memory import MemoryStore
 from tests.integration.nodes.test_parts import news, sharing
 from tests.support.guest_service import START, WEB_0, WEB_1, get, serving, status
@@ -33,8 +33,8 @@ class SlowToTell(MemoryStore):
         super().__init__()
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def known(self) -> Iterator[Known]:
-        listed = list(super().known())
+    def machine_identities(self) -> Iterator[MachineIdentity]:
+        listed = list(super().machine_identities())
         self.meanwhile()
         yield from listed
 
@@ -51,7 +51,7 @@ def shared(store: MemoryStore) -> Documents:
     return documents
 
 
-def everything(number: int = 1) -> News:
+def everything(number: int = 1) -> FeedUpdate:
     return replace(news(number), everything=True)
 
 

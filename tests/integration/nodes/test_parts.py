@@ -20,25 +20,25 @@ from forewarn.service.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
 from forewarn.service.ticker import Ticker
-from forewarn.store import Connections, Feed, Focus, Mark, News, Seen
+from forewarn.store import Connections, Feed, FeedPosition, FeedUpdate, Focus, MachineLastSeen
 from forewarn.store.memory import MemoryStore
 from tests.support.guest_service import START, WEB_0, WEB_1, Serving, body, get, serving, status
 from tests.support.services import ScriptedExecutor, make_service, reboot
 from tests.support.waiting import PATIENCE_S, until
 
 
-def news(number: int, *, changed: bool = True, took_s: float = 0.0, told_s: float | None = None) -> News:
-    now_s = time.monotonic() if told_s is None else told_s
-    return News(
-        mark=Mark(("db", 1), number),
+def news(number: int, *, changed: bool = True, took_s: float = 0.0, received_s: float | None = None) -> FeedUpdate:
+    now_s = time.monotonic() if received_s is None else received_s
+    return FeedUpdate(
+        position=FeedPosition(("db", 1), number),
         everything=False,
         scopes={},
         removed=frozenset(),
         machines=(),
         changed=changed,
         now=datetime.now(UTC),
-        asked_s=now_s - took_s,
-        told_s=now_s,
+        sent_s=now_s - took_s,
+        received_s=now_s,
     )
 
 
@@ -49,17 +49,17 @@ class ScriptedFeed:
     """Tells what it is told to, and remembers from where it was asked."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.asked: list[Mark | None] = []
+        self.asked: list[FeedPosition | None] = []
         self.away = False
         self.took_s = 0.0
         self._monotonic = monotonic
 
-    def look(self, since: Mark | None, wait_s: float) -> News:
+    def poll(self, since: FeedPosition | None, wait_s: float) -> FeedUpdate:
         del wait_s
         self.asked.append(since)
         if self.away:
             raise StoreUnavailable("the database is away")
-        return news(len(self.asked), took_s=self.took_s, told_s=self._monotonic())
+        return news(len(self.asked), took_s=self.took_s, received_s=self._monotonic())
 
     def close(self) -> None:
         """Nothing is held."""
@@ -72,7 +72,7 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     follower.start()
     failing = [True]
 
-    def hear(_: News) -> None:
+    def hear(_: FeedUpdate) -> None:
         if failing.pop():
             raise StoreUnavailable("gone in between")
 
@@ -83,7 +83,7 @@ def test_what_was_not_taken_in_is_told_again() -> None:
     follower.poll(0.0)
     failing.append(False)
     follower.poll(0.0)
-    assert [mark and mark.horizon for mark in feed.asked] == [None, 1, 1, 3]
+    assert [position and position.horizon for position in feed.asked] == [None, 1, 1, 3]
 
 
 def test_the_time_of_a_look_that_took_long_is_not_kept() -> None:
@@ -235,10 +235,10 @@ def test_many_with_a_newer_tag_cost_one_look() -> None:
     with sharing() as served:
         served.client().ask(get())
         documents, view = served.server.documents, served.server.documents.views["shop"]
-        asked_s = time.monotonic()
-        documents.read_again(view, asked_s)
+        sent_s = time.monotonic()
+        documents.read_again(view, sent_s)
         served.store.away = True
-        documents.read_again(view, asked_s)
+        documents.read_again(view, sent_s)
         with pytest.raises(StoreUnavailable):
             documents.read_again(view, time.monotonic())
 
@@ -267,7 +267,7 @@ def test_a_scope_is_idle_only_where_nobody_asked_any_node() -> None:
     service.control.listen(documents.on_change)
     attendance = LastSeen(documents, service.control, store, disable_after_s=3_600)
     seen_at = service.clock.now() + timedelta(minutes=50)
-    store.record_seen([Seen("s-0", "m", seen_at)])
+    store.record_last_seen([MachineLastSeen("s-0", "m", seen_at)])
     service.clock.move_to(service.clock.now() + timedelta(minutes=61))
     assert attendance.do(service.clock.now()) == 1
     assert [name for name, scope in store.scopes().items() if scope.enabled] == ["s-0"]
@@ -300,7 +300,7 @@ class SharedMemory(MemoryStore):
         if name == "ticker" and self.ticks == node:
             self.ticks = ""
 
-    def living(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
         return self.alive | (self.lately if past_s >= ELSEWHERE_AFTER_S else set())
 
     def feed(self) -> Feed:

@@ -9,7 +9,7 @@ from bench.portal import LARGEST_PAGE_BYTES, place
 
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
-from forewarn.store import Seen, Sighting
+from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.support.portal_client import MAINTENANCE, PortalClient, page_text
 from tests.support.running_service import RunningService, running_service
 
@@ -74,8 +74,8 @@ def test_pages_about_a_large_event_are_bounded(large_scope: RunningService) -> N
     )
     event = large_scope.get(f"/v1/events?maintenance={made['id']}")["items"][0]
     now = large_scope.clock.now()
-    large_scope.service.store.record_sightings([Sighting(event["id"], name, now) for name in event["resources"]])
-    large_scope.service.store.record_seen([Seen("shop", name, now) for name in event["resources"]])
+    large_scope.service.store.record_first_seen([EventFirstSeen(event["id"], name, now) for name in event["resources"]])
+    large_scope.service.store.record_last_seen([MachineLastSeen("shop", name, now) for name in event["resources"]])
     for name in event["resources"]:
         large_scope.control.approve("shop", name, [event["id"]], Actor(f"shop/{name}"))
     large_scope.service.ticker.advance(1)

@@ -89,7 +89,7 @@ def list_machines(api: Api, context: CallContext) -> Result:
         )
     )
     page, last = split_page(rows, query.limit)
-    seen = api.store.seen([m.key for m in page])
+    seen = api.store.last_seen([m.key for m in page])
     items = [views.machine_out(m, seen.get(m.key)) for m in page]
     return page_of(items, cursor_of(*last.key) if last else None)
 
@@ -106,7 +106,7 @@ def _machine_out(api: Api, key: tuple[str, str]) -> bodies.MachineOut:
     machine = api.store.snapshot(Focus(machines=(key,), whole=False)).machines.get(key)
     if machine is None:
         raise NotFound(f"there is no machine {'/'.join(key)}")
-    return views.machine_out(machine, api.store.seen([key]).get(key))
+    return views.machine_out(machine, api.store.last_seen([key]).get(key))
 
 
 def put_machine(api: Api, context: CallContext) -> Result:

@@ -1,11 +1,10 @@
-"""Connections to PostgreSQL: a bounded number of them, a time limit on everything, and PostgreSQL's errors in our words.
+"""A bounded pool of connections to PostgreSQL, with a time limit on every statement.
 
-With `postgres` and its other parts the only place that knows psycopg. No message of ours ever holds a password.
+No message contains a password.
 """
 
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -17,9 +16,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, StoreUnavailable
+from forewarn.core.errors import ForewarnError, StoreUnavailable
 from forewarn.store import Connections
 from forewarn.store.postgres.dsn import LOCK_WITHIN_S, SILENT_WITHIN_S, STATEMENT_WITHIN_S, WRITE, Dsn
+from forewarn.store.postgres.errors import does_not_commit, is_read_only, translated_errors
 
 Connection = psycopg.Connection[dict[str, Any]]
 Cursor = psycopg.Cursor[dict[str, Any]]
@@ -27,31 +27,29 @@ Cursor = psycopg.Cursor[dict[str, Any]]
 MAX_CONNECTIONS = 8
 FREE_WITHIN_S = 3.0
 FLEET_WITHIN_S = 60
-# We give up on a server that says nothing, a little after it should have given up on the statement.
+# The extra time before a silent server counts as dead, after it should have given up on the statement itself.
 PATIENCE_S = 2.0
-# A database that went away is left alone for so long, and whoever needs it hears so at once.
+# For so long after the database went away, requests fail at once without trying it.
 AWAY_S = 5.0
-LOOK_EVERY_S = 0.25
+CHECK_EVERY_S = 0.25
 
 log = logging.getLogger("forewarn.store")
 
-# It warns of every pipeline that an error of ours, handled and told, has ended.
+# psycopg warns of every pipeline that ended with an error, although the error is handled and reported.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
-# Who of our own makes others wait: commits that wait for a standby, and nodes that fell silent in the middle, which are ended.
-_HOLDING = """
+# Finds transactions of nodes that block others: counts commits that wait for a standby, and ends those of silent nodes.
+_BLOCKERS = """
 SELECT count(*) FILTER (WHERE wait_event = 'SyncRep' AND for_s > %(stuck_s)s) AS stuck,
     count(pg_terminate_backend(pid)) FILTER (WHERE wait_event = 'ClientRead' AND for_s > %(silent_s)s) AS ended
 FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_change) AS for_s FROM pg_stat_activity
     WHERE application_name = current_setting('application_name') AND datname = current_database()
         AND usename = current_user AND state = 'active') ours
 """
-# Errors of a server that was the primary once.
-READ_ONLY = ("25006", "55000")
 
 
 class Deadlines:
-    """Cuts a connection whose server has said nothing for too long: psycopg itself would wait for ever."""
+    """Cuts connections whose server is silent past a deadline; psycopg itself would wait for ever."""
 
     def __init__(self) -> None:
         self._until_s: dict[Connection, float] = {}
@@ -59,8 +57,8 @@ class Deadlines:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
-    def give(self, connection: Connection, within_s: float) -> None:
-        """From now."""
+    def set(self, connection: Connection, within_s: float) -> None:
+        """Set the connection's deadline, counted from now."""
         self._until_s[connection] = time.monotonic() + within_s
         if self._thread is None:
             with self._lock:
@@ -68,14 +66,14 @@ class Deadlines:
                     self._thread = threading.Thread(target=self._watch, name="database deadlines", daemon=True)
                     self._thread.start()
 
-    def take_back(self, connection: Connection) -> None:
+    def clear(self, connection: Connection) -> None:
         self._until_s.pop(connection, None)
 
     def stop(self) -> None:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(LOOK_EVERY_S):
+        while not self._stopped.wait(CHECK_EVERY_S):
             try:
                 self._cut_late(time.monotonic())
             except Exception:  # every other time limit depends on this thread
@@ -83,20 +81,20 @@ class Deadlines:
 
     def _cut_late(self, now_s: float) -> None:
         for connection, until_s in list(self._until_s.items()):
-            # Meanwhile it may have been answered, or have been given more time.
+            # Its thread may have cleared or moved the deadline since.
             if now_s > until_s and self._until_s.get(connection) == until_s:
-                self.take_back(connection)
+                self.clear(connection)
                 cut(connection)
 
 
 def cut(connection: Connection) -> None:
-    """End it under whoever waits for it, in whatever thread."""
-    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as wire:
-        wire.shutdown(socket.SHUT_RDWR)
+    """Shut the socket down, so that a thread waiting for it gets an error."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
+        server_socket.shutdown(socket.SHUT_RDWR)
 
 
 class Pool:
-    """At most so many connections, made when needed; none is kept that failed."""
+    """At most `size` connections, opened when needed; a connection that failed is closed."""
 
     def __init__(self, dsn: Dsn, size: int = MAX_CONNECTIONS) -> None:
         self.dsn = dsn
@@ -106,7 +104,7 @@ class Pool:
         self._used: set[object] = set()
         self.deadlines = Deadlines()
         self._away: tuple[float, str] = (0.0, "")
-        # As that, for writing alone: it answers, and does not commit.
+        # The same for writes only: the database answers, but does not commit.
         self._stuck: tuple[float, str] = (0.0, "")
         self._closed = False
 
@@ -119,7 +117,7 @@ class Pool:
 
     @contextmanager
     def pipeline(self, how: str) -> Iterator[tuple[Connection, psycopg.Pipeline]]:
-        """As `transaction`, but statements are sent on without waiting for the answer to the one before."""
+        """Open a transaction that sends statements without waiting for the answer to the one before."""
         with self._transaction(how, STATEMENT_WITHIN_S, psycopg.Connection.pipeline) as (connection, pipeline):
             yield connection, pipeline
 
@@ -128,7 +126,7 @@ class Pool:
         self, how: str, within_s: int, mode: Callable[[Connection], Any]
     ) -> Iterator[tuple[Connection, Any]]:
         self._refuse_while_away(how)
-        with explained(self.dsn, self), self._taken(how, within_s) as connection:
+        with translated_errors(self.dsn, self), self._taken(how, within_s) as connection:
             committing = False
             try:
                 with _warned(connection) as warnings, mode(connection) as entered:
@@ -138,35 +136,35 @@ class Pool:
                     warnings.clear()
                     connection.execute("COMMIT")
                 if warnings and how is WRITE:
-                    # PostgreSQL says yes all the same when somebody ends the wait for the synchronous standby.
+                    # PostgreSQL reports success even if the wait for the synchronous standby was cancelled.
                     raise StoreUnavailable(
-                        f"{self.dsn.shown}: this is saved there, and may be lost with it: {warnings[0]}; look before"
-                        " you do it again"
+                        f"{self.dsn.shown}: this is saved there, and may be lost with it: {warnings[0]}; check before"
+                        " you try again"
                     )
                 if how is WRITE:
                     self._stuck = (0.0, "")
             except BaseException as error:
-                if isinstance(error, StoreUnavailable) or _is_read_only(error):
-                    connection.close()  # the server is not the one to write to: another connection may find that
+                if isinstance(error, StoreUnavailable) or is_read_only(error):
+                    connection.close()  # a new connection may find the server that accepts writes
                 if not connection.closed:
                     with suppress(psycopg.Error):
                         connection.execute("ROLLBACK")
                 if committing and how is WRITE:
-                    self._explain_commit(error)
+                    self._raise_commit_unknown(error)
                 raise
 
-    def _explain_commit(self, error: BaseException) -> None:
-        """A server that says nothing at the commit may have saved it."""
+    def _raise_commit_unknown(self, error: BaseException) -> None:
+        """Say that the change may have been saved, if the connection broke during the commit."""
         if isinstance(error, psycopg.OperationalError) and not error.sqlstate:
             self.went_away(f"{self.dsn.shown}: the connection broke while a change was being saved")
             raise StoreUnavailable(
-                f"{self.dsn.shown}: the connection broke while this was being saved: it may have been saved or not; look before"
-                " you do it again"
+                f"{self.dsn.shown}: the connection broke while this was being saved: it may have been saved or not; check"
+                " before you try again"
             ) from None
 
     def touch(self, connection: Connection, within_s: float = STATEMENT_WITHIN_S) -> None:
-        """Before every statement: the server has so long to answer, and some more for the way."""
-        self.deadlines.give(connection, within_s + PATIENCE_S)
+        """Give the server `within_s` to answer the next statement, and some more for the network."""
+        self.deadlines.set(connection, within_s + PATIENCE_S)
 
     @contextmanager
     def _taken(self, how: str, within_s: int) -> Iterator[Connection]:
@@ -178,18 +176,18 @@ class Pool:
         use = object()
         self._used.add(use)
         try:
-            connection = self._begun(how, within_s)
+            connection = self._begin(how, within_s)
             self._away = (0.0, "")
             yield connection
         finally:
             if connection is not None:
-                self.deadlines.take_back(connection)
+                self.deadlines.clear(connection)
                 self._give_back(connection)
             self._used.discard(use)
             self._free.release()
 
-    def _begun(self, how: str, within_s: int) -> Connection:
-        """One that was idle may be dead without knowing: then all are, and a new one is tried."""
+    def _begin(self, how: str, within_s: int) -> Connection:
+        """Begin a transaction on an idle connection, or on a new one if the idle connections turn out to be dead."""
         begin = self.dsn.begin(how, within_s)
         try:
             connection = self._idle.pop()
@@ -201,7 +199,7 @@ class Pool:
                 connection.execute(begin)
                 return connection
             except psycopg.OperationalError:
-                self.deadlines.take_back(connection)
+                self.deadlines.clear(connection)
                 connection.close()
                 self.close_idle()
         connection = connect(self.dsn)
@@ -209,7 +207,7 @@ class Pool:
             self.touch(connection)
             connection.execute(begin)
         except BaseException:
-            self.deadlines.take_back(connection)
+            self.deadlines.clear(connection)
             connection.close()
             raise
         return connection
@@ -221,10 +219,10 @@ class Pool:
         else:
             connection.close()
 
-    def counted(self) -> Connections:
+    def connections(self) -> Connections:
         return Connections(len(self._used), len(self._idle), self._size, away=time.monotonic() < self._away[0])
 
-    # -- when it is away
+    # -- while the database is away
 
     def went_away(self, why: str) -> None:
         self._away = (time.monotonic() + AWAY_S, why)
@@ -232,21 +230,21 @@ class Pool:
     def came_back(self) -> None:
         self._away = (0.0, "")
 
-    def heard(self, error: psycopg.Error, told: ForewarnError) -> ForewarnError:
-        """Of an error that leaves the connection as it is; what to tell of it."""
-        if _is_read_only(error):
+    def after_error(self, error: psycopg.Error, translated: ForewarnError) -> ForewarnError:
+        """Act on an error that leaves the connection usable; return the error to raise."""
+        if is_read_only(error):
             self.close_idle()
         if error.sqlstate == "55P03":
-            stuck, ended = self._holding()
+            stuck, ended = self._count_blockers()
             if stuck:
-                told = _does_not_commit(self.dsn)
-            if isinstance(told, StoreUnavailable) and not ended:
-                # Whoever wants to write hears so at once for a while, then tries again.
-                self._stuck = (time.monotonic() + AWAY_S, str(told))
-        return told
+                translated = does_not_commit(self.dsn)
+            if isinstance(translated, StoreUnavailable) and not ended:
+                # Writes fail at once for a while; then the database is tried again.
+                self._stuck = (time.monotonic() + AWAY_S, str(translated))
+        return translated
 
     def leave(self, why: str) -> None:
-        """A server that must not be used: look for another with the next connection."""
+        """Stop using this server; the next connection may find another."""
         self.went_away(why)
         self.close_idle()
 
@@ -255,17 +253,17 @@ class Pool:
             if time.monotonic() < until_s:
                 raise StoreUnavailable(why)
 
-    def _holding(self) -> tuple[int, int]:
-        """How many hold up others because they wait for a standby, and how many were ended because they said nothing: while
-        statements travel together the server itself would wait for them for ever."""
+    def _count_blockers(self) -> tuple[int, int]:
+        """Return how many transactions wait for a standby, and how many silent ones were ended: in a pipeline the server
+        itself would wait for them for ever."""
         limits = {"stuck_s": LOCK_WITHIN_S / 2, "silent_s": SILENT_WITHIN_S}
         with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
-            (found,) = connection.execute(_HOLDING, limits).fetchall()
+            (blockers,) = connection.execute(_BLOCKERS, limits).fetchall()
             connection.execute("COMMIT")
-            return found["stuck"], found["ended"]
+            return blockers["stuck"], blockers["ended"]
         return 0, 0
 
-    # -- the end
+    # -- closing
 
     def close_idle(self) -> None:
         while self._idle:
@@ -288,106 +286,15 @@ def connect(dsn: Dsn) -> Connection:
 
 @contextmanager
 def _warned(connection: Connection) -> Iterator[list[str]]:
-    """What the server warns of meanwhile."""
-    found: list[str] = []
+    """Collect the warnings that the server sends inside the block."""
+    warnings: list[str] = []
 
-    def hear(told: psycopg.errors.Diagnostic) -> None:
-        if told.severity_nonlocalized == "WARNING":
-            found.append(told.message_primary or "")
+    def collect(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            warnings.append(notice.message_primary or "")
 
-    connection.add_notice_handler(hear)
+    connection.add_notice_handler(collect)
     try:
-        yield found
+        yield warnings
     finally:
-        connection.remove_notice_handler(hear)
-
-
-# -- PostgreSQL's errors as ours
-
-
-@contextmanager
-def explained(dsn: Dsn, pool: Pool | None = None) -> Iterator[None]:
-    """What happened, where, and what to do; a connection that broke is told to the pool."""
-    try:
-        yield
-    except ForewarnError:
-        raise
-    except psycopg.Error as error:
-        told = _explanation(error, dsn)
-        if pool is not None:
-            told = pool.heard(error, told)
-        lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "")[:2] in (
-            "",
-            "08",
-            "57",
-            "53",
-            "28",
-            "3D",
-        )
-        if pool is not None and lost and error.sqlstate not in ("57014", "53200"):
-            pool.went_away(str(told))
-        raise told from None
-
-
-_ADVICE = {
-    "25006": "it is a standby, which cannot be written: name the primary, or all hosts as postgresql://one,two/database",
-    "55000": "it is a standby, which cannot be written: name the primary, or all hosts as postgresql://one,two/database",
-    "25P03": f"it ended a transaction of ours that was silent for {SILENT_WITHIN_S} s: this process hung, or the network",
-    "28P01": "it refuses the password: check the user and the password in the store's address, or PGPASSWORD, or ~/.pgpass",
-    "28000": "it refuses this user: check the user in the store's address, and the server's pg_hba.conf",
-    "3D000": "there is no such database: make it with createdb, or name another with --store postgresql://…/DATABASE",
-    "3F000": "it has no forewarn schema: run 'forewarn db migrate --store postgresql://…'",
-    "42P01": "it has no forewarn tables: run 'forewarn db migrate --store postgresql://…'",
-    "42501": "this user may not do that: let it own the database, or the schema forewarn in it",
-    "53100": "its disk is full: free some space there",
-    "53300": "it has no connection left: raise max_connections there, or lower those of others",
-    "57014": f"it did not answer within {STATEMENT_WITHIN_S} s: look at what else it does (pg_stat_activity)",
-}
-
-
-def _explanation(error: psycopg.Error, dsn: Dsn) -> ForewarnError:
-    state = error.sqlstate or ""
-    if state == "FW001":
-        return Conflict(
-            "it was decided too long ago, by the database's clock: this process or the database was stopped"
-        )
-    if state == "55P03" and not error.diag.context:  # of a row it says which
-        return _does_not_commit(dsn)
-    if state in ("40001", "40P01", "55P03"):
-        return Conflict("somebody else changed the same at the same moment: try again")
-    if state.startswith("23"):
-        constraint = error.diag.constraint_name or ""
-        if constraint in ("machine_addresses_pkey", "machines_by_instance_id"):
-            return Conflict(f"another machine was given the same address or instance id meanwhile ({constraint})")
-        told = error.diag.message_primary or constraint
-        return InvariantBroken(f"the database refused a change that breaks its rules ({told}); nothing was saved")
-    told = _ADVICE.get(state) or _plain(error, dsn)
-    return StoreUnavailable(f"{dsn.shown}: {told} ({state or type(error).__name__})")
-
-
-def _does_not_commit(dsn: Dsn) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{dsn.shown}: it does not commit, for {LOCK_WITHIN_S} s now: is a synchronous standby missing? Nothing was saved"
-    )
-
-
-def _is_read_only(error: BaseException) -> bool:
-    return isinstance(error, psycopg.Error) and error.sqlstate in READ_ONLY
-
-
-# Whoever is refused at the door is told in words alone.
-_SAID = {
-    r"authentication failed": "28P01",
-    r"read-write|read-only": "25006",
-    r'role ".*" (does not exist|is not permitted)|no pg_hba\.conf entry': "28000",
-    r'database ".*" does not exist': "3D000",
-    r"too many (clients|connections)|connection slots are reserved": "53300",
-}
-
-
-def _plain(error: psycopg.Error, dsn: Dsn) -> str:
-    """What to do, where we know the words, and libpq's own words in one line, without the password."""
-    text = " ".join(str(error).split()) or "it cannot be reached: check that it runs and that this machine may connect"
-    advice = next((_ADVICE[state] for pattern, state in _SAID.items() if re.search(pattern, text)), "")
-    text = f"{advice} ({text})" if advice else text
-    return text.replace(dsn.secret, "***") if dsn.secret else text
+        connection.remove_notice_handler(collect)

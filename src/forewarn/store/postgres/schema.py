@@ -1,4 +1,4 @@
-"""The shared store's schema: made, migrated and described. However many processes start at once, one at a time works on it."""
+"""Create, migrate and describe the schema of the shared store. A lock lets one process at a time work on it."""
 
 import threading
 from collections.abc import Iterator
@@ -6,11 +6,12 @@ from contextlib import contextmanager
 
 from forewarn.core.errors import StoreUnavailable
 from forewarn.store.postgres.dsn import SCHEMA, WRITE, Dsn
-from forewarn.store.postgres.pool import FLEET_WITHIN_S, PATIENCE_S, Connection, connect, cut, explained
+from forewarn.store.postgres.errors import translated_errors
+from forewarn.store.postgres.pool import FLEET_WITHIN_S, PATIENCE_S, Connection, connect, cut
 from forewarn.store.sql.scripts import migrations
 
 SCHEMA_VERSION = migrations("postgres")[-1].number
-# "fwrd": whoever works on the schema holds it, and so does whoever commits, each under a number of its own.
+# The numbers of the advisory locks: "fwrd", then 00 for work on the schema and 01 for commits.
 SCHEMA_LOCK = 0x6677726400
 COMMIT_LOCK = 0x6677726401
 _IDENTITY = """
@@ -37,7 +38,7 @@ class PostgresDatabase:
 
 
 def require_schema(dsn: Dsn) -> None:
-    """An empty database gets the schema; an old one is left to `forewarn db migrate`."""
+    """Create the schema in an empty database; refuse an old one, which `forewarn db migrate` updates."""
     with _working(dsn) as connection:
         version = _version(connection)
         if version == 0:
@@ -47,7 +48,7 @@ def require_schema(dsn: Dsn) -> None:
 
 
 def require_version(version: int, dsn: Dsn) -> None:
-    """Of a database that somebody may have migrated meanwhile."""
+    """Refuse a schema of another version: an operator may have migrated the database while this node runs."""
     if version > SCHEMA_VERSION:
         raise _newer(version, dsn)
     if version < SCHEMA_VERSION:
@@ -58,7 +59,7 @@ def require_version(version: int, dsn: Dsn) -> None:
 
 
 def migrate(dsn: Dsn) -> list[str]:
-    """Bring an old or empty database up to date; the names of the steps taken."""
+    """Bring an old or empty database up to date; return the names of the steps."""
     with _working(dsn) as connection:
         version = _version(connection)
         if version > SCHEMA_VERSION:
@@ -67,16 +68,16 @@ def migrate(dsn: Dsn) -> list[str]:
 
 
 def describe(dsn: Dsn) -> list[tuple[str, str]]:
-    """What an operator wants to know at a glance."""
+    """Return the schema version, size and row counts for `forewarn db`."""
     with _working(dsn) as connection:
         version = _version(connection)
         size = connection.execute("SELECT pg_database_size(current_database()) AS bytes").fetchone()
-        found = [
+        facts = [
             ("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"),
             ("size", f"{size['bytes'] if size else 0:,} bytes"),
         ]
         if version != SCHEMA_VERSION:
-            return found
+            return facts
         counts = {
             "scopes": "SELECT count(*) FROM scopes",
             "machines": "SELECT count(*) FROM machines",
@@ -87,14 +88,14 @@ def describe(dsn: Dsn) -> list[tuple[str, str]]:
         }
         for name, query in counts.items():
             row = connection.execute(query).fetchone()
-            found.append((name, f"{row['count'] if row else 0:,}"))
-        return found
+            facts.append((name, f"{row['count'] if row else 0:,}"))
+        return facts
 
 
 @contextmanager
 def _working(dsn: Dsn) -> Iterator[Connection]:
-    """One transaction, whole or not at all, while nobody else works on the schema."""
-    with explained(dsn), connect(dsn) as connection:
+    """Open one transaction that holds the schema lock."""
+    with translated_errors(dsn), connect(dsn) as connection:
         patience = threading.Timer(FLEET_WITHIN_S + PATIENCE_S, cut, [connection])
         patience.daemon = True
         patience.start()
@@ -113,9 +114,9 @@ def _working(dsn: Dsn) -> Iterator[Connection]:
 
 
 def _version(connection: Connection) -> int:
-    """0 where there is none of ours."""
-    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [f"{SCHEMA}.schema_version"]).fetchone()
-    if not (found and found["there"]):
+    """Return the schema version, 0 if there is no schema of forewarn."""
+    table = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [f"{SCHEMA}.schema_version"]).fetchone()
+    if not (table and table["there"]):
         return 0
     row = connection.execute("SELECT max(version) AS version FROM schema_version").fetchone()
     return int(row["version"] or 0) if row else 0

@@ -1,9 +1,9 @@
-"""The shared store: one PostgreSQL, any number of nodes. The database is the referee, and its clock is everybody's.
+"""The shared store: one PostgreSQL database for any number of nodes. Its clock counts for all of them.
 
 Reads are repeatable-read transactions. A change locks the scopes it relied on in the order of their names, checks their
-versions, writes, and says in the same transaction what others must read again. It also makes sure that the server is the
-one the nodes agreed on: after a failover that may have lost commits, everything begins a new epoch before anything else.
-Statements that need no answer before the next travel together: a change waits for the server four times, however large.
+versions, writes, and records in the same transaction what other nodes must read again. It also checks that the server is the
+one the nodes agreed on: after a failover, which may have lost commits, every scope first begins a new epoch.
+Statements are pipelined: a change waits for the server four times, however large it is.
 """
 
 import json
@@ -27,26 +27,26 @@ from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connec
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
 from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql.scripts import queries
-from forewarn.store.sql.store import SqlSession, SqlStore, ask_versions, check_versions
+from forewarn.store.sql.store import SqlSession, SqlStore, check_versions, query_versions
 
 SQL = queries("postgres")
 BATCH = 1_000
 WALKED_AT_ONCE = 5_000
-# A change that names more than so many machines or scopes says "everything" instead.
+# A change of more machines and scopes than this makes other nodes read everything.
 MAX_NAMED = 10_000
 CHANGES_KEPT_S = 3_600
-# Notice counts from the moment it was decided on. The database's clock has the last word on how long ago that was, right before
-# the commit: nodes keep its time by what they last heard of it. Very many events take longer to write than few.
+# Notice counts from the time of the decision. Nodes only estimate the database's time, so the database itself checks right
+# before the commit how long ago that was. The limit grows with the number of events to write.
 DECIDED_WITHIN_S = 2.0
 SECONDS_PER_EVENT = 0.002
-# One dump may be restored twice: each time at another minute since then.
+# Restores of one dump begin different epochs: each counts the minutes since this date.
 DUMPS_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
 log = logging.getLogger("forewarn.store")
 
 
-class _Asked:
-    """The answer to a question, waited for when it is first looked at."""
+class _PendingRows:
+    """The rows of a query that was sent; iterating waits for them."""
 
     def __init__(self, cursor: Cursor, wait: Callable[[], None]) -> None:
         self._cursor = cursor
@@ -61,7 +61,7 @@ class _Asked:
 
 
 class PostgresSession:
-    """A transaction under way: named queries on one connection, each with its time limit."""
+    """An open transaction that runs named queries on one connection, each with a time limit."""
 
     rows = NATIVE_ROWS
 
@@ -78,81 +78,83 @@ class PostgresSession:
         self._pipeline = pipeline
         self._within_s = within_s
         self._unanswered = False
-        # What was sent and must have changed so many rows, or else.
+        # Sent statements, the number of rows each must change, and the error to raise if it did not.
         self._unchecked: list[tuple[Cursor, int, ForewarnError]] = []
 
-    def ask(self, name: str, /, **values: object) -> Iterable[Row]:
+    def query(self, name: str, /, **values: object) -> Iterable[Row]:
         self._touch()
-        return _Asked(self._connection.execute(SQL[name].encode(), _sent(values)), self._wait)
+        return _PendingRows(self._connection.execute(SQL[name].encode(), _escaped(values)), self._wait)
 
-    def walk(self, name: str, /) -> Iterable[Any]:
+    def stream(self, name: str, /) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
             self._touch()
             cursor.execute(SQL[name].encode())
-            while found := cursor.fetchmany(WALKED_AT_ONCE):
-                yield from found
+            while rows := cursor.fetchmany(WALKED_AT_ONCE):
+                yield from rows
                 self._touch()
 
-    def one(self, name: str, /, **values: object) -> int:
+    def execute(self, name: str, /, **values: object) -> int:
         self._touch()
         cursor = self._connection.execute(SQL[name].encode(), values)
         self._wait()
         return cursor.rowcount
 
-    def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
-        """In one go, or in several where there are very many, each waited for: a time limit is for one, not for a large fleet."""
-        todo = iter(values)
+    def execute_many(
+        self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
+    ) -> None:
+        """Send in batches and wait for each full batch, so that the time limit applies to a batch and not to a fleet."""
+        remaining = iter(values)
         query = SQL[name].encode()
-        while batch := list(islice(todo, BATCH)):
+        while batch := list(islice(remaining, BATCH)):
             self._touch()
             cursor = self._connection.cursor()
             if len(batch) == 1:
                 cursor.execute(query, batch[0])
             else:
                 cursor.executemany(query, batch)
-            if otherwise is not None:
-                self._unchecked.append((cursor, len(batch), otherwise))
+            if error_if_unchanged is not None:
+                self._unchecked.append((cursor, len(batch), error_if_unchanged))
             if len(batch) == BATCH:
                 self._wait()
-                self.settle()
+                self.check_row_counts()
 
-    def settle(self) -> None:
+    def check_row_counts(self) -> None:
         if not self._unchecked:
             return
         self._wait()
-        for cursor, count, otherwise in self._unchecked:
+        for cursor, count, error_if_unchanged in self._unchecked:
             if cursor.rowcount != count:
-                raise otherwise
+                raise error_if_unchanged
         self._unchecked.clear()
 
     def _touch(self) -> None:
-        """Before every statement."""
+        """Restart the time limit; called before every statement."""
         self._pool.touch(self._connection, self._within_s)
         self._unanswered = True
 
     def _wait(self) -> None:
-        """Until everything that was sent is answered; from then on the server waits for us no longer than it may."""
+        """Wait until every sent statement is answered."""
         if self._pipeline is not None and self._unanswered:
             self._pool.touch(self._connection, self._within_s)
             self._pipeline.sync()
             self._unanswered = False
 
-    def listed(self, values: Iterable[object], /) -> list[object]:
+    def as_list(self, values: Iterable[object], /) -> list[object]:
         return [without_nul(each) if isinstance(each, str) else each for each in values]
 
-    def paired(self, keys: Iterable[tuple[str, str]], /) -> str:
+    def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> str:
         return json.dumps([[without_nul(scope), without_nul(name)] for scope, name in keys])
 
 
-def _sent(values: Values) -> Values:
+def _escaped(values: Values) -> Values:
     return {name: without_nul(each) if isinstance(each, str) else each for name, each in values.items()}
 
 
 class PostgresStore(SqlStore):
-    """Opens a database of the right version, or puts the schema into an empty one.
+    """Open a database of the current schema, or create the schema in an empty one.
 
-    `direct` is an address for what needs a connection of its own, where `address` leads through a pooler. Events decided on
-    longer ago than `decided_within_s` are refused; whoever lives by another clock than the database's says how long is long.
+    If `address` leads to a pooler, `direct` is the address of the server itself, for the feed and the schema. Events decided on
+    more than `decided_within_s` ago are refused; tests with another clock than the database's raise that limit.
     """
 
     _servers_change = True
@@ -170,23 +172,22 @@ class PostgresStore(SqlStore):
         self._direct = Dsn(direct) if direct else self.dsn
         require_schema(self._direct)
         self._pool = Pool(self.dsn, size)
-        # The latest timeline of each database that we have seen the nodes agree on.
+        # The latest timeline of each database that the nodes agreed on, as far as this node knows.
         self._agreed: dict[str, int] = {}
 
     def feed(self) -> PostgresFeed:
-        """What others change, as it happens."""
         return PostgresFeed(self._direct, self._pool, self)
 
     def connections(self) -> Connections:
-        return self._pool.counted()
+        return self._pool.connections()
 
-    def hold(self) -> None:
-        """It is there for many: nobody claims it."""
+    def claim(self) -> None:
+        """Do nothing: several processes share this store."""
 
     def close(self) -> None:
         self._pool.close()
 
-    # -- the doors
+    # -- transactions
 
     @contextmanager
     def _reading(self) -> Iterator[PostgresSession]:
@@ -203,7 +204,7 @@ class PostgresStore(SqlStore):
         with self._pool.pipeline(WRITE) as (connection, pipeline):
             writer = PostgresSession(self._pool, connection, pipeline)
             yield writer
-            writer.settle()
+            writer.check_row_counts()
 
     # -- several nodes
 
@@ -231,25 +232,25 @@ class PostgresStore(SqlStore):
             raise _AnotherServer
 
     def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """All of it is asked at once. Maintenances are locked before scopes."""
+        """Lock maintenances, then scopes, in one round trip, and check their versions."""
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
-        server = writer.ask("server")
-        maintenances = writer.ask("lock_maintenances", ids=writer.listed(ids)) if ids else ()
-        scopes = ask_versions(writer, change)
+        server = writer.query("server")
+        maintenances = writer.query("lock_maintenances", ids=writer.as_list(ids)) if ids else ()
+        scopes = query_versions(writer, change)
         self._recognise(server)
         check_versions(change, scopes)
         for row in maintenances:
             if known.get(row["id"], row["version"]) != row["version"]:
-                raise Conflict(f"maintenance {row['id']} was changed by somebody else")
+                raise Conflict(f"maintenance {row['id']} was changed by another request or node")
 
     def _announce(self, writer: SqlSession, change: Change) -> None:
         versions = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)
         machines = [*change.removed_machines, *(machine.key for machine in change.machines)]
         everything = len(versions) + len(machines) > MAX_NAMED
-        # Nothing more is waited for: what follows is sent with the commit, and others wait for it no longer than it takes.
-        writer.settle()
-        writer.ask(
+        # Check now: the next statement takes the commit lock, and is sent with the commit so that other nodes wait briefly.
+        writer.check_row_counts()
+        writer.query(
             "add_change",
             lock=COMMIT_LOCK,
             until=self._not_later_than(change),
@@ -259,13 +260,13 @@ class PostgresStore(SqlStore):
         )
 
     def _not_later_than(self, change: Change) -> datetime | None:
-        """Only events tell of a time; a change of the fleet alone may be as old as it likes."""
+        """Return the latest time to commit, or None for a change without events, which may be of any age."""
         if not change.events:
             return None
         return change.at + timedelta(seconds=self._decided_within_s + SECONDS_PER_EVENT * len(change.events))
 
     def recognise(self, server: Any) -> bool:
-        """Whether it is the one the nodes agreed on. Raises StoreUnavailable where it must not be used at all."""
+        """Return whether the server is the one the nodes agreed on. Raise StoreUnavailable if it must not be used at all."""
         try:
             require_version(server["schema"], self.dsn)
             agreed = self._agreed.get(server["identity"], 0)
@@ -279,71 +280,69 @@ class PostgresStore(SqlStore):
             raise
         if server["same"]:
             if self._agreed and server["timeline"] > agreed:
-                self._pool.close_idle()  # they may lead to the server that was replaced
+                self._pool.close_idle()  # they may be connected to the replaced server
             self._agreed[server["identity"]] = server["timeline"]
         return bool(server["same"])
 
     def adopt(self) -> bool:
-        """Agree on the server we found after a failover, once for all nodes; whether there was anything to agree on.
+        """Agree, for all nodes, on the server found after a failover; return False if they had already agreed.
 
-        Guests may have seen what this server never had, also where a standby was to confirm every commit: it may have been
-        taken out of service just before, and a commit that lost its client is seen unconfirmed. So what they will see from now
-        on belongs to another epoch.
+        Guests may have seen commits that this server never had. A synchronous standby does not rule that out: it may have been
+        removed just before, and a commit whose client is gone becomes visible unconfirmed. So every scope begins a new epoch.
         """
         with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
             writer = PostgresSession(self._pool, connection, within_s=FLEET_WITHIN_S)
-            (agreed,) = writer.ask("lock_cluster")
-            (found,) = writer.ask("server")
+            (agreed,) = writer.query("lock_cluster")
+            (found,) = writer.query("server")
             if self.recognise(found):
                 return False
-            writer.one("lock_scopes")
+            writer.execute("lock_scopes")
             now: datetime = agreed["now"]
-            # What was agreed on before may be among what is lost: a further timeline is a further step, and so is later.
+            # An earlier agreement may be among the lost commits: each further timeline, or minute, is a further step.
             same = agreed["identity"] == found["identity"]
             further = found["timeline"] - agreed["timeline"] if same else (now - DUMPS_SINCE) // timedelta(minutes=1)
             steps = max(1, further)
-            begun = writer.one("begin_epochs", steps=steps)
-            detail = f"commits may be lost: {begun} scope(s) begin a new epoch"
-            writer.ask("skip_lost_numbers", steps=steps)
-            writer.one("forget_all_changes")
-            writer.one("adopt_cluster")
-            writer.ask("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
+            epochs = writer.execute("begin_epochs", steps=steps)
+            detail = f"commits may be lost: {epochs} scope(s) begin a new epoch"
+            writer.query("skip_lost_numbers", steps=steps)
+            writer.execute("forget_all_changes")
+            writer.execute("adopt_cluster")
+            writer.query("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
             entry = AuditEntry(at=now, who="service", action="database failed over", detail=detail)
-            writer.many("add_audit", [writer.rows.audit.values(entry)])
+            writer.execute_many("add_audit", [writer.rows.audit.encode(entry)])
         log.warning("the database has failed over: %s", detail)
         return True
 
     def forget_changes(self, limit: int) -> int:
-        """What every node has long read; a node that was away for longer reads everything."""
+        """Delete changes that every node has long read; a node that was away for longer reads everything."""
         with self._writing() as writer:
-            writer.ask("lock_cluster")  # as `adopt`: first this, then what it tells of
-            writer.one("forget_leases")
-            (told,) = writer.ask("forget_changes", kept_s=CHANGES_KEPT_S, limit=limit)
-            return int(told["forgotten"])
+            writer.query("lock_cluster")  # before `changes`, in the same order as `adopt`
+            writer.execute("forget_leases")
+            (deleted,) = writer.query("forget_changes", kept_s=CHANGES_KEPT_S, limit=limit)
+            return int(deleted["forgotten"])
 
     # -- leases
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
-        """Whether it is this node's for so long from now, by the database's clock."""
+        """Take or renew a lease; the database's clock counts."""
         with self._writing() as writer:
-            writer.ask("shorten_leases", seconds=seconds)
-            return writer.one("take_lease", name=name, node=node, seconds=seconds) == 1
+            writer.query("shorten_leases", seconds=seconds)
+            return writer.execute("take_lease", name=name, node=node, seconds=seconds) == 1
 
     def drop_lease(self, name: str, node: str) -> None:
         with self._writing() as writer:
-            writer.one("drop_lease", name=name, node=node)
+            writer.execute("drop_lease", name=name, node=node)
 
-    def living(self, past_s: float = 0.0) -> set[str]:
-        """The nodes whose lease has not ended, or not longer ago than that."""
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
         with self._reading() as reader:
-            return {row["node"] for row in reader.ask("living", past_s=past_s)}
+            return {row["node"] for row in reader.query("live_nodes", past_s=past_s)}
 
     # -- the database's time
 
     def now(self) -> datetime:
         with self._reading() as reader:
-            return reader.rows.read_time(next(iter(reader.ask("now")))["now"])  # type: ignore[no-any-return]
+            return reader.rows.read_time(next(iter(reader.query("now")))["now"])  # type: ignore[no-any-return]
 
 
 class _AnotherServer(Exception):
-    """Not the one the nodes agreed on."""
+    """The server is not the one the nodes agreed on."""

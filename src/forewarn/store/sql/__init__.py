@@ -1,4 +1,4 @@
-"""What the SQL stores share: the protocol in named queries, row codecs, pages.
+"""The code that the SQL stores share: the store protocol on named queries, row codecs and page queries.
 
 Each store keeps its SQL files in its own package.
 """

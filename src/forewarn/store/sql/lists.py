@@ -1,8 +1,8 @@
-"""How an SQL store finds a page: by an index that has the page's order, whatever the size of the history.
+"""Find the rows of a page through an index in the page's order, so that the cost does not grow with the history.
 
-No index has the order of several scopes, statuses or types together: each is sought for a page of its own, and the newest
-of all these make the page. Only keys are sought; the rows are read once it is known which. Open events are few: they are
-read as they stand, so that no index has to follow their status.
+No index is ordered across several scopes, statuses or types. So each of them is searched for a page of keys, the newest keys of
+all make the page, and only its rows are read. Open events are few: one query reads them all, so that no index has to be
+updated when their status changes.
 """
 
 import heapq
@@ -22,15 +22,15 @@ from forewarn.store import (
     MaintenanceQuery,
     OrderQuery,
     ScopeQuery,
-    scopes_asked_for,
+    selected_scopes,
 )
 from forewarn.store.sql.rows import Row, Values
 
 if TYPE_CHECKING:
     from forewarn.store.sql.store import SqlSession
 
-# So many events that ended since a moment are gathered and sorted; when there are more, they lie close together among the
-# newest numbers, and a walk from there meets a page of them soon.
+# Up to so many events that ended since a moment are collected and sorted. If there are more, they lie close together among the
+# newest numbers, and a scan from there soon finds a page of them.
 MAX_GATHERED = 1_000
 _NEWEST_NUMBER = 2**62
 
@@ -43,13 +43,13 @@ def counts(reader: "SqlSession", within: Scopes) -> Counts:
         names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
     found: dict[str, int] = {}
     for name in names:
-        (row,) = reader.ask(name, scopes=reader.listed(sorted(set(within or ()))))
+        (row,) = reader.query(name, scopes=reader.as_list(sorted(set(within or ()))))
         found |= dict(zip(row.keys(), map(row.__getitem__, row.keys()), strict=True))
     return Counts(**found)
 
 
 def backlog(reader: "SqlSession") -> Backlog:
-    (events,), (rest,) = reader.ask("count_open"), reader.ask("backlog")
+    (events,), (rest,) = reader.query("count_open"), reader.query("backlog")
     start, wake = rest["earliest_start"], rest["earliest_wake"]
     return Backlog(
         **{name: events[name] for name in ("planned", "scheduled", "started", "failed")},
@@ -61,48 +61,48 @@ def backlog(reader: "SqlSession") -> Backlog:
 
 
 def scopes(reader: "SqlSession", query: ScopeQuery) -> Iterable[Row]:
-    wanted = scopes_asked_for("", query.within)
+    wanted = selected_scopes("", query.within)
     if wanted is None:
-        return reader.ask("scopes_page", after=query.after, limit=query.limit)
-    found = reader.ask("scopes_by_name", names=reader.listed(name for name in wanted if name > query.after))
+        return reader.query("scopes_page", after=query.after, limit=query.limit)
+    found = reader.query("scopes_by_name", names=reader.as_list(name for name in wanted if name > query.after))
     return list(found)[: query.limit]
 
 
 def machines(reader: "SqlSession", query: MachineQuery) -> list[Row]:
-    wanted = scopes_asked_for(query.scope, query.within)
+    wanted = selected_scopes(query.scope, query.within)
     scope, name = query.after or ("", "")
     if query.host:
-        values = {"host": query.host, "scopes": _some(reader, wanted), "scope": scope, "name": name}
-        return list(reader.ask("machines_page_of_host", **values, limit=query.limit))
+        values = {"host": query.host, "scopes": _optional_list(reader, wanted), "scope": scope, "name": name}
+        return list(reader.query("machines_page_of_host", **values, limit=query.limit))
     if wanted is None:
-        return list(reader.ask("machines_page", scope=scope, name=name, limit=query.limit))
+        return list(reader.query("machines_page", scope=scope, name=name, limit=query.limit))
     found: list[Row] = []
     for one in wanted:
         if one >= scope and len(found) < query.limit:
             after = name if one == scope else ""
-            found += reader.ask("machines_page_of_scope", scope=one, name=after, limit=query.limit - len(found))
+            found += reader.query("machines_page_of_scope", scope=one, name=after, limit=query.limit - len(found))
     return found
 
 
 def maintenances(reader: "SqlSession", query: MaintenanceQuery) -> list[Row]:
-    wanted = scopes_asked_for("", query.within)
+    wanted = selected_scopes("", query.within)
     ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
-    found = {row["id"]: row for row in reader.ask("maintenances_by_id", ids=reader.listed(ids))}
+    found = {row["id"]: row for row in reader.query("maintenances_by_id", ids=reader.as_list(ids))}
     return [found[i] for i in ids]
 
 
 def orders(reader: "SqlSession", query: OrderQuery) -> list[Row]:
-    wanted = scopes_asked_for("", query.within)
+    wanted = selected_scopes("", query.within)
     ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
-    found = {row["id"]: row for row in reader.ask("orders_of_events", ids=reader.listed(ids))}
+    found = {row["id"]: row for row in reader.query("orders_of_events", ids=reader.as_list(ids))}
     return [found[i] for i in ids]
 
 
 def ids_starting(reader: "SqlSession", kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
-    """One seek in the index of the ids."""
+    """Return the ids with this prefix, by one search in the index of ids."""
     # Ids are ASCII and are compared byte by byte: DEL comes after every id that starts with the prefix.
-    values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _some(reader, scopes_asked_for("", within))}
-    return [row["id"] for row in reader.ask(f"{kind}_ids_starting", **values, limit=limit)]
+    values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _optional_list(reader, selected_scopes("", within))}
+    return [row["id"] for row in reader.query(f"{kind}_ids_starting", **values, limit=limit)]
 
 
 def _newest(
@@ -113,14 +113,14 @@ def _newest(
     before: tuple[datetime, str] | None,
     limit: int,
 ) -> list[str]:
-    """The ids of a page, by time and id, the newest first."""
+    """Return the ids of a page, newest first by (time, id)."""
     at, id_ = (reader.rows.time(before[0]), before[1]) if before else (reader.rows.ever, "")
     keys: set[tuple[Any, str]] = set()
     for kind in kinds:
         if scopes is None:
-            keys.update((row["at"], row["id"]) for row in reader.ask(name, kind=kind, at=at, id=id_, limit=limit))
+            keys.update((row["at"], row["id"]) for row in reader.query(name, kind=kind, at=at, id=id_, limit=limit))
         for scope in scopes or ():
-            found = reader.ask(f"{name}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(f"{name}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
             keys.update((row["at"], row["id"]) for row in found)
     return [i for _, i in heapq.nlargest(limit, keys)]
 
@@ -129,8 +129,8 @@ def _newest(
 
 
 def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
-    """The numbers of a page, the newest first, and one more when there is one."""
-    scopes = scopes_asked_for(query.scope, query.within)
+    """Return the event numbers of a page, newest first, and one more if there is a next page."""
+    scopes = selected_scopes(query.scope, query.within)
     if scopes == ():
         return []
     values: Values = {
@@ -139,9 +139,9 @@ def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
         "limit": query.limit + 1,
         "machine": query.machine,
         "maintenance_id": query.maintenance_id,
-        "statuses": reader.listed(query.statuses),
-        "types": reader.listed(query.types),
-        "scopes": _some(reader, scopes),
+        "statuses": reader.as_list(query.statuses),
+        "types": reader.as_list(query.types),
+        "scopes": _optional_list(reader, scopes),
     }
     if query.machine:
         return _numbers(reader, "event_numbers_of_machine", values | {"scope": query.scope})
@@ -162,7 +162,7 @@ def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
 
 
 def _ended_of_kinds(reader: "SqlSession", query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
-    """One seek for each scope, ended status and type asked for."""
+    """Search once for each requested scope, ended status and type."""
     found: list[int] = []
     for where, status, type_ in product(wheres, ENDED.intersection(query.statuses), set(query.types)):
         name = "event_numbers_of_scope_and_kind" if where else "event_numbers_of_kind"
@@ -171,38 +171,38 @@ def _ended_of_kinds(reader: "SqlSession", query: EventQuery, wheres: Iterable[Va
 
 
 def _few_ended_since(reader: "SqlSession", since: object) -> bool:
-    return not list(reader.ask("more_ended_since", since=since, most=MAX_GATHERED))
+    return not list(reader.query("more_ended_since", since=since, most=MAX_GATHERED))
 
 
 def _numbers(reader: "SqlSession", name: str, values: Values) -> list[int]:
-    return [row["number"] for row in reader.ask(name, **values)]
+    return [row["number"] for row in reader.query(name, **values)]
 
 
 # -- audit
 
 
 def audit(reader: "SqlSession", query: AuditQuery) -> Iterable[Row]:
-    scopes = scopes_asked_for(query.scope, query.within)
+    scopes = selected_scopes(query.scope, query.within)
     name = "audit" if query.after is None else "audit_stream"
     values: Values = {
         "before": _NEWEST_NUMBER if query.before is None else query.before,
         "after": query.after,
         "maintenance_id": query.maintenance_id,
         "event_id": query.event_id,
-        "scopes": _some(reader, scopes),
+        "scopes": _optional_list(reader, scopes),
         "limit": query.limit,
     }
     if query.event_id:
-        return reader.ask(f"{name}_of_event", **values)
+        return reader.query(f"{name}_of_event", **values)
     if query.maintenance_id:
-        return reader.ask(f"{name}_of_maintenance", **values)
+        return reader.query(f"{name}_of_maintenance", **values)
     if scopes is None:
-        return reader.ask(name, **values)
+        return reader.query(name, **values)
     ids = [n for scope in scopes for n in _numbers(reader, f"{name}_ids_of_scope", {"scope": scope, **values})]
     ids.sort(reverse=query.after is None)
-    found = {row["id"]: row for row in reader.ask("audit_by_id", ids=reader.listed(ids[: query.limit]))}
+    found = {row["id"]: row for row in reader.query("audit_by_id", ids=reader.as_list(ids[: query.limit]))}
     return [found[i] for i in ids[: query.limit]]
 
 
-def _some(reader: "SqlSession", scopes: Scopes) -> object:
-    return None if scopes is None else reader.listed(scopes)
+def _optional_list(reader: "SqlSession", scopes: Scopes) -> object:
+    return None if scopes is None else reader.as_list(scopes)

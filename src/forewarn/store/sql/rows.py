@@ -1,7 +1,7 @@
-"""How things of the model become SQL rows and come back: a column per field, the same for every SQL store.
+"""Convert model objects to SQL rows and back: one column per field, the same for every SQL store.
 
-Where a database has no types of its own for them (`TEXT_ROWS`), times are UTC text of fixed width, so that they sort as they
-pass; lists and maps are JSON; truth is 0 or 1. Where it has (`NATIVE_ROWS`), the driver does the rest.
+`TEXT_ROWS` is for a database without the needed types: times are UTC text of fixed width, which sorts by time; lists and maps
+are JSON; booleans are 0 or 1. `NATIVE_ROWS` leaves the conversion to the driver.
 """
 
 import json
@@ -33,7 +33,7 @@ Coder = Callable[[Any], Any]
 
 
 class Row(Protocol):
-    """A row of any driver: its columns' names, and their values by name and in the same order."""
+    """A row of any driver: column names, and values by name or by position."""
 
     def keys(self) -> list[str]: ...
 
@@ -55,13 +55,13 @@ def _optional(coder: Coder) -> Coder:
 
 @lru_cache(maxsize=4_096)
 def _texts(text: str) -> tuple[str, ...]:
-    """An event's resources are read at every tick of its life and never change."""
+    """Parse a JSON list. Cached: an event's resources never change and are read at every tick."""
     return tuple(json.loads(text))
 
 
 @lru_cache(maxsize=4_096)
 def _time(text: str) -> datetime:
-    """What happened in one transaction bears one time."""
+    """Parse a time. Cached: everything written in one transaction has the same time."""
     return datetime.fromisoformat(text)
 
 
@@ -73,18 +73,18 @@ def _notices_text(notices: Mapping[EventType, int]) -> str:
     return json.dumps(dict(sorted(notices.items())))
 
 
-# PostgreSQL's text has no NUL, and a command may well print one: it is written as two characters, and so is the first of them.
-_MARK = "\x1a"
+# PostgreSQL's text cannot hold NUL, but a command's output can. NUL and the escape character are each written as two characters.
+_ESCAPE = "\x1a"
 
 
 def without_nul(text: str) -> str:
-    if "\0" in text or _MARK in text:
-        return text.replace(_MARK, _MARK + "1").replace("\0", _MARK + "0")
+    if "\0" in text or _ESCAPE in text:
+        return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
     return text
 
 
 def _with_nul(text: str) -> str:
-    return text.replace(_MARK + "0", "\0").replace(_MARK + "1", _MARK) if _MARK in text else text
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE) if _ESCAPE in text else text
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -113,12 +113,12 @@ _NATIVE: Coders = {
 }
 
 
-# The columns that are not named as their field; the database keeps the older name.
+# Columns with another name than their field: the database keeps the older name.
 _COLUMN_OF_FIELD = {"observed_published_at": "told"}
 
 
 class Codec(Generic[T]):
-    """Values for a statement, and the thing back from a row; `apart` are fields kept in tables of their own."""
+    """Convert objects of one class to query values and rows to objects; `apart` are fields kept in other tables."""
 
     def __init__(self, coders: Coders, cls: type[T], *apart: str, by_name: bool = False) -> None:
         hints = get_type_hints(cls)
@@ -126,30 +126,30 @@ class Codec(Generic[T]):
         self._names = tuple(f.name for f in fields(cls) if f.name not in apart)  # type: ignore[arg-type]
         self._columns = tuple(_COLUMN_OF_FIELD.get(name, name) for name in self._names)
         self._get = attrgetter(*self._names)
-        found = {name: _coders(coders, hints[name]) for name in self._names}
-        coded = zip(self._columns, found.values(), strict=True)
-        self._encode = [(column, to_sql) for column, (to_sql, _) in coded if to_sql is not None]
-        self._decode = [(name, from_sql) for name, (_, from_sql) in found.items() if from_sql is not None]
+        coders_of = {name: _coders(coders, hints[name]) for name in self._names}
+        coded = zip(self._columns, coders_of.values(), strict=True)
+        self._encoders = [(column, to_sql) for column, (to_sql, _) in coded if to_sql is not None]
+        self._decoders = [(name, from_sql) for name, (_, from_sql) in coders_of.items() if from_sql is not None]
         self._by_name = by_name
         self._width = 0
         self._pick: Callable[[Row], tuple[Any, ...]] = itemgetter(0)
 
-    def values(self, thing: T) -> Values:
-        values = dict(zip(self._columns, self._get(thing), strict=True))
-        for column, to_sql in self._encode:
+    def encode(self, instance: T) -> Values:
+        values = dict(zip(self._columns, self._get(instance), strict=True))
+        for column, to_sql in self._encoders:
             values[column] = to_sql(values[column])
         return values
 
-    def thing(self, row: Row, **apart: object) -> T:
+    def decode(self, row: Row, **apart: object) -> T:
         if len(row) != self._width:
-            # Every query that makes this thing selects its whole table: where a column stands is found out once.
+            # Every query for this class selects the whole table, so the positions of its columns are computed once.
             columns = list(row.keys())
-            # The width last: another thread that sees it must find the way to pick.
-            places = self._columns if self._by_name else [columns.index(name) for name in self._columns]
-            self._pick = itemgetter(*places)
+            # Set the width last: a thread that sees it uses `_pick`.
+            positions = self._columns if self._by_name else [columns.index(name) for name in self._columns]
+            self._pick = itemgetter(*positions)
             self._width = len(row)
         values = dict(zip(self._names, self._pick(row), strict=True))
-        for name, from_sql in self._decode:
+        for name, from_sql in self._decoders:
             values[name] = from_sql(values[name])
         return self._cls(**values, **apart)
 
@@ -161,9 +161,9 @@ def _coders(coders: Coders, hint: object) -> tuple[Coder | None, Coder | None]:
 
 
 class Rows:
-    """All that is kept, as one kind of database has it.
+    """The codecs of one kind of database.
 
-    `never` sorts before all times, `ever` after them; `by_name` says that its rows are mappings.
+    `never` sorts before all times, `ever` after all times; `by_name` says that the driver's rows are mappings.
     """
 
     def __init__(self, coders: Coders, *, never: str, ever: str, by_name: bool) -> None:

@@ -1,4 +1,4 @@
-"""SQL kept in files: named queries, the schema, numbered migrations. Knows files, not databases."""
+"""Load SQL from files: named queries, the schema, numbered migrations. Opens no database."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Migration:
 
 @cache
 def queries(dialect: str) -> dict[str, str]:
-    """The dialect's queries by name."""
+    """Return the dialect's queries by name."""
     parts = _NAME.split(_read(dialect, "queries.sql"))
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -28,13 +28,13 @@ def schema(dialect: str) -> str:
 
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """In order; the last one's number is the schema's version."""
+    """Return the migrations in order; the number of the last one is the schema version."""
     folder = files(f"forewarn.store.{dialect}") / "migrations"
-    found = []
+    steps = []
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        found.append(Migration(int(number), name, file.read_text("utf-8")))
-    return tuple(found)
+        steps.append(Migration(int(number), name, file.read_text("utf-8")))
+    return tuple(steps)
 
 
 def _read(dialect: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The embedded store's file: opening, making, migrating and copying it, and SQLite's errors in our words."""
+"""Open, create, migrate, back up and restore the SQLite file, and translate SQLite's errors."""
 
 import fcntl
 import os
@@ -50,13 +50,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """A new file is this user's alone, and what SQLite puts beside it takes its mode; SQLite says what is wrong."""
+    """Create the file for this user alone; SQLite gives the files beside it the same mode. SQLite reports what fails."""
     with suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """0 for an empty file; refuses a database that is not ours."""
+    """Return the schema version, 0 for an empty file; refuse a database of another program."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if application_id != APPLICATION_ID and tables:
@@ -85,12 +85,12 @@ def _refuse_newer(version: int, path: Path) -> None:
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """A new database, whole or not at all."""
+    """Create the schema in one transaction."""
     _script(connection, f"PRAGMA application_id = {APPLICATION_ID};\n{schema('sqlite')}", SCHEMA_VERSION)
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> list[str]:
-    """Bring an old database up to date, one transaction per step; the names of the steps taken."""
+    """Bring an old database up to date, one transaction per step; return the names of the steps."""
     version = schema_version(connection, path)
     _refuse_newer(version, path)
     steps = [step for step in migrations("sqlite") if step.number > version]
@@ -109,9 +109,9 @@ def _script(connection: sqlite3.Connection, script: str, version: int) -> None:
 
 
 def migrate_file(path: Path) -> list[str]:
-    """Migrate the database at `path`, which nobody may be serving."""
+    """Migrate the database at `path`; no process may be serving it."""
     _require_file(path)
-    with guarded(path), held(path), opened(path) as connection:
+    with translated_errors(path), locked(path), opened(path) as connection:
         return migrate(connection, path)
 
 
@@ -121,12 +121,12 @@ def backup(path: Path, target: Path) -> None:
     if target.exists():
         raise Refused(f"{target} exists: name a file that does not, so that no backup is overwritten")
     draft = target.with_name(target.name + ".partial")
-    with guarded(path), opened(path) as connection:
+    with translated_errors(path), opened(path) as connection:
         schema_version(connection, path)
         draft.unlink(missing_ok=True)
-        with guarded(draft), _plain(draft) as writing:
+        with translated_errors(draft), _plain(draft) as writing:
             connection.backup(writing)
-            # A file in WAL mode cannot be read where nothing may be written beside it: a backup stands alone.
+            # A file in WAL mode cannot be read in a read-only folder. A backup must be readable everywhere.
             writing.execute("PRAGMA journal_mode = DELETE")
     with draft.open("rb") as file:
         os.fsync(file.fileno())
@@ -136,16 +136,16 @@ def backup(path: Path, target: Path) -> None:
 def restore(source: Path, path: Path) -> None:
     """Replace a database by a backup as one transaction: a crash leaves the old one or the new one."""
     _require_file(source)
-    with guarded(source), _plain(source) as reading:
+    with translated_errors(source), _plain(source) as reading:
         version = schema_version(reading, source)
         _refuse_newer(version, source)
         if version == 0:
-            raise StoreUnavailable(f"{source} is empty: it is no backup of forewarn's")
+            raise StoreUnavailable(f"{source} is empty: it is not a backup of forewarn")
         damage = reading.execute("PRAGMA quick_check").fetchone()[0]
         if damage != "ok":
             raise StoreUnavailable(f"{source} is damaged ({damage}): restore another backup")
         draft = path.with_name(path.name + ".restoring")
-        with guarded(path), held(path):
+        with translated_errors(path), locked(path):
             draft.unlink(missing_ok=True)
             try:
                 with _plain(draft) as between, _plain(path) as writing:
@@ -157,18 +157,18 @@ def restore(source: Path, path: Path) -> None:
 
 
 def _begin_epochs(connection: sqlite3.Connection) -> None:
-    """What guests saw after the backup was made is forgotten: its incarnations must not come again in their epoch."""
+    """Begin a new epoch: guests may have seen later incarnations, which must not be used again in the old epoch."""
     connection.execute("UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHERE epoch > 0")
 
 
 def describe(path: Path) -> list[tuple[str, str]]:
-    """What an operator wants to know at a glance."""
+    """Return the schema version, size and row counts for `forewarn db`."""
     _require_file(path)
-    with guarded(path), opened(path) as connection:
+    with translated_errors(path), opened(path) as connection:
         version = schema_version(connection, path)
-        found = [("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"), ("size", f"{path.stat().st_size:,} bytes")]
+        facts = [("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"), ("size", f"{path.stat().st_size:,} bytes")]
         if version != SCHEMA_VERSION:
-            return found
+            return facts
         counts = {
             "scopes": "SELECT count(*) FROM scopes",
             "machines": "SELECT count(*) FROM machines",
@@ -176,7 +176,7 @@ def describe(path: Path) -> list[tuple[str, str]]:
             "events": "SELECT count(*) FROM events",
             "audit": "SELECT count(*) FROM audit",
         }
-        return found + [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+        return facts + [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
 
 
 def _require_file(path: Path) -> None:
@@ -195,7 +195,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _plain(path: Path) -> Iterator[sqlite3.Connection]:
-    """Without WAL and pragmas: for copies, which take the journal mode of what they copy."""
+    """Open without WAL and pragmas, for copies: a copy takes the journal mode of its source."""
     _make_private(path)
     connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
     try:
@@ -205,17 +205,17 @@ def _plain(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """One serving process per file."""
-    lock = hold(path)
+def locked(path: Path) -> Iterator[None]:
+    """Hold the file's lock inside the block."""
+    lock = lock_file(path)
     try:
         yield
     finally:
         os.close(lock)
 
 
-def hold(path: Path) -> int:
-    """Lock the file for this process: the kernel lets go when the process dies, however it dies."""
+def lock_file(path: Path) -> int:
+    """Lock the file for this process and return the lock; the kernel releases it when the process ends."""
     name = path.with_name(path.name + ".lock")
     try:
         lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -237,8 +237,8 @@ def hold(path: Path) -> int:
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[None]:
-    """SQLite's errors as ours: what happened, where, and what to do."""
+def translated_errors(path: Path) -> Iterator[None]:
+    """Translate SQLite's errors: what happened, where, and what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -249,17 +249,17 @@ def _explained(error: sqlite3.Error, path: Path) -> Exception:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_CONSTRAINT"):
         if "machine_addresses" in str(error) or "instance_id" in str(error):
-            return Conflict(f"another machine was given the same address or instance id meanwhile ({error})")
+            return Conflict(f"another machine has the same address or instance id ({error})")
         return InvariantBroken(f"the database refused a change that breaks its rules ({error}); nothing was saved")
     advice = {
         "SQLITE_FULL": "the disk is full: free some space",
         "SQLITE_IOERR_SHMSIZE": "the disk is full: free some space",
         "SQLITE_READONLY": "it is read-only: check the permissions of the file and of its folder",
         "SQLITE_CANTOPEN": "it cannot be opened: check that its folder exists and may be written",
-        "SQLITE_BUSY": f"another process kept it locked for {LOCK_WAIT_S:.0f} s: see who else uses it",
+        "SQLITE_BUSY": f"another process kept it locked for {LOCK_WAIT_S:.0f} s: find the process that uses it",
         "SQLITE_NOTADB": "it is not an SQLite database: name another file with --store sqlite:PATH",
         "SQLITE_CORRUPT": "it is damaged: restore a backup with 'forewarn db restore'",
-        "SQLITE_IOERR": "the disk does not answer as it should: look at the system's log",
+        "SQLITE_IOERR": "the disk reports errors: check the system log",
     }
-    told = next((text for code, text in advice.items() if name.startswith(code)), str(error))
-    return StoreUnavailable(f"{path}: {told}; nothing was saved ({name or type(error).__name__})")
+    advice_text = next((text for code, text in advice.items() if name.startswith(code)), str(error))
+    return StoreUnavailable(f"{path}: {advice_text}; nothing was saved ({name or type(error).__name__})")

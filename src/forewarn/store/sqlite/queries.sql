@@ -1,167 +1,199 @@
--- Every question and every write of the embedded store, by name. Lists come in as JSON arrays; what every decision reads
--- joins them, because for IN (SELECT ...) SQLite builds a table first.
--- INDEXED BY and a unary + stand where statistics could talk the planner into reading a whole table or all the history.
+-- The named queries of the embedded store. Lists are passed as JSON arrays. The queries behind every decision join them,
+-- because for IN (SELECT ...) SQLite first builds a table. INDEXED BY and unary + stop the planner from choosing, by its
+-- statistics, to scan a whole table or all the history.
 
 -- name: scopes_by_name
+-- Return the named scopes.
 SELECT s.* FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value ORDER BY s.name;
 
 -- name: scopes_all
+-- Return every scope.
 SELECT * FROM scopes ORDER BY name;
 
 -- name: machines_of_scopes
+-- Return every machine of the named scopes.
 SELECT * FROM machines WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;
 
 -- name: machines_by_key
--- The keys come as a JSON array of [scope, name].
+-- Return the machines with these keys, a JSON array of [scope, name].
 SELECT m.* FROM json_each(:keys) k
 JOIN machines m ON m.scope = k.value ->> 0 AND m.name = k.value ->> 1 ORDER BY m.scope, m.name;
 
 -- name: machines_on_hosts
+-- Return the machines on these hosts.
 SELECT * FROM machines INDEXED BY machines_by_host
 WHERE host <> '' AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY scope, name;
 
 -- name: machines_by_identity
--- The keys come as a JSON array of [interface, address].
+-- Return the machines with these identities, a JSON array of [interface, address].
 SELECT m.* FROM json_each(:keys) k
 JOIN machine_addresses a ON a.interface = k.value ->> 0 AND a.address = k.value ->> 1
 JOIN machines m ON m.scope = a.scope AND m.name = a.name;
 
 -- name: machines_by_instance_id
+-- Return the machines with these instance ids.
 SELECT * FROM machines INDEXED BY machines_by_instance_id
 WHERE instance_id <> '' AND instance_id IN (SELECT value FROM json_each(:ids));
 
 -- name: machines_all
+-- Return every machine.
 SELECT * FROM machines ORDER BY scope, name;
 
 -- name: machines_known
--- A row per identity of a machine, in order of machines.
+-- Return a row for each identity of each machine, in the order of machines.
 SELECT m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, a.interface, a.address
 FROM machines m LEFT JOIN machine_addresses a ON a.scope = m.scope AND a.name = m.name
 ORDER BY m.scope, m.name;
 
 -- name: addresses_by_key
+-- Return the addresses of the machines with these keys.
 SELECT a.scope, a.name, a.address FROM json_each(:keys) k
 JOIN machine_addresses a ON a.scope = k.value ->> 0 AND a.name = k.value ->> 1;
 
 -- name: addresses_all
+-- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
 -- name: scopes_of_maintenances
--- Where a maintenance still has something open.
+-- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
 WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) AND +ended IS NULL;
 
 -- name: events_by_id
+-- Return the events with these ids.
 SELECT e.* FROM json_each(:ids) i CROSS JOIN events e ON e.id = i.value ORDER BY e.number;
 
 -- name: events_open_in_scopes
+-- Return the open events of the named scopes.
 SELECT e.* FROM json_each(:names) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
 WHERE e.ended IS NULL ORDER BY e.number;
 
 -- name: events_else_of_maintenances
--- What events_open_in_scopes leaves out: the ended ones, and those in other scopes.
+-- Return the events of these maintenances that events_open_in_scopes does not: ended ones, and those in other scopes.
 SELECT * FROM events
 WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
   AND (ended IS NOT NULL OR scope NOT IN (SELECT value FROM json_each(:names))) ORDER BY number;
 
 -- name: maintenances_by_id
+-- Return the maintenances with these ids.
 SELECT m.* FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value ORDER BY m.id;
 
 -- name: approvals_of_events
+-- Return the approvals of these events.
 SELECT a.* FROM json_each(:ids) i CROSS JOIN approvals a ON a.event_id = i.value ORDER BY a.event_id, a.at, a.machine;
 
 -- name: orders_of_events
+-- Return the orders of these events; an order has the id of its event.
 SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o ON o.id = i.value ORDER BY o.id;
 
 -- name: due
+-- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :limit;
 
 -- name: next_wakeup
+-- Return the earliest wake_at.
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
+-- Return the oldest orders in a state.
 SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state ORDER BY issued, id LIMIT :limit;
 
--- Lists. A page is found in two steps: the keys of its rows, sought for each scope, status and type asked for in an index
--- that has the page's order; then the rows. `:since` is '' and `:scopes` is NULL where all are wanted.
+-- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
+-- in the page's order; then the rows. `:since` is '' and `:scopes` is NULL if all are requested.
 
 -- name: scopes_page
+-- Return a page of all scopes.
 SELECT * FROM scopes WHERE name > :after ORDER BY name LIMIT :limit;
 
 -- name: machines_page
+-- Return a page of all machines.
 SELECT * FROM machines WHERE (scope, name) > (:scope, :name) ORDER BY scope, name LIMIT :limit;
 
 -- name: machines_page_of_scope
+-- Return a page of the machines of one scope.
 SELECT * FROM machines WHERE scope = :scope AND name > :name ORDER BY name LIMIT :limit;
 
 -- name: machines_page_of_host
+-- Return a page of the machines on one host.
 SELECT * FROM machines INDEXED BY machines_by_host
 WHERE host <> '' AND host = :host AND (scope, name) > (:scope, :name)
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY scope, name LIMIT :limit;
 
 -- name: maintenance_keys
+-- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances INDEXED BY maintenances_by_status
 WHERE status = :kind AND (created, id) < (:at, :id) ORDER BY created DESC, id DESC LIMIT :limit;
 
 -- name: maintenance_keys_of_scope
+-- Return the newest (created, id) of maintenances with a status and an event in a scope.
 SELECT created AS at, maintenance_id AS id FROM maintenance_scopes
 WHERE scope = :scope AND status = :kind AND (created, maintenance_id) < (:at, :id)
 ORDER BY created DESC, maintenance_id DESC LIMIT :limit;
 
 -- name: order_keys
+-- Return the newest (issued, id) of orders in a state.
 SELECT issued AS at, id FROM orders INDEXED BY orders_by_state
 WHERE state = :kind AND (issued, id) < (:at, :id) ORDER BY issued DESC, id DESC LIMIT :limit;
 
 -- name: order_keys_of_scope
+-- Return the newest (issued, id) of orders in a state, of events in a scope.
 SELECT issued AS at, id FROM orders INDEXED BY orders_by_scope
 WHERE scope = :scope AND state = :kind AND (issued, id) < (:at, :id) ORDER BY issued DESC, id DESC LIMIT :limit;
 
 -- name: events_by_number
+-- Return the events with these numbers, newest first.
 SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
 
 -- name: event_numbers
+-- Return the numbers of the newest events.
 SELECT number FROM events
 WHERE number < :before AND (:since = '' OR ended IS NULL OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_kind
--- Of an ended status, as the next.
+-- Return the numbers of the newest events with an ended status and a type.
 SELECT number FROM events INDEXED BY events_by_kind
 WHERE ended IS NOT NULL AND status = :status AND type = :type AND number < :before
   AND (:since = '' OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_scope
+-- Return the numbers of the newest events of a scope.
 SELECT number FROM events INDEXED BY events_by_scope
 WHERE scope = :scope AND number < :before AND (:since = '' OR ended IS NULL OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_of_scope_and_kind
+-- Return the numbers of the newest events of a scope with an ended status and a type.
 SELECT number FROM events INDEXED BY events_by_scope_and_kind
 WHERE ended IS NOT NULL AND scope = :scope AND status = :status AND type = :type AND number < :before
   AND (:since = '' OR ended >= :since)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_open
+-- Return the numbers of the newest open events.
 SELECT number FROM events INDEXED BY events_open
 WHERE ended IS NULL AND number < :before
   AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
 ORDER BY number DESC LIMIT :limit;
 
 -- name: event_numbers_open_of_scope
+-- Return the numbers of the newest open events of a scope.
 SELECT number FROM events INDEXED BY events_open_by_scope
 WHERE ended IS NULL AND scope = :scope AND number < :before
   AND status IN (SELECT value FROM json_each(:statuses)) AND type IN (SELECT value FROM json_each(:types))
 ORDER BY number DESC LIMIT :limit;
 
 -- name: count_open
+-- Count the open events by status, and the Started events with a failed order.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
   coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
 FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: count_open_of_scopes
+-- Count as count_open does, in the named scopes.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
   coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
 FROM json_each(:scopes) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
@@ -169,23 +201,29 @@ LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: backlog
+-- Return the earliest start and wake-up, and count the open and running orders.
 SELECT (SELECT min(not_before) FROM events INDEXED BY events_open WHERE ended IS NULL AND status = 'Scheduled') AS earliest_start,
     (SELECT min(wake_at) FROM maintenances WHERE wake_at IS NOT NULL) AS earliest_wake,
     (SELECT count(*) FROM orders WHERE state = 'open') AS open, (SELECT count(*) FROM orders WHERE state = 'running') AS running;
 
 -- name: count_scopes
+-- Count all scopes.
 SELECT count(*) AS scopes FROM scopes;
 
 -- name: count_scopes_of
+-- Count the named scopes that exist.
 SELECT count(*) AS scopes FROM scopes WHERE name IN (SELECT value FROM json_each(:scopes));
 
 -- name: count_machines
+-- Count all machines.
 SELECT count(*) AS machines FROM machines;
 
 -- name: count_machines_of
+-- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes));
 
 -- name: event_numbers_of_machine
+-- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number
 WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
   AND :maintenance_id IN ('', e.maintenance_id) AND (:since = '' OR e.ended IS NULL OR e.ended >= :since)
@@ -193,6 +231,7 @@ WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
 ORDER BY m.event_number DESC LIMIT :limit;
 
 -- name: event_numbers_of_maintenance
+-- Return the numbers of the newest events of a maintenance.
 SELECT number FROM events
 WHERE maintenance_id = :maintenance_id AND +number < :before
   AND (:since = '' OR ended IS NULL OR ended >= :since)
@@ -201,67 +240,80 @@ WHERE maintenance_id = :maintenance_id AND +number < :before
 ORDER BY number DESC LIMIT :limit;
 
 -- name: more_ended_since
--- A row when more than `:most` did.
+-- Return a row if more than `most` events ended since then.
 SELECT ended FROM events INDEXED BY events_by_end WHERE ended IS NOT NULL AND ended >= :since LIMIT 1 OFFSET :most;
 
 -- name: event_numbers_ended_since
+-- Return the numbers of all events that ended since then.
 SELECT number FROM events INDEXED BY events_by_end
 WHERE ended IS NOT NULL AND ended >= :since AND +number < :before
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
   AND +status IN (SELECT value FROM json_each(:statuses)) AND +type IN (SELECT value FROM json_each(:types));
 
 -- name: audit
+-- Return a page of the whole audit, newest first.
 SELECT * FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_by_id
+-- Return the audit entries with these ids.
 SELECT a.* FROM json_each(:ids) i CROSS JOIN audit a ON a.id = i.value;
 
 -- name: audit_ids_of_scope
+-- Return the ids of a scope's newest audit entries.
 SELECT id AS number FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_of_maintenance
+-- Return a page of a maintenance's audit entries, newest first.
 SELECT * FROM audit INDEXED BY audit_by_maintenance
 WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id < :before
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_of_event
+-- Return a page of an event's audit entries, newest first.
 SELECT * FROM audit INDEXED BY audit_by_event
 WHERE event_id <> '' AND event_id = :event_id AND id < :before AND :maintenance_id IN ('', maintenance_id)
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id DESC LIMIT :limit;
 
 -- name: audit_stream
--- The same four, oldest first.
+-- Return the next entries of the whole audit, oldest first.
 SELECT * FROM audit WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_ids_of_scope
+-- Return the ids of a scope's next audit entries, oldest first.
 SELECT id AS number FROM audit INDEXED BY audit_by_scope
 WHERE scope <> '' AND scope = :scope AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_of_maintenance
+-- Return a maintenance's next audit entries, oldest first.
 SELECT * FROM audit INDEXED BY audit_by_maintenance
 WHERE maintenance_id <> '' AND maintenance_id = :maintenance_id AND id > :after
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id LIMIT :limit;
 
 -- name: audit_stream_of_event
+-- Return an event's next audit entries, oldest first.
 SELECT * FROM audit INDEXED BY audit_by_event
 WHERE event_id <> '' AND event_id = :event_id AND id > :after AND :maintenance_id IN ('', maintenance_id)
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id LIMIT :limit;
 
 -- name: tokens_all
+-- Return every token, newest first.
 SELECT * FROM tokens INDEXED BY tokens_by_age ORDER BY created DESC, id DESC;
 
 -- name: receipt
+-- Return the receipt of a request.
 SELECT * FROM receipts WHERE token_id = :token_id AND key = :key;
 
 -- name: versions
+-- Return the versions of the named scopes.
 SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value;
 
 -- name: put_scope
+-- Add or replace a scope.
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
     :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
 ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.approval,
@@ -271,47 +323,55 @@ ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.appro
     version = excluded.version, changed = excluded.changed;
 
 -- name: add_scope
--- One that must not be there yet: where it is, nothing happens, which the store notices.
+-- Add a scope. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
     :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
 ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
+-- Delete a scope.
 DELETE FROM scopes WHERE name = :name;
 
 -- name: put_machine
+-- Add or replace a machine.
 INSERT INTO machines VALUES (:scope, :name, :update_domain, :fault_domain, :host, :interface, :instance_id)
 ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
     host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id;
 
 -- name: clear_instance_id
--- Identities may swap between machines in one change: every old one goes before any new one comes.
+-- Clear the instance id of a machine. Machines may swap identities in one change: clear all old ones before adding new ones.
 UPDATE machines SET instance_id = '' WHERE scope = :scope AND name = :name AND instance_id <> '';
 
 -- name: clear_addresses
+-- Delete the addresses of a machine.
 DELETE FROM machine_addresses WHERE scope = :scope AND name = :name;
 
 -- name: put_address
+-- Add an address of a machine.
 INSERT INTO machine_addresses VALUES (:interface, :address, :scope, :name);
 
 -- name: remove_machine
+-- Delete a machine.
 DELETE FROM machines WHERE scope = :scope AND name = :name;
 
 -- name: add_maintenance
+-- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
     :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: update_maintenance
+-- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
     version = :version + 1, ended = :ended, told = :told
 WHERE id = :id AND version = :version;
 
 -- name: wake_maintenance
+-- Let the ticker work on an unfinished maintenance now.
 UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND ended IS NULL;
 
 -- name: put_event
--- An id that already belongs to another maintenance updates nothing, which the store notices.
+-- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
     minimum_notice_s, started, ended, reason)
@@ -325,9 +385,11 @@ ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = exclud
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
+-- Add an approval. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLICT DO NOTHING;
 
 -- name: put_order
+-- Add or update an order; it is listed under its event's scope.
 INSERT INTO orders VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output,
     (SELECT scope FROM events WHERE events.id = :id))
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
@@ -335,71 +397,85 @@ ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.dea
     reason = excluded.reason, output = excluded.output;
 
 -- name: add_audit
+-- Add an audit entry.
 INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
 VALUES (:at, :who, :action, :origin, :scope, :maintenance_id, :event_id, :detail);
 
 -- name: add_token
+-- Add a token. If its id or digest exists, this changes no row, and the store raises Conflict.
 INSERT INTO tokens VALUES (:id, :name, :role, :scopes, :digest, :created, :created_by) ON CONFLICT DO NOTHING;
 
 -- name: remove_token
+-- Delete a token.
 DELETE FROM tokens WHERE id = :id;
 
 -- name: add_receipt
+-- Add a receipt. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO receipts VALUES (:token_id, :key, :digest, :status, :body, :at) ON CONFLICT DO NOTHING;
 
 -- name: old_maintenances
+-- Return maintenances that ended before then, oldest first.
 SELECT id FROM maintenances WHERE ended IS NOT NULL AND ended < :before ORDER BY ended LIMIT :limit;
 
 -- name: forget_events
+-- Delete some events of these maintenances.
 DELETE FROM events WHERE number IN
     (SELECT number FROM events WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) LIMIT :limit);
 
 -- name: forget_maintenances
+-- Delete these maintenances if they have no events left.
 DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids))
     AND NOT EXISTS (SELECT 1 FROM events WHERE maintenance_id = maintenances.id);
 
 -- name: forget_audit
--- The audit grows in order of time: the oldest come first by id.
+-- Delete the oldest audit entries. Their ids grow with time, so the oldest have the lowest ids.
 DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit) AND at < :before;
 
 -- name: forget_receipts
+-- Delete the oldest receipts.
 DELETE FROM receipts WHERE (token_id, key) IN
     (SELECT token_id, key FROM receipts INDEXED BY receipts_by_age WHERE at < :before ORDER BY at LIMIT :limit);
 
--- name: record_seen
--- A machine that left meanwhile is not remembered.
+-- name: record_last_seen
+-- Record a machine's last request. A machine that no longer exists is not recorded.
 INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
 ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
 
--- name: latest_seen
+-- name: last_seen_by_scope
+-- Return the last request from each of the named scopes.
 SELECT scope, max(at) AS at FROM last_seen WHERE scope IN (SELECT value FROM json_each(:names)) GROUP BY scope;
 
 -- name: last_seen_by_key
+-- Return the last requests of the machines with these keys.
 SELECT s.* FROM json_each(:keys) k CROSS JOIN last_seen s ON s.scope = k.value ->> 0 AND s.name = k.value ->> 1;
 
--- name: record_sighting
--- Of an event that was forgotten meanwhile nothing is remembered.
+-- name: record_first_seen
+-- Record when a machine first saw an event, once. An event that no longer exists is not recorded.
 INSERT INTO sightings SELECT id, :machine, :at FROM events WHERE id = :event_id ON CONFLICT DO NOTHING;
 
 -- name: sightings_of_event
+-- Return when each machine first saw an event.
 SELECT machine, at FROM sightings WHERE event_id = :event_id ORDER BY machine;
 
 -- name: machines_named
+-- Return the machines with a name, by scope.
 SELECT * FROM machines INDEXED BY machines_by_name WHERE name = :name ORDER BY scope LIMIT :limit;
 
 -- name: event_ids_starting
--- By the unique index of the ids; so are the next two, by the primary key.
+-- Return event ids in a range, by the unique index of the ids.
 SELECT id FROM events INDEXED BY sqlite_autoindex_events_1
 WHERE id >= :prefix AND id < :after AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id LIMIT :limit;
 
 -- name: order_ids_starting
+-- Return order ids in a range, by the primary key.
 SELECT id FROM orders
 WHERE id >= :prefix AND id < :after AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY id LIMIT :limit;
 
 -- name: maintenance_ids_starting
+-- Return maintenance ids in a range, by the primary key.
 SELECT id FROM maintenances
 WHERE id >= :prefix AND id < :after
   AND (:scopes IS NULL OR EXISTS (SELECT 1 FROM maintenance_scopes s INDEXED BY maintenance_scopes_by_maintenance
@@ -408,20 +484,22 @@ WHERE id >= :prefix AND id < :after
 ORDER BY id LIMIT :limit;
 
 -- name: clock_hold
+-- Return the hold of the clock.
 SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one = 1;
 
 -- name: hold_clock
--- Of two holds the earlier counts, unless it is confirmed.
+-- Hold the clock. Of two holds the earlier one stays, unless it is confirmed.
 INSERT INTO clock_hold VALUES (1, :trusted, :noticed, :jumped_s, :node, :confirmed)
 ON CONFLICT (one) DO UPDATE SET trusted = excluded.trusted, noticed = excluded.noticed, jumped_s = excluded.jumped_s,
     node = excluded.node, confirmed = excluded.confirmed
 WHERE excluded.trusted < clock_hold.trusted OR clock_hold.confirmed IS NOT NULL;
 
 -- name: release_clock
--- The one that was looked at: another nobody has seen, and the store notices.
+-- Confirm the hold that the operator saw. If there is another one, this changes no row, and the store raises Conflict.
 UPDATE clock_hold SET confirmed = :at
 WHERE one = 1 AND trusted = :trusted AND noticed = :noticed AND confirmed IS NULL;
 
 -- name: wake_everything
+-- Let the ticker work on every unfinished maintenance now.
 UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');

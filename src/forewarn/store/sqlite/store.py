@@ -1,7 +1,7 @@
-"""The embedded store: one SQLite file, WAL, synchronous=FULL. What was acknowledged survives kill -9 and power loss.
+"""The embedded store: one SQLite file, WAL, synchronous=FULL. An acknowledged change survives kill -9 and power loss.
 
-One connection writes, in short immediate transactions, under a lock; whoever reads has a connection to itself for the
-while and is never blocked by a write.
+One connection writes, in short immediate transactions under a lock. Each read has a connection to itself, and no write
+blocks it.
 """
 
 import json
@@ -17,53 +17,59 @@ from forewarn.core.errors import ForewarnError
 from forewarn.store.sql.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.store import SqlStore
-from forewarn.store.sqlite.file import connect, create, guarded, hold, require_current, schema_version
+from forewarn.store.sqlite.file import connect, create, lock_file, require_current, schema_version, translated_errors
 
 SQL = queries("sqlite")
 
 
 class SqliteSession:
-    """A transaction under way: named queries on one connection."""
+    """An open transaction that runs named queries on one connection."""
 
     rows = TEXT_ROWS
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def ask(self, name: str, /, **values: object) -> Iterable[Row]:
+    def query(self, name: str, /, **values: object) -> Iterable[Row]:
         return self._connection.execute(SQL[name], values)
 
-    def walk(self, name: str, /) -> Iterable[Any]:
+    def stream(self, name: str, /) -> Iterable[Any]:
         return self._connection.execute(SQL[name])
 
-    def one(self, name: str, /, **values: object) -> int:
+    def execute(self, name: str, /, **values: object) -> int:
         return self._connection.execute(SQL[name], values).rowcount
 
-    def many(self, name: str, values: Iterable[Values], /, otherwise: ForewarnError | None = None) -> None:
-        todo = list(values)
-        if todo and self._connection.executemany(SQL[name], todo).rowcount != len(todo) and otherwise is not None:
-            raise otherwise
+    def execute_many(
+        self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
+    ) -> None:
+        batch = list(values)
+        if (
+            batch
+            and self._connection.executemany(SQL[name], batch).rowcount != len(batch)
+            and error_if_unchanged is not None
+        ):
+            raise error_if_unchanged
 
-    def settle(self) -> None:
-        """It was looked at as it happened."""
+    def check_row_counts(self) -> None:
+        """Do nothing: `execute_many` has checked already."""
 
-    def listed(self, values: Iterable[object], /) -> str:
+    def as_list(self, values: Iterable[object], /) -> str:
         return json.dumps(list(values))
 
-    def paired(self, keys: Iterable[tuple[str, str]], /) -> str:
+    def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> str:
         return json.dumps(list(keys))
 
 
 class SqliteStore(SqlStore):
-    """Opens a database of the right version, or makes a new one where there is none."""
+    """Open a database of the current schema, or create one if the file is missing or empty."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._write_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
         self._idle_readers: list[sqlite3.Connection] = []
-        self._hold: int | None = None
-        with guarded(path):
+        self._lock_fd: int | None = None
+        with translated_errors(path):
             self._writer = connect(path)
             try:
                 if schema_version(self._writer, path) == 0:
@@ -73,21 +79,21 @@ class SqliteStore(SqlStore):
                 self._writer.close()
                 raise
 
-    def hold(self) -> None:
-        if self._hold is None:
-            self._hold = hold(self.path)
+    def claim(self) -> None:
+        if self._lock_fd is None:
+            self._lock_fd = lock_file(self.path)
 
     def close(self) -> None:
         with self._write_lock:
             for connection in (*self._readers, self._writer):
                 connection.close()
-            if self._hold is not None:
-                os.close(self._hold)
-                self._hold = None
+            if self._lock_fd is not None:
+                os.close(self._lock_fd)
+                self._lock_fd = None
 
     @contextmanager
     def _reading(self) -> Iterator[SqliteSession]:
-        with guarded(self.path):
+        with translated_errors(self.path):
             connection = self._reader()
             try:
                 connection.execute("BEGIN")
@@ -100,7 +106,7 @@ class SqliteStore(SqlStore):
                 self._idle_readers.append(connection)
 
     def _reader(self) -> sqlite3.Connection:
-        """As many connections as there are readers at once, whatever threads come and go."""
+        """Return an idle connection or open one: there are as many as reads at once, however many threads."""
         try:
             return self._idle_readers.pop()
         except IndexError:
@@ -110,7 +116,7 @@ class SqliteStore(SqlStore):
 
     @contextmanager
     def _writing(self) -> Iterator[SqliteSession]:
-        with self._write_lock, guarded(self.path):
+        with self._write_lock, translated_errors(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield SqliteSession(self._writer)

@@ -1,0 +1,277 @@
+"""The protocol of a store, its methods grouped by the guarantee they give, and the values they exchange.
+
+Every store can be called from several threads at once.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.model import AuditEntry, Event, Machine, Maintenance, Order, OrderState, Receipt, Scope, Token
+from forewarn.store.queries import (
+    AuditQuery,
+    EventQuery,
+    Focus,
+    IdKind,
+    MachineQuery,
+    MaintenanceQuery,
+    OrderQuery,
+    ScopeQuery,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of events, and the cursor of the next page or None."""
+
+    events: tuple[Event, ...]
+    next_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Every scope and machine, to compare the fleet with a description of it; not for decisions about events."""
+
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
+
+
+class MachineIdentity(NamedTuple):
+    """How the endpoint recognises a machine. Small, because a fleet may have a million."""
+
+    scope: str
+    name: str
+    update_domain: int
+    fault_domain: int
+    instance_id: str
+    identities: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLastSeen:
+    """The time of a machine's last request."""
+
+    scope: str
+    name: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EventFirstSeen:
+    """The time when a machine first saw an event."""
+
+    event_id: str
+    machine: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPosition:
+    """How far a node has read the feed.
+
+    `cluster` is the database's identity and timeline. The node has read every change of transactions below `horizon`, and the
+    changes numbered in `handled` of later ones. `forgotten` is the last transaction whose changes had been deleted by then.
+    """
+
+    cluster: tuple[str, int]
+    horizon: int
+    handled: frozenset[int] = frozenset()
+    forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedUpdate:
+    """What other nodes changed since a position, and the position to go on from.
+
+    `everything` means that the node must read everything again. `scopes` maps changed scopes to their new versions; a scope in
+    `removed` may exist again. `now` is the database's time, read between `sent_s` and `received_s` of the monotonic clock.
+    """
+
+    position: FeedPosition
+    everything: bool
+    scopes: Mapping[str, int]
+    removed: frozenset[str]
+    machines: tuple[tuple[str, str], ...]
+    changed: bool
+    now: datetime
+    sent_s: float
+    received_s: float
+    warning: str = ""
+
+
+class Feed(Protocol):
+    """The changes that other processes make to a shared store. Raises StoreUnavailable while they cannot be read."""
+
+    def poll(self, since: FeedPosition | None, wait_s: float) -> FeedUpdate:
+        """Wait up to `wait_s` for a change, then return what changed since the position; None asks for everything."""
+
+    def close(self) -> None: ...
+
+
+class Leases(Protocol):
+    """Leases that decide which node does a job. The store's clock counts."""
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        """Take or renew a lease for so many seconds from now; return whether the node holds it."""
+
+    def drop_lease(self, name: str, node: str) -> None:
+        """Give up a lease that the node holds."""
+
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """The numbers of open events by status, of Started events with a failed order, of scopes and of machines."""
+
+    planned: int = 0
+    scheduled: int = 0
+    started: int = 0
+    failed: int = 0
+    scopes: int = 0
+    machines: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Unfinished work: open events by status, Started events with a failed order, open and running orders.
+
+    `earliest_start` is the earliest NotBefore of the Scheduled events, `earliest_wake` the time of the ticker's next work.
+    """
+
+    planned: int = 0
+    scheduled: int = 0
+    started: int = 0
+    failed: int = 0
+    open: int = 0
+    running: int = 0
+    earliest_start: datetime | None = None
+    earliest_wake: datetime | None = None
+
+
+class Connections(NamedTuple):
+    """The state of a connection pool: connections in use, idle ones, their limit, and whether the database is away."""
+
+    used: int
+    idle: int
+    limit: int
+    away: bool
+
+
+class Store(Protocol):
+    """Durable state. Every method raises StoreUnavailable if the store cannot be read or written."""
+
+    # Consistent: everything returned was true at one moment.
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        """Return what a decision about `focus` needs."""
+
+    def inventory(self) -> Inventory:
+        """Return the whole fleet."""
+
+    def scopes(self) -> dict[str, Scope]:
+        """Return every scope by name."""
+
+    def machine_identities(self) -> Iterator[MachineIdentity]:
+        """Iterate over the identities of all machines."""
+
+    # Atomic and durable: when it returns, the change survives a crash; when it raises, nothing of it happened.
+
+    def apply(self, change: Change) -> None:
+        """Save a decision, or raise Conflict if what it relied on has changed."""
+
+    # Hints: may be a moment old; the caller decides again on a snapshot.
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Return the ids of maintenances whose `wake_at` has passed, earliest first."""
+
+    def next_wakeup(self) -> datetime | None:
+        """Return the earliest `wake_at`."""
+
+    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+        """Return orders in these states, oldest first."""
+
+    # Loose: written in batches; a crash may lose the last few.
+
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None: ...
+
+    def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
+        """Save when machines first saw events. The first record of a machine and an event stays."""
+
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        """Return when each machine first saw the event, by name."""
+
+    def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+        """Return the time of each machine's last request, without machines that never sent one."""
+
+    def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
+        """Return the time of the last request from each scope, without scopes that never sent one."""
+
+    # Lists and history: a page is one moment; a row added between two pages neither repeats nor hides another.
+
+    def counts(self, within: tuple[str, ...] | None) -> Counts:
+        """Count what lies in these scopes; None for all."""
+
+    def backlog(self) -> Backlog:
+        """Return the unfinished work, for monitoring."""
+
+    def machines_named(self, name: str, limit: int = 4) -> list[Machine]:
+        """Return the machines of this name, by scope."""
+
+    def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
+        """Return the ids of this kind that start with `prefix`, sorted; `within` as in the queries."""
+
+    def scopes_page(self, query: ScopeQuery) -> list[Scope]: ...
+
+    def machines_page(self, query: MachineQuery) -> list[Machine]: ...
+
+    def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
+
+    def orders_page(self, query: OrderQuery) -> list[Order]: ...
+
+    def events(self, query: EventQuery) -> Page: ...
+
+    def audit(self, query: AuditQuery) -> list[AuditEntry]: ...
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
+
+    def prune(self, before: datetime, limit: int) -> int:
+        """Delete up to `limit` events of maintenances that ended before, then those maintenances that have none left, and up
+        to `limit` audit entries; return the number of deleted rows."""
+
+    # Tokens, and receipts of answered requests.
+
+    def tokens(self) -> list[Token]:
+        """Return every token, newest first."""
+
+    def receipt(self, token_id: str, key: str) -> Receipt | None: ...
+
+    def forget_receipts(self, before: datetime, limit: int) -> int:
+        """Delete up to `limit` receipts older than `before`, oldest first; return their number."""
+
+    # Housekeeping.
+
+    def claim(self) -> None:
+        """Claim the store for this process, or raise StoreInUse. `close` or the end of the process releases it."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class SharedStore(Store, Leases, Protocol):
+    """A store that several processes write to."""
+
+    def feed(self) -> Feed:
+        """Open a feed of the changes that other processes make."""
+
+    def now(self) -> datetime:
+        """Return the store's time, which counts for all processes."""
+
+    def connections(self) -> Connections:
+        """Return the state of this process's connection pool, without a query."""
+
+    def forget_changes(self, limit: int) -> int:
+        """Delete up to `limit` changes that every node has long read; return their number."""

@@ -1,0 +1,136 @@
+"""The arguments of store reads: what a snapshot covers, and which page of a list to return.
+
+In every query, `within` names the scopes that the caller may see: None for all, () for none.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from forewarn.core.model import (
+    MAX_SCOPES_PER_TOKEN,
+    EventType,
+    MaintenanceStatus,
+    OrderState,
+    Status,
+    require,
+)
+
+MAX_PAGE = 1_000
+
+IdKind = Literal["event", "maintenance", "order"]
+
+
+def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the sorted scopes that a page may come from, or None for all. Rows without a scope belong to none of them."""
+    if within is None:
+        return (scope,) if scope else None
+    return tuple(sorted({name for name in within if name and scope in ("", name)}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Focus:
+    """What a snapshot covers: the scopes named here, and the scopes of the machines, maintenances and events named here.
+
+    `inventory` adds every machine of the named scopes. `whole` reads every event of each maintenance in the snapshot, which a
+    decision about waves needs; without it, the snapshot holds only the open events of its scopes and the named events.
+    `shown` reads only what a document shows: scopes and events, without maintenances, orders and approvals.
+    `identities` (pairs of interface and address) and `instance_ids` select machines by how the endpoint recognises callers.
+    """
+
+    scopes: tuple[str, ...] = ()
+    machines: tuple[tuple[str, str], ...] = ()
+    identities: tuple[tuple[str, str], ...] = ()
+    instance_ids: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    maintenances: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    inventory: bool = False
+    whole: bool = True
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PageQuery:
+    """The fields of every page query."""
+
+    within: tuple[str, ...] | None = None
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        require(
+            self.within is None or len(self.within) <= MAX_SCOPES_PER_TOKEN,
+            f"within names {len(self.within or ())} scopes: at most {MAX_SCOPES_PER_TOKEN} are allowed",
+        )
+        require(1 <= self.limit <= MAX_PAGE, f"limit is {self.limit}: a page holds 1 to {MAX_PAGE}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery(_PageQuery):
+    """A page of the events that match every field, newest first.
+
+    `since` leaves out events that ended earlier. `before` is the `next_before` of the previous page.
+    """
+
+    scope: str = ""
+    machine: str = ""
+    maintenance_id: str = ""
+    statuses: Collection[Status] = tuple(Status)
+    types: Collection[EventType] = tuple(EventType)
+    since: datetime | None = None
+    before: int | None = None
+
+    def __post_init__(self) -> None:
+        require(not self.machine or bool(self.scope), "machine goes with a scope: name the scope it lies in")
+        _PageQuery.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery(_PageQuery):
+    """A page of the audit entries that match every field, newest first; `before` is the last id of the previous page.
+
+    With `after` it is a stream instead: entries with a greater id, oldest first.
+    """
+
+    scope: str = ""
+    maintenance_id: str = ""
+    event_id: str = ""
+    before: int | None = None
+    after: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.before is None or self.after is None, "before and after exclude each other: a page or a stream")
+        _PageQuery.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeQuery(_PageQuery):
+    """A page of scopes by name; `after` is the last name of the previous page."""
+
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineQuery(_PageQuery):
+    """A page of machines by (scope, name); `after` is the last key of the previous page."""
+
+    scope: str = ""
+    host: str = ""
+    after: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceQuery(_PageQuery):
+    """A page of maintenances with an event within these scopes, newest first; `before` is the last (created, id)."""
+
+    statuses: Collection[MaintenanceStatus] = tuple(MaintenanceStatus)
+    before: tuple[datetime, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderQuery(_PageQuery):
+    """A page of orders of events within these scopes, newest first; `before` is the last (issued, id)."""
+
+    states: Collection[OrderState] = tuple(OrderState)
+    before: tuple[datetime, str] | None = None
