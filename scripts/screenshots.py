@@ -44,7 +44,7 @@ PAGES = {
     "token": "/tokens",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration_s=60",
-    "looked": "/plan?target=scope&scope=shop",
+    "plan-preview": "/plan?target=scope&scope=shop",
     "error": "/events/NOWHERE",
     "confirm": "/events/{waiting event}/cancel",
     "login": "/login",
@@ -52,6 +52,7 @@ PAGES = {
     "login-kept": "/plan?target=scope&scope=shop",
 }
 GUIDE = {"guide": "/"}  # of a second example service, as a demo
+WITH_SCRIPTS = ("plan", "plan-refused")  # the form hides fields that do not apply
 WITHOUT_PICTURE = ("token",)  # it shows a new token
 
 
@@ -67,7 +68,7 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
     """Open a page and do what it needs to appear. After `login-kept` the browser is logged out."""
     page.goto(example.url + (PAGES | GUIDE)[name].format_map(example.ids))
     match name:
-        case "looked":
+        case "plan-preview":
             page.get_by_role("button", name="Show preview").click()
             page.get_by_role("heading", name="Plan preview").wait_for()
         case "plan-refused":
@@ -89,9 +90,9 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
 
 
 def take_picture(browser: Browser, example: ExampleService, name: str, scheme: Scheme, size: tuple[int, int]) -> bytes:
-    # Without scripts, because a picture of one moment should not say "live".
+    # Mostly without scripts, because a picture of one moment should not say "live".
     context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, java_script_enabled=name.startswith("plan")
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, java_script_enabled=name in WITH_SCRIPTS
     )
     try:
         page = context.new_page()

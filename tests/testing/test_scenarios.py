@@ -21,8 +21,8 @@ from forewarn.store import EventQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.scenarios import Scenario, parse_scenario, scenario, scenario_names
-from forewarn.testing.scenarios.player import ScenarioRun, emulator_for, play_alone, play_on, story_ids
-from forewarn.testing.stories import START, play
+from forewarn.testing.scenarios.player import ScenarioRun, emulator_for, play_alone, play_on
+from forewarn.testing.stories import START, play, story_ids
 from forewarn.testing.story_text import parse_story
 from tests.support.waiting import PATIENCE_S
 from tests.testing.http_guest import send

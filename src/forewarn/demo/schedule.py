@@ -132,11 +132,9 @@ class DemoSchedule:
     def _submit(self, schedule: ScopeSchedule, now: datetime) -> bool:
         maintenance = schedule.maintenances[schedule.submitted % len(schedule.maintenances)]
         schedule.submitted += 1
-        request = maintenance.request
-        if maintenance.earliest_in_s:
-            request = replace(request, earliest=now + timedelta(seconds=maintenance.earliest_in_s))
+        earliest = now + timedelta(seconds=maintenance.earliest_in_s) if maintenance.earliest_in_s else None
         try:
-            schedule.open_id = self._control.submit(request, SCHEDULER)
+            schedule.open_id = self._control.submit(replace(maintenance.request, earliest=earliest), SCHEDULER)
         except (
             ForewarnError
         ) as error:  # the user changed the fleet or has a maintenance there; the next one may succeed

@@ -64,9 +64,9 @@ class EmulatedConnection(Connection):
             body=request.body,
             approves=_approved_ids(request),
         )
-        self._number, self._fault = logged.number, None
-        if logged.path == SCHEDULED_EVENTS:
-            self._fault = self._choose_fault(f"{scope}/{machine}", request.method)
+        self._number = logged.number
+        is_for_document = logged.path == SCHEDULED_EVENTS
+        self._fault = self._choose_fault(f"{scope}/{machine}", request.method) if is_for_document else None
         if self._fault is not None and self._fault.kind == "status":
             status = self._fault.status
             extra = RETRY_AFTER if status in (429, 503) else ()
@@ -90,14 +90,8 @@ class EmulatedConnection(Connection):
         elif kind == "reset":
             self.gone = True
             self.transport.reset()
-        elif kind == "cut":
-            super().write(status, cut(data), keep=False)
-        elif kind == "bad-json":
-            super().write(status, bad_json(data), keep=keep)
-        elif kind == "newer":
-            super().write(status, newer(data), keep=keep)
         else:
-            super().write(status, skewed(data, fault.skew_s) if fault is not None else data, keep=keep)
+            super().write(status, _damaged(data, fault) if fault is not None else data, keep=keep and kind != "cut")
 
     def eof_received(self) -> bool:
         """Close the connection if the guest hangs up while its answer is held back."""
@@ -178,6 +172,14 @@ def _document(data: bytes) -> tuple[int | None, tuple[tuple[str, str], ...]]:
 def _loses(kind: str, data: bytes) -> bool:
     """Whether the fault keeps the guest from getting a readable answer."""
     return kind in LOSING_KINDS or (kind == "bad-json" and bad_json(data) != data)
+
+
+def _damaged(data: bytes, fault: Fault) -> bytes:
+    """Return the answer as the fault changes it; faults of some kinds do not change it."""
+    if fault.kind == "skew":
+        return skewed(data, fault.skew_s)
+    change = {"cut": cut, "bad-json": bad_json, "newer": newer}.get(fault.kind)
+    return change(data) if change is not None else data
 
 
 def cut(data: bytes) -> bytes:

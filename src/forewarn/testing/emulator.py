@@ -154,9 +154,8 @@ class Emulator:
 
     def _every_caller(self) -> str | None:
         """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
-        if isinstance(self._fleet, Fleet) and len(self._fleet.machines) == 1:
-            return "/".join(next(iter(self._fleet.machines)))
-        return None
+        machines = list(self._fleet.machines) if isinstance(self._fleet, Fleet) else []
+        return "/".join(machines[0]) if len(machines) == 1 else None
 
     def _apply_fleet(self) -> None:
         if isinstance(self._fleet, Path):

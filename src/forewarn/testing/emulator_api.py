@@ -117,8 +117,7 @@ class FaultsOut(ResponseBody):
 def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
     waiting = threading.BoundedSemaphore(MAX_WAITING)
 
-    def requests(api: Api, context: CallContext) -> Result:
-        del api
+    def requests(_: Api, context: CallContext) -> Result:
         query = context.query
         after = read_cursor(query.cursor, tuple[Number])
         found = emulator.requests(
@@ -130,8 +129,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             200, RequestsOut(items=[_request_out(each) for each in page], next_cursor=cursor, gone=emulator.log.gone)
         )
 
-    def expect(api: Api, context: CallContext) -> Result:
-        del api
+    def expect(_: Api, context: CallContext) -> Result:
         if not waiting.acquire(blocking=False):
             raise Refused(
                 f"{MAX_WAITING} expectations are waiting already: wait for their answers before you send another one"
@@ -146,8 +144,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             waiting.release()
         return Result(200, verdict)
 
-    def faults(api: Api, context: CallContext) -> Result:
-        del api
+    def faults(_: Api, context: CallContext) -> Result:
         emulator.set_faults(context.body.faults)
         return Result(200, FaultsOut(faults=len(context.body.faults)))
 

@@ -86,9 +86,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     emulator = getattr(item, "funcargs", {}).get(FIXTURE)
     if call.when == "call" and report.failed and emulator is not None:
         emulator.expectations.forget()  # one failure per test is enough
-        if not hasattr(_raised(call), "timeline"):
+        if not hasattr(call.excinfo and call.excinfo.value, "timeline"):
             report.sections.append((FIXTURE, emulator.timeline()))
-
-
-def _raised(call: pytest.CallInfo[None]) -> BaseException | None:
-    return call.excinfo.value if call.excinfo is not None else None

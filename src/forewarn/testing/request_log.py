@@ -234,8 +234,7 @@ def _timeline_entry(request: LoggedRequest) -> tuple[float, datetime, str]:
     """Return the real time, the service's time and the text. The text of a long poll also says when it was received."""
     if not request.polls or request.answered_s is None or request.answered_at is None:
         return request.at_s, request.at, str(request)
-    is_long = request.answered_s - request.at_s >= LONG_WAIT_S
-    received = f" (received at {request.at_s:.3f} s)" if is_long else ""
+    received = f" (received at {request.at_s:.3f} s)" if request.answered_s - request.at_s >= LONG_WAIT_S else ""
     return request.answered_s, request.answered_at, f"{request}{received}"
 
 

@@ -64,6 +64,12 @@ def play(text: str, store: Store, source: str = "story") -> str:
     return "".join(played) + rest
 
 
+def story_ids() -> Callable[[], str]:
+    """Return a function that makes the same ids in every run."""
+    numbers = count(1)
+    return lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000"
+
+
 class Player:
     """Plays commands on a service of its own, and runs its ticker until it is idle after each command.
 
@@ -74,7 +80,7 @@ class Player:
         self._store = store
         self._clock = ManualClock(START)
         self._start = START if service is None else service.clock.now()
-        self._ids = count(1)
+        self._new_id = story_ids()
         self._names: dict[str, str] = {}
         self._ticking = service is None
         self._settings: dict[str, object] = {"executor": "external"}
@@ -283,9 +289,6 @@ class Player:
         return [f"{self.since(e.at)} {e.who}: {e.action}" + (f" ({e.detail})" if e.detail else "") for e in entries]
 
     # -- names
-
-    def _new_id(self) -> str:
-        return f"{next(self._ids):08X}-0000-4000-8000-000000000000"
 
     def _name_events(self, maintenance_id: str) -> Iterable[str]:
         """Name the maintenance and its events, and yield its waves."""

@@ -106,7 +106,7 @@ def _test(behaviour: Behaviour, new_trial: Callable[[Path], Trial]) -> Behaviour
         except Interrupted:
             outcome, reason = FAILED, "interrupted"
         finally:
-            trial.kill()
+            trial.agent.kill()
         return BehaviourRow(
-            behaviour, outcome, reason, time.monotonic() - begun_s, "" if outcome == PASSED else trial.output()
+            behaviour, outcome, reason, time.monotonic() - begun_s, "" if outcome == PASSED else trial.agent.output()
         )

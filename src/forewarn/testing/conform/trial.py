@@ -95,7 +95,7 @@ class Trial:
         self._command, self._folder, self._stopping = command, folder, stopping
         self._environment, self._patience_s = environment, patience_s
         self._silence_s = patience_s if silence_s is None else silence_s
-        self._agent = AgentProcess()
+        self.agent = AgentProcess()
         self._hooks = folder / "hooks"
         self._hooks.mkdir()
         (folder / "state").mkdir(mode=0o700)
@@ -118,7 +118,7 @@ class Trial:
                 yield
             finally:
                 # Before the endpoint ends, so that the agent's output does not end with complaints about that.
-                self.kill()
+                self.agent.kill()
 
     # -- the agent
 
@@ -133,25 +133,19 @@ class Trial:
             **{f"CONFORM_{name.upper()}": value for name, value in values.items()},
             **variables,
         }
-        self._agent.start([_fill_in(argument, values) for argument in self._command], environment)
-
-    def kill(self) -> None:
-        self._agent.kill()
+        self.agent.start([_fill_in(argument, values) for argument in self._command], environment)
 
     def ends_on_sigterm(self, within_s: float) -> bool:
-        self._agent.terminate()
+        self.agent.terminate()
         deadline_s = time.monotonic() + within_s
-        while self._agent.exit_code() is None and not self._stopping.is_set():
+        while self.agent.exit_code() is None and not self._stopping.is_set():
             if time.monotonic() > deadline_s:
                 return False
             self._pause()
         return True
 
-    def output(self) -> str:
-        return self._agent.output()
-
     def _pause(self) -> None:
-        self._agent.read_output()
+        self.agent.read_output()
         self.emulator.log.wait(lambda _: None, CHECK_EVERY_S)
 
     def break_preparation(self) -> None:
@@ -200,10 +194,7 @@ class Trial:
 
     def seen(self, event: Scheduled, status: str = "", but: Container[int] = ()) -> LoggedRequest | None:
         """Return the first request whose answer has the event, in this status if given, except those in `but`."""
-        for each in self.requests:
-            if each.number not in but and each.shows(event.id, status):
-                return each
-        return None
+        return next((each for each in self.requests if each.number not in but and each.shows(event.id, status)), None)
 
     # -- waiting for the agent
 
@@ -234,7 +225,7 @@ class Trial:
     def _check_going(self) -> None:
         if self._stopping.is_set():
             raise Interrupted
-        self._agent.check_running()
+        self.agent.check_running()
 
     def _check_served(self) -> None:
         refusals = self.refusals

@@ -8,21 +8,21 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from itertools import count
 from textwrap import indent
 from typing import Any
 
+from forewarn.app.server import ticking
 from forewarn.app.service import Service
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Refused
 from forewarn.core.model import Actor
-from forewarn.service.clock import ManualClock, clock_for
 from forewarn.service.settings import from_values
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.emulator import Emulator
+from forewarn.testing.emulator_settings import emulator_clock
 from forewarn.testing.scenarios import Scenario
-from forewarn.testing.stories import START, Player, advance_until, play
+from forewarn.testing.stories import Player, advance_until, play, story_ids
 from forewarn.testing.story_text import Step, parse_story
 
 CHECK_EVERY_S = 0.5
@@ -49,7 +49,7 @@ def play_alone(scenario: Scenario, *, clock: str = "manual", new_id: Callable[[]
     settings = from_values({"store": "memory:", "executor": "external", **scenario.settings})
     service = Service(
         settings,
-        clock=ManualClock(START) if clock == "manual" else clock_for(clock),
+        clock=emulator_clock(clock, seeded=True),
         store=MemoryStore(),
         new_id=new_id or story_ids(),
         node="here",
@@ -79,9 +79,7 @@ def differences(scenario: Scenario) -> list[str]:
 
 
 def _tick_until_ended(service: Service, scenario_run: "ScenarioRun") -> None:
-    ticking = threading.Thread(target=service.ticker.run, name="ticker", daemon=True)
-    ticking.start()
-    try:
+    with ticking(service):
         idle = 0
         while not scenario_run.ended.wait(CHECK_EVERY_S):
             # The ticker's thread may be late, so do here what is due. Check twice in a row, because time passes in between.
@@ -89,9 +87,6 @@ def _tick_until_ended(service: Service, scenario_run: "ScenarioRun") -> None:
             idle = idle + 1 if service.ticker.next_wakeup() is None else 0
             if idle > 1:
                 raise Refused(f"the story waits for {scenario_run.waits_for}, but nothing is due that could cause it")
-    finally:
-        service.ticker.stop()
-        ticking.join()
 
 
 def emulator_for(scenario: Scenario, **options: Any) -> Emulator:
@@ -101,12 +96,6 @@ def emulator_for(scenario: Scenario, **options: Any) -> Emulator:
     return Emulator(
         fleet=scenario.fleet_with_addresses(), enabled=False, **{"executor": "external", **flags, **options}
     )
-
-
-def story_ids() -> Callable[[], str]:
-    """Return a function that makes the same ids in every run."""
-    numbers = count(1)
-    return lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000"
 
 
 class ScenarioRun:
