@@ -29,8 +29,8 @@ def test_times_are_read_from_the_apis_text() -> None:
                     waiting("notice", "its notice runs", until="2030-01-31T12:15:00Z"),
                 ]
             },
-            "Reboot of web-0 in shop has not started: no machine of shop has approved, and its notice runs until"
-            " 2030-01-31 12:15:00Z (in 15m), and either is enough.",
+            "Reboot of web-0 in shop has not started: it waits for approval (no machine of shop has approved),"
+            " or for the end of its notice at 2030-01-31 12:15:00Z (in 15m).",
         ),
         (
             {"waiting_for": [waiting("paused", "the maintenance is paused; resume it")]},

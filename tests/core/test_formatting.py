@@ -154,8 +154,8 @@ def test_a_failed_order_is_found_among_the_reasons() -> None:
     [
         (
             {"waiting_for": (APPROVAL, NOTICE)},
-            "Reboot of web-0 in shop has not started: no machine of shop has approved, and its notice runs until"
-            " 2030-01-31 12:15:00Z (in 15m), and either is enough.",
+            "Reboot of web-0 in shop has not started: it waits for approval (no machine of shop has approved),"
+            " or for the end of its notice at 2030-01-31 12:15:00Z (in 15m).",
         ),
         (
             {"waiting_for": (Waiting(code="paused", message="the maintenance is paused; resume it."),)},

@@ -160,7 +160,9 @@ def test_paused_by_a_failed_order() -> None:
     reasons = world.waiting_for(second.id)
     assert [reason.code for reason in reasons] == ["paused", "earlier-wave"]
     assert reasons[0].events == (first.id,)
-    assert reasons[0].message.endswith(f"the order of event {first.id} failed; retry, finish or abandon the event")
+    assert reasons[0].message == (
+        f"an order of the maintenance failed (event {first.id}): retry, finish or abandon that event"
+    )
 
 
 def test_executor() -> None:

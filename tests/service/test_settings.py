@@ -48,8 +48,8 @@ def test_every_kind_of_setting_is_read_from_a_file_and_from_the_environment(tmp_
     [
         ("colour = 1", "serve.toml: colour: unknown setting; the settings are store, state_dir,"),
         ("store = 1", "serve.toml: store: write a text"),
-        ("command = 1", "serve.toml: command: write a list of words"),
-        ('command = ["a", 1]', "serve.toml: command: write a list of words"),
+        ("command = 1", "serve.toml: command: write a list of texts"),
+        ('command = ["a", 1]', "serve.toml: command: write a list of texts"),
         ("command_parallel = true", "serve.toml: command_parallel: True is not a whole number from 1 to 1000"),
         ("command_parallel = 0", "0 is not a whole number from 1 to 1000"),
         ('allowed_hosts = ["*"]', "serve.toml: allowed_hosts: '*' names no host: write each name in full"),

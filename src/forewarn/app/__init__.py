@@ -1,4 +1,6 @@
 """The wiring: builds one node from its settings and runs it.
 
+`node`: the parts, without settings. `service`: the node with its settings. `server`: the service with its threads.
+
 Imports every room below; only `cli`, `testing` and `demo` import it.
 """

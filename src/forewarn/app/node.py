@@ -169,7 +169,7 @@ def try_to_write(write: Callable[[], None]) -> bool:
         write()
         return True
     except ServiceError as error:
-        log.warning("when guests were last seen was not saved: %s", error)
+        log.warning("could not save the last-seen times or sightings of guests: %s", error)
     except Exception:
-        log.exception("when guests were last seen was not saved")
+        log.exception("could not save the last-seen times or sightings of guests")
     return False

@@ -76,10 +76,10 @@ def running(
     calls: Sequence[Call] = CALLS,
     write_address: bool = True,
 ) -> Iterator[tuple[GuestServer, str]]:
-    """Run the guest listener, the follower, the ticker and the operator listener; yield the first and the last one's URL.
+    """Run the guest listener, the follower, the ticker and the operator listener.
 
-    `connection` handles guests and `calls` are the API's: an emulator has more of both. With `write_address` the command
-    line on this machine finds the service by itself.
+    Yield the guest server and the URL of the operator listener. An emulator passes its own connection class and additional
+    API calls. With `write_address` the command line on this machine finds the service by itself.
     """
     check_tls(service.settings)
     token = "" if service.settings.token_free else environment_token()

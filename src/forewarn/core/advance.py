@@ -70,7 +70,7 @@ def _note_published(draft: Draft, maintenance_id: str) -> None:
 
 
 def _publish(draft: Draft, maintenance_id: str) -> None:
-    """Publish the Planned events of the current wave, except those approved at creation ("shown only once Started")."""
+    """Publish the Planned events of the current wave. Guests see events approved at creation only once they have started."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
     if not wave or stopped(draft, maintenance):

@@ -162,12 +162,17 @@ def until_phrase(reason: Reason) -> str:
 
 def reasons(waiting_for: Sequence[Reason], now: datetime) -> str:
     """Return what an event waits for as half a sentence."""
+    by_code = {reason.code: reason for reason in waiting_for}
+    if by_code.keys() == {"approval", "notice"}:
+        end = by_code["notice"].until
+        at = f" at {when(end, now)}" if end is not None else ""
+        missing = by_code["approval"].message.rstrip(".")
+        return f"it waits for approval ({missing}), or for the end of its notice{at}"
     parts = []
     for reason in waiting_for:
         text = reason.message.rstrip(".")
         parts.append(f"{text}{until_phrase(reason)} {when(reason.until, now)}" if reason.until is not None else text)
-    either = {reason.code for reason in waiting_for} == {"approval", "notice"}
-    return ", and ".join(parts) + (", and either is enough" if either else "")
+    return ", and ".join(parts)
 
 
 def why(event: EventFacts, now: datetime) -> str:

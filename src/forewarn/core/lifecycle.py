@@ -113,13 +113,13 @@ def approve(
         after(event, Verb.APPROVE)
         events.append(event)
     for event in events:
-        if event.status is Status.SCHEDULED and _counts(event, machine):
+        if event.status is Status.SCHEDULED and _has_effect(event, machine):
             _record_approval(draft, event, machine)
     return draft.change()
 
 
-def _counts(event: Event, machine: str) -> bool:
-    """Whether this machine's approval changes anything: "another machine's request is accepted and without effect"."""
+def _has_effect(event: Event, machine: str) -> bool:
+    """Whether this machine's approval changes anything. Any other machine's request is accepted but has no effect."""
     approved_by = {a.machine for a in event.approvals}
     if event.approval is ApprovalMode.ALL:
         return machine in event.resources and machine not in approved_by

@@ -1,7 +1,8 @@
 """The things that exist: scopes, machines, maintenances, events, approvals, orders, tokens, requests.
 
 Frozen data that validates itself: this module says what a value may be, `lifecycle` says how values change. Times are
-aware UTC datetimes on the service clock. Durations are whole seconds, and their names end in `_s`.
+aware UTC datetimes on the service clock. A name in `_s` is a number of seconds: a duration, or a reading of the monotonic
+clock. The durations in this module are whole seconds.
 """
 
 import ipaddress
@@ -240,6 +241,7 @@ class Event:
     published: datetime | None = None
     not_before: datetime | None = None
     minimum_notice_s: int = 0
+    # Set later:
     started: datetime | None = None
     ended: datetime | None = None
     reason: str = ""

@@ -98,8 +98,8 @@ def plan(
 def _waves(request: MaintenanceRequest, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
     """Return (wave number, the machines of one event), in order.
 
-    "One platform event per (scope, update domain) of the targets. Wave k holds the k-th targeted update domain
-    (ascending) of every targeted scope." User events, Preempt and Terminate: one event per machine, one wave.
+    Platform maintenance has one event per scope and update domain of its targets. Wave k holds the k-th targeted update
+    domain (ascending) of every targeted scope. User events, Preempt and Terminate: one event per machine, one wave.
     """
     if request.source is Source.USER or EVENT_TYPES[request.type].one_event_per_machine:
         return [(1, [m]) for m in sorted(machines, key=lambda m: m.key)]
@@ -150,7 +150,7 @@ def publication(
     notices = {}
     for event in events:
         scope, now = scopes[event.scope], now_in(event.scope)
-        # "A disabled scope gets no minimum notice: NotBefore is the asked-for one, or now."
+        # A disabled scope gets no minimum notice: NotBefore is the requested one, or now.
         notice_s = scope.notice_s(event.type) if scope.enabled else 0
         needed = now + timedelta(seconds=notice_s)
         notices[event.id] = (

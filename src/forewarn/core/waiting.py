@@ -1,6 +1,7 @@
 """What an open event waits for. The same predicates decide whether a wave starts and explain why it does not.
 
-Owns when an event is ready, when a wave is due, and what can hold back a due wave. It changes nothing.
+Owns when an event is ready, when a wave is due, and what can hold back a due wave. It changes nothing. A reason to wait is
+either part of `due` (the wave itself is not ready) or one of `obstacles` (the wave is due, but something else blocks it).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -147,9 +148,10 @@ def ready(maintenance: Maintenance, event: Event, now: datetime) -> bool:
 
 
 def notice_end(maintenance: Maintenance, event: Event) -> datetime | None:
-    """Return when an event without approval may start: at NotBefore, once guests could see it for the minimum notice.
+    """Return when an event may start without approval.
 
-    The store may save a publication much later than it was decided. Until a tick has read it, the end is unknown (None).
+    This is the later of NotBefore and (first tick that read the saved publication + minimum notice); None until such a tick.
+    The store may save a publication much later than it was decided.
     """
     if event.not_before is None or not event.minimum_notice_s:
         return event.not_before
@@ -280,8 +282,7 @@ def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
         reasons.append(
             Waiting(
                 code="paused",
-                message=f"the maintenance is held: the order of event {failed.id} failed;"
-                " retry, finish or abandon the event",
+                message=f"an order of the maintenance failed (event {failed.id}): retry, finish or abandon that event",
                 events=(failed.id,),
             )
         )

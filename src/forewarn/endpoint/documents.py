@@ -1,7 +1,7 @@
 """The documents in memory, from which every poll is answered, and the machines that may ask for them.
 
-A change reaches memory by one route: control calls `on_change` with the scopes and machines that a change names, they are read
-again, and the new state replaces the old in one assignment. A poll sees one or the other, never a mixture. What is read is put
+A change is never copied into memory. It only names the scopes and machines to read again: control calls `on_change`, they are
+read, and the new state replaces the old in one assignment. A poll sees one or the other, never a mixture. What is read is put
 into memory under one lock, a batch at a time: a later read is newer, and no thread waits for a whole fleet.
 """
 
@@ -45,8 +45,8 @@ class PendingReads:
 class Documents:
     """Every scope and machine. `on_views_changed` is called, in the thread that saved a change, with the views that changed.
 
-    Where other nodes share the store, a follower reports what they change, and memory is valid until `fresh_until_s`. A read
-    that fails is repeated with the next change, or by the ticker, whose chore this is.
+    Where other nodes share the store, a follower reports what they change, and memory is valid until `fresh_until_s`. A
+    failed read is repeated at the next change or in the next cycle of the ticker.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Documents:
         self.enablements = 0
 
     def load(self) -> None:
-        """Read everything, at start: "every enabled scope's 24 h begin anew"."""
+        """Read everything, at start. The 24 h after which a silent scope is disabled begin anew for every enabled scope."""
         started_s = self._monotonic()
         for names in _batches(self._store.scopes()):
             self._read(names)

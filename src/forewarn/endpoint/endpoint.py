@@ -6,7 +6,7 @@ Only the listener's event loop uses it; of all it holds, other threads use `Docu
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import Executor as Writer
 from typing import Protocol
 
 from forewarn.endpoint.callers import Caller
@@ -56,7 +56,7 @@ class Endpoint:
         self,
         documents: Documents,
         control: Control,
-        writer: Executor,
+        writer: Writer,
         loop: Loop,
         *,
         limits: Limits,

@@ -49,7 +49,10 @@ class ExchangeConnection(Protocol):
 
 
 class Exchange:
-    """`pending` while the response must be waited for; a long poll is a waiter of its document meanwhile."""
+    """One request and its response.
+
+    `pending` is True while a write or a long poll delays the response. `waiting` is True while a long poll waits for a change.
+    """
 
     __slots__ = ("_caller", "_connection", "_endpoint", "_poll", "_request", "_timer", "_view", "pending", "waiting")
 
@@ -65,7 +68,10 @@ class Exchange:
         self.pending = self.waiting = False
 
     def start(self, raw: bytes | None) -> None:
-        """Check the request in the contract's order, then answer it. `raw` are its bytes if they hold nothing else."""
+        """Check the request in the contract's order, then answer it.
+
+        `raw` is the received data if it contains exactly this request; otherwise None.
+        """
         endpoint, request, connection = self._endpoint, self._request, self._connection
         endpoint.counters.parsed += 1
         caller = self._proxied_caller() if connection.proxied else connection.identify()
@@ -90,13 +96,13 @@ class Exchange:
         if raw is not None and isinstance(decision, Poll) and self._repeatable(decision):
             tag, close = protocol.plain_tag(decision.if_none_match), not request.keep_alive
             endpoint.remember(raw, caller, (response_index(decision.version, close), tag, close))
-        # "The first GET or POST enables": a HEAD does not, nor does it count as seen.
+        # The first GET or POST enables the scope. A HEAD does not enable it and does not count as seen.
         if request.method == "HEAD":
             self._answer_unless_held(decision)
             return
         endpoint.record_seen(caller, view)
         if not view.state.enabled:
-            self._write_then(self._enable, lambda: self._answer_unless_held(decision))
+            self._in_writer_thread(self._enable, lambda: self._answer_unless_held(decision))
         else:
             self._answer_unless_held(decision)
 
@@ -118,7 +124,7 @@ class Exchange:
         self._connection.exchange_finished()
 
     def cancel(self) -> None:
-        """Stop: the connection is lost. A write that is queued stays queued, for as long as any write may."""
+        """Stop: the connection is lost. A queued write is not removed; it may still run within `max_queued_s`."""
         if self._timer is not None:
             self._timer.cancel()
         if self.waiting:
@@ -189,19 +195,21 @@ class Exchange:
                 and self._endpoint.is_behind(view.state, tag)
                 and self._caller.unknown_tag != (tag, view.state)
             ):
-                # "One guest never sees time run backwards": what it saw on another node is read before it is answered.
+                # A guest never sees an older document than before: what it saw on another node is read before the answer.
                 read_again = self._endpoint.documents.read_again
-                self._write_then(lambda: read_again(view, requested_s), lambda: self._answer_behind(decision, tag))
+                self._in_writer_thread(
+                    lambda: read_again(view, requested_s), lambda: self._answer_behind(decision, tag)
+                )
             else:
                 self._answer_poll(decision)
         else:
             ids, caller, actor = decision.event_ids, self._caller, self._actor()
-            self._write_then(
+            self._in_writer_thread(
                 lambda: self._endpoint.control.approve(caller.scope, caller.name, ids, actor),
                 lambda: self._connection.respond(Response(200), self._request),
             )
 
-    def _write_then(self, write: Callable[[], None], answer: Callable[[], None]) -> None:
+    def _in_writer_thread(self, write: Callable[[], None], answer: Callable[[], None]) -> None:
         """Call `write` in the writer's thread, then `answer`; the connection answers nothing else meanwhile.
 
         A write that does not start in time is cancelled: a queue that does not move must not grow.

@@ -1,6 +1,6 @@
 """The guest contract as a function from a parsed request and its sender to a decision. No sockets, no waiting.
 
-Owns every row of the contract's error table and the order of the checks: caller, rate, path, method, relay, duplicate
+Owns every error in docs/reference/protocol.md and the order of the checks: caller, rate, path, method, relay, duplicate
 parameter, header, version, body. The exchange checks the caller and its rate, before it calls `decide`.
 """
 
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response; `extra` are header lines. `enables`: the request passed every check before that of its body."""
+    """A response; `extra` are header lines. `enables`: only the body is wrong, so the request still enables the scope."""
 
     status: int
     body: bytes = b""

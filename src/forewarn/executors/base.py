@@ -31,7 +31,8 @@ class Progress(StrEnum):
 class Executor:
     """Carries out orders. A subclass sets `name` and overrides at least `take` and `reports`.
 
-    The ticker's thread calls every method. An order is saved as running before the executor gets it. After a crash the
+    The ticker's thread calls every method that gets or reports an order. `check`, `from_settings`, `connect` and `close` run in
+    the thread that builds or stops the service. An order is saved as running before the executor gets it. After a crash the
     executor may get an order again, under the same id and attempt: the ticker first asks for its `status`, and calls `take`
     only if the answer is UNKNOWN.
     """

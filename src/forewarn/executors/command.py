@@ -24,7 +24,7 @@ from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.runner import boot_id, save
-from forewarn.executors.settings import parse_duration, read_words, setting, whole_number
+from forewarn.executors.settings import parse_duration, read_arguments, setting, whole_number
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _LOST = Outcome(
@@ -42,7 +42,7 @@ def _time_limit(value: object) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings:
     command: tuple[str, ...] = setting(
-        (), read_words, "the program that the `command` executor runs, with its arguments"
+        (), read_arguments, "the program that the `command` executor runs, with its arguments"
     )
     time_limit_s: int = setting(1_800, _time_limit, "a command that runs longer than this is stopped")
     parallel: int = setting(32, whole_number(1, 1_000), "how many commands run at once")

@@ -18,12 +18,12 @@ __all__ = [
     "Reader",
     "one_of",
     "parse_duration",
+    "read_arguments",
     "read_counts",
     "read_flag",
     "read_machine",
     "read_path",
     "read_text",
-    "read_words",
     "setting",
     "whole_number",
 ]
@@ -83,11 +83,11 @@ def whole_number(low: int, high: int) -> Callable[[object], int]:
     return read
 
 
-def read_words(value: object) -> tuple[str, ...]:
+def read_arguments(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list) or not value or not all(isinstance(word, str) and word for word in value):
-        raise Invalid('write a list of words, like ["/usr/local/bin/maintain", "--host"]')
+        raise Invalid('write a list of texts, like ["/usr/local/bin/maintain", "--host"]')
     return tuple(value)
 
 

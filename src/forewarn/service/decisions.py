@@ -19,7 +19,7 @@ from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
 
 MAX_TRIES = 20
-# However long they take: a decision that became too old gets a second try.
+# There are at least two tries, even if the first took longer than MAX_DECISION_AGE_S.
 MIN_TRIES = 2
 # Notice counts from the moment of the decision: a process that was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
@@ -97,7 +97,7 @@ class Decisions:
         self._listeners.append(listener)
 
     def listen_to_unchanged(self, listener: Callable[[Iterable[Scope]], None]) -> None:
-        """Call `listener` with the scopes behind a request that changed nothing because the change was made before."""
+        """Call `listener` with the scopes of a request that repeats an earlier change."""
         self._unchanged_listeners.append(listener)
 
     def clock_hold(self) -> Hold | None:
@@ -179,7 +179,7 @@ class Decisions:
             yield tried
 
     def _save(self, change: Change, decided_s: float | None = None) -> bool:
-        """Return False after a conflict. Without `decided_s` the decision may be of any age: it promises no time."""
+        """Return False after a conflict. Without `decided_s` the age is not checked, because the change contains no notice."""
         if not change.empty:
             try:
                 if decided_s is not None:

@@ -28,7 +28,7 @@ log = logging.getLogger("forewarn.service.orders")
 
 
 class Orders:
-    """`alone` tells whether no other process serves this node's state directory. `stopping` ends a batch early."""
+    """`alone` gives True if this is the only process that uses the state directory. `stopping` ends a batch early."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ BACKOFF_S = (0.2, 5.0)
 # A conflict is no failure: another writer was first. Five hundred guests may approve one after the other while a tick is
 # decided, and the last of them must not wait for what the others caused.
 CONFLICT_WAIT_S = 0.05
-# A ticker that meets nothing but conflicts gets nothing done.
+# After this many conflicts in a row the ticker logs an error.
 MAX_CONFLICTS = 20
 MAX_ADVANCE_S = 3_650 * 86_400
 
@@ -65,7 +65,7 @@ class Ticker:
     ) -> None:
         """`shared` is the same store, where other nodes use it too. A node that may not tick only does its chores.
 
-        A node is called `STATE_DIR_NAME:PROCESS`; `alone` tells whether no other process serves the state directory.
+        A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
         """
         self._control = control
         self._store = store

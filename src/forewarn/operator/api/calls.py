@@ -28,8 +28,8 @@ class NoParameters(RequestBody):
 class Call:
     """One call of the API: its path and roles, what it takes, what it returns and with which statuses.
 
-    `creates` calls take an Idempotency-Key; `repeat` makes the response to a repetition from the saved one, which is otherwise
-    sent unchanged. `why_not` returns why a caller may not make the call on the event that the path names, or "".
+    A call with `creates` accepts an Idempotency-Key. If the request is repeated, the saved response is sent; `repeat` may change
+    it first. `why_not` returns why a caller may not make the call on the event that the path names, or "".
     """
 
     method: str
@@ -143,7 +143,7 @@ CALLS: tuple[Call, ...] = (
         _post(f"/v1/maintenances/{{id}}/{verb}", maintenances.change_maintenance(change), bodies.MaintenanceOut, summary)
         for verb, change, summary in (
             ("cancel", Control.cancel_maintenance, "Cancel its events that have not started."),
-            ("pause", Control.pause_maintenance, "Hold its events that have not started."),
+            ("pause", Control.pause_maintenance, "Stop its events that have not started."),
             ("resume", Control.resume_maintenance, "Continue after a pause."),
         )
     ),

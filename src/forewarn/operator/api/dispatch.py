@@ -157,7 +157,7 @@ def perform(api: Api, call: Call, context: CallContext) -> Result:
             raise Forbidden(why)
         return call.perform(api, context)
     except RepeatedRequest as repeated:
-        # Another node may have made the change: "a node that answered a write has applied it first".
+        # Another node may have made the change. This node must apply it before it answers.
         api.catch_up()
         receipt = repeated.receipt
         return call.repeat(context, receipt.body) if call.repeat else Result(receipt.status, receipt.body.encode())
