@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "forewarn"
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 BASES = (ROOT, SOURCE, SOURCE / "store", SOURCE / "operator")
+# Retired as names: they have had several meanings each.
+RETIRED = {"told", "said", "asked", "settle", "settled", "house", "desk", "words"}
 
 
 def test_every_room_has_a_row() -> None:
@@ -42,3 +44,15 @@ def test_a_class_name_has_one_meaning() -> None:
                     modules[node.name].append(str(page.relative_to(SOURCE)))
     # These two are also names in the OpenAPI document, which do not change.
     assert {name for name, where in modules.items() if len(where) > 1} <= {"Fleet", "Page"}
+
+
+def test_retired_words_are_not_names() -> None:
+    """Modules, classes and functions are named after what they are."""
+    found = set()
+    for page in SOURCE.rglob("*.py"):
+        nodes = ast.walk(ast.parse(page.read_text("utf-8")))
+        named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        for name in [page.stem, *(node.name for node in nodes if isinstance(node, named))]:
+            if RETIRED & set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower())):
+                found.add(f"{page.relative_to(SOURCE)}: {name}")
+    assert found == set()

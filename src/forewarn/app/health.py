@@ -60,7 +60,7 @@ class Health:
         """Return, by part of the node, what works but needs attention."""
         warnings = {"store": self._follower.warning} if self._follower is not None and self._follower.warning else {}
         with suppress(ServiceError):
-            hold = self._control.clock_hold() if self.can_be_asked() else None
+            hold = self._control.clock_hold() if self.store_answers() else None
             if hold is not None:
                 jump = f"it jumped forward by {hold.jumped_s} s"
                 warnings["clock"] = f"{jump}: unapproved starts wait until an operator runs `forewarn clock confirm`"
@@ -68,7 +68,7 @@ class Health:
 
     def facts(self, documents: Documents) -> Facts:
         backlog, held, now = None, None, self._clock.glance()
-        if self.can_be_asked():
+        if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
@@ -101,7 +101,7 @@ class Health:
             connections=connections,
         )
 
-    def can_be_asked(self) -> bool:
+    def store_answers(self) -> bool:
         """Whether the store has just answered."""
         return self._follower is None or self._follower.silent_s() <= UNREADY_AFTER_S
 

@@ -31,7 +31,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         service.store.tokens,
         environment_token=token,
         free=settings.token_free,
-        reachable=service.health.can_be_asked,
+        reachable=service.health.store_answers,
     )
     access.cache_tokens()
     streams = Streams(service.store)

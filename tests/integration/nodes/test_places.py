@@ -174,9 +174,9 @@ def test_readiness_is_about_writing_too() -> None:
     stuck_s = 7.0
     assert health.store_works() == "nothing could be saved for 7 s: it does not answer"
     silent_s = UNREADY_AFTER_S - 0.5
-    assert health.can_be_asked()  # a look that came a little late is none that failed
+    assert health.store_answers()  # a look that came a little late is none that failed
     silent_s = 4.0
-    assert not health.can_be_asked()
+    assert not health.store_answers()
     assert health.store_works() == "not heard from for 4 s: it does not answer"
 
 

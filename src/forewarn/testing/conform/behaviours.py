@@ -57,7 +57,7 @@ BEHAVIOURS = (
     Behaviour(
         "ends-when-told", (), f"ends within {checks.ENDS_WITHIN_S:g} s of SIGTERM",
         "a machine that shuts down waits for the agent, and then kills it in the middle of its work",
-        checks.ends_when_told,
+        checks.ends_on_signal,
     ),
     Behaviour(
         "own-events-only", (), "does nothing about an event whose Resources do not name it",

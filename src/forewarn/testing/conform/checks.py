@@ -95,7 +95,7 @@ def ignores_proxies(trial: Trial) -> None:
         trial.until(polls, "the agent reaches the endpoint although http_proxy is set")
 
 
-def ends_when_told(trial: Trial) -> None:
+def ends_on_signal(trial: Trial) -> None:
     trial.start()
     trial.first_poll()
     trial.expect(trial.ends_on_sigterm(ENDS_WITHIN_S), f"it still ran {ENDS_WITHIN_S:g} s after SIGTERM")
