@@ -17,6 +17,8 @@ from tests.endpoint.strict_http import Judged, Verdict, judge, read_answers
 from tests.support.guest_service import OPERATOR, WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 INPUTS = 20_000
 SOCKET_INPUTS = 400

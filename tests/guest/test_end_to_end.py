@@ -22,6 +22,8 @@ from forewarn.store.sqlite.store import SqliteStore
 from tests.support import waiting
 from tests.support.serve_process import Served, serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 OPERATOR = Actor("operator", "test")
 NOTICE_S = 900

@@ -16,6 +16,8 @@ import pytest
 from forewarn.guest.journal import read
 from tests.guest.killed_agent import STARTED_FOR
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 PAIRS = 100 * BUDGET

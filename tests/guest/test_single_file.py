@@ -14,6 +14,8 @@ from scripts.build_agent import build
 
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 OLDEST = (3, 9)
 
