@@ -11,12 +11,12 @@ from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.listener import Address, GuestListener
 from forewarn.endpoint.loop import Loop
+from forewarn.operator.listener import STOP_WITHIN_S
 from forewarn.service.settings import Settings
 
 # How often it is saved when machines were last seen, and which events they saw for the first time.
 SEEN_EVERY_S = 30.0
 SIGHTINGS_EVERY_S = 1.0
-STOP_WITHIN_S = 1.3
 LAST_WRITES_WITHIN_S = 0.5
 MIN_SECRET_BYTES = 16
 

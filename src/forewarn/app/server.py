@@ -16,11 +16,10 @@ from forewarn.app.service import Service
 from forewarn.core.fleet_difference import Difference
 from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.operator.api.calls import CALLS, Call
+from forewarn.operator.listener import STOP_WITHIN_S
 from forewarn.service.private_files import check_tls
 from forewarn.service.settings import Settings
 
-# SIGTERM to exit within 5 s: guest listener, ticker and operator listener stop one after the other, each within this.
-STOP_WITHIN_S = 1.3
 # How long a thread that computes may keep the others waiting; Python's default is 5 ms.
 SWITCH_S = 0.0005
 MAX_FLEET_LINES = 50

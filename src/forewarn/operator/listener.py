@@ -14,6 +14,7 @@ from forewarn.core.errors import ForewarnError, InvalidSettings
 from forewarn.operator.http_limits import MAX_REQUESTS, LimitedProtocol, LimitedServer, LimitedSocket
 
 START_WITHIN_S = 10.0
+# SIGTERM to exit within 5 s: guest listener, ticker and operator listener stop one after the other, each within this.
 STOP_WITHIN_S = 1.3
 CHECK_EVERY_S = 0.001
 
