@@ -158,7 +158,7 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
         with pytest.raises(StoreUnavailable) as error:
             ticker.cycle()
         ticker.note_trouble(error.value)
-        assert ticker.complaint() == "nothing could be saved for 6 s: it cannot be written"
+        assert ticker.complaint() == "this node has saved nothing for 6 s: it cannot be written"
     ticker.cycle()
     assert ticker.complaint() == ""
 
@@ -170,14 +170,14 @@ def test_readiness_is_about_writing_too() -> None:
     follower = follower_that_is_silent_for(lambda: silent_s)
     ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: 1_000.0 + stuck_s)
     health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
-    assert health.store_works() == ""
+    assert health.store_problem() == ""
     stuck_s = 7.0
-    assert health.store_works() == "nothing could be saved for 7 s: it does not answer"
+    assert health.store_problem() == "this node has saved nothing for 7 s: the database does not answer"
     silent_s = UNREADY_AFTER_S - 0.5
     assert health.store_answers()  # a look that came a little late is none that failed
     silent_s = 4.0
     assert not health.store_answers()
-    assert health.store_works() == "not heard from for 4 s: it does not answer"
+    assert health.store_problem() == "not heard from for 4 s: it does not answer"
 
 
 def follower_that_is_silent_for(silent_s: Callable[[], float]) -> Follower:
