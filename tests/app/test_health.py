@@ -47,7 +47,7 @@ def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.Mon
         with pytest.raises(StoreUnavailable) as error:
             ticker.cycle()
         ticker.note_trouble(error.value)
-        assert ticker.complaint() == "nothing could be saved for 6 s: it cannot be written"
+        assert ticker.complaint() == "this node has saved nothing for 6 s: it cannot be written"
     ticker.cycle()
     assert ticker.complaint() == ""
 
@@ -59,14 +59,14 @@ def test_a_database_that_can_only_be_read_is_not_enough() -> None:
     follower = follower_that_is_silent_for(lambda: silent_s)
     ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: 1_000.0 + stuck_s)
     health = Health(service.settings, service.store, service.control, service.clock, ticker, follower)
-    assert health.store_works() == ""
+    assert health.store_problem() == ""
     stuck_s = 7.0
-    assert health.store_works() == "nothing could be saved for 7 s: it does not answer"
+    assert health.store_problem() == "this node has saved nothing for 7 s: the database does not answer"
     silent_s = UNREADY_AFTER_S - 0.5
     assert health.store_answers()  # a poll that came a little late did not fail
     silent_s = 4.0
     assert not health.store_answers()
-    assert health.store_works() == "not heard from for 4 s: it does not answer"
+    assert health.store_problem() == "not heard from for 4 s: it does not answer"
 
 
 def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:

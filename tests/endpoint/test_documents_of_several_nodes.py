@@ -306,7 +306,7 @@ def test_what_a_listener_could_not_read_is_read_later(by_the_ticker: bool) -> No
             served.store.away = first.pop() if first else False
 
         served.store.apply = apply_and_go  # type: ignore[method-assign]
-        with pytest.raises(StoreUnavailable, match="not shown here yet"):
+        with pytest.raises(StoreUnavailable, match="this node cannot show it yet"):
             control.put_machine(machine("late", "127.0.0.77"), OPERATOR)
         assert documents.callers.at("", "127.0.0.77") is None
         assert documents.next_due() == START

@@ -246,7 +246,7 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
         status=status,
         born_approved=draw(st.booleans()),
         needs_approval=draw(st.booleans()),
-        approval=draw(st.sampled_from(ApprovalMode)),
+        approval_mode=draw(st.sampled_from(ApprovalMode)),
         sequence=draw(counts),
         published=times[0] if told else None,
         not_before=max(draw(moments), times[0]) if told else None,

@@ -199,7 +199,7 @@ class Orders:
     def _work_of(self, order: Order) -> Work:
         event, _ = self._control.event(order.id)
         keys = tuple((event.scope, name) for name in event.resources)
-        machines = self._store.snapshot(Focus(machines=keys, whole=False)).machines
+        machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False)).machines
         return Work(order, event, {name: m.host for (_, name), m in machines.items()})
 
 
