@@ -219,10 +219,7 @@ def _end(session: Session, maintenance: Json, until: Until) -> None:
 
 def _apply(session: Session, maintenance: str, verb: str) -> None:
     changed = session.api.post(path_of("maintenances", session.maintenance_id(maintenance), verb))
-    if session.out.as_json:
-        session.out.json(changed)
-    else:
-        session.out.say(f"maintenance {changed['id']} is {changed['status']}")
+    session.out.result(changed, f"maintenance {changed['id']} is {changed['status']}")
 
 
 def _rows(session: Session, maintenances: list[Json]) -> Rows:
@@ -250,6 +247,7 @@ def _show(session: Session, maintenance: Json) -> None:
     now = session.now()
     emergency = ", emergency" if maintenance["emergency"] else ""
     session.out.facts(
+        maintenance,
         [
             ("maintenance", maintenance["id"]),
             ("status", maintenance["status"]),
@@ -261,7 +259,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("earliest", when(maintenance["earliest"], now)),
             ("on failure", maintenance["on_failure"]),
             ("ended", full_time(maintenance["ended"])),
-        ]
+        ],
     )
     session.out.heading(plan_text.summary(maintenance))
     events = plan_text.events_of(maintenance)

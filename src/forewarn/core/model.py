@@ -235,8 +235,8 @@ class Event:
     status: Status = Status.PLANNED
     born_approved: bool = False
     # Fixed at publication:
-    needs_approval: bool = True
-    approval: ApprovalMode = ApprovalMode.ANY
+    needs_approval: bool = True  # False: it may start before NotBefore without an approval
+    approval_mode: ApprovalMode = ApprovalMode.ANY
     sequence: int = 0
     published: datetime | None = None
     not_before: datetime | None = None
@@ -360,7 +360,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class ClockHold:
     """A jump of the clock. Until an operator confirms it, no event starts because of time that passed after `trusted`."""
 
     trusted: datetime

@@ -24,7 +24,7 @@ from forewarn.core.model import (
 )
 
 
-def resolve(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> list[Machine]:
+def target_machines(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> list[Machine]:
     """Return the machines that the targets name; raise NotFound for the first target that names none."""
     if targets.machines:
         for scope, name in targets.machines:
@@ -53,7 +53,7 @@ def plan(
     snapshot: Snapshot, request: MaintenanceRequest, *, now: datetime, created_by: str, new_id: Callable[[], str]
 ) -> tuple[Maintenance, list[Event]]:
     """Return the maintenance and all its events, Planned, with their final ids."""
-    machines = resolve(request.targets, snapshot.machines)
+    machines = target_machines(request.targets, snapshot.machines)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(
         id=new_id(),
@@ -87,7 +87,7 @@ def plan(
                 duration_s=request.duration_s,
                 emergency=request.emergency,
                 born_approved=request.emergency or (request.source is Source.USER and scope.approve_user_events),
-                approval=scope.approval,
+                approval_mode=scope.approval,
             )
         )
     return maintenance, events

@@ -61,7 +61,7 @@ class CallContext:
 
 
 class Api:
-    """What the calls need of the service."""
+    """The parts of the service that API calls use, and what several calls do with them."""
 
     def __init__(
         self,
