@@ -162,7 +162,12 @@ class Settings:
         "how long a node answers guests from memory while it cannot reach the database; then it answers 503",
     )
     fleet: Path | None = setting(None, read_path, "a fleet file to apply at start")
-    prune: bool = setting(False, read_flag, "remove machines and scopes that the fleet file does not contain")
+    prune: bool = setting(
+        False,
+        read_flag,
+        "remove machines and scopes that the fleet file does not contain; the service does not start if these are more than 10,"
+        " or all machines",
+    )
     clock: str = setting("system", read_text, "the service clock: `system`, `manual`, or a rate like `60x`")
     executor: str = setting(
         registry.DEFAULT,
