@@ -15,7 +15,7 @@ import pytest
 from forewarn.core import draft
 from forewarn.core.change import Change
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service import clock, follower
 from forewarn.service.control import Control
@@ -62,7 +62,9 @@ def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
     def hasty(control: Control, order_id: str, actor: Any, *, node: str) -> Any:
         orders = orders_of[control]
         order = next(o for o in orders._store.orders({"open"}, 500) if o.id == order_id)  # type: ignore[arg-type]
-        orders._hand_to_executor(orders._work_of(order))
+        work = orders._work_of(order)
+        assert work is not None
+        orders._hand_to_executor(work)
         return original(control, order_id, actor, node=node)
 
     orders_of: dict[Control, Orders] = {}
@@ -90,7 +92,7 @@ def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """Answer from memory a guest that has seen a newer document than this node."""
-    patch.setattr(Endpoint, "is_behind", lambda endpoint, state, etag: False)
+    patch.setattr(EndpointState, "is_behind", lambda endpoint, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
     MAX_SESSIONS_PER_TOKEN,
     ApprovalMode,
+    ClockHold,
     EventType,
-    Hold,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -23,7 +23,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from tests.store.things import (
+from tests.support.records import (
     ENDED_MAINTENANCE,
     UNICODE,
     anything,
@@ -145,7 +145,14 @@ def test_every_kind_of_event_comes_back(store: Store) -> None:
     kinds = list(product(EventType, Source, Status, ApprovalMode))
     given_ = [
         event(
-            f"E{n}", type=t, source=s, status=status, approval=mode, position=n, resources=(f"vm-{n}",), reason=UNICODE
+            f"E{n}",
+            type=t,
+            source=s,
+            status=status,
+            approval_mode=mode,
+            position=n,
+            resources=(f"vm-{n}",),
+            reason=UNICODE,
         )
         for n, (t, s, status, mode) in enumerate(kinds)
     ]
@@ -528,25 +535,25 @@ def test_the_same_change_succeeds_once_its_fault_is_mended(store: Store) -> None
 
 def test_of_two_holds_the_earlier_counts(store: Store) -> None:
     """A hold is in every snapshot a decision reads, and a later one does not replace it."""
-    first = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
-    earlier = Hold(trusted=at(30), noticed=at(3_800), jumped_s=3_700, node="two")
+    first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    earlier = ClockHold(trusted=at(30), noticed=at(3_800), jumped_s=3_700, node="two")
     assert store.snapshot(Focus()).hold is None
     for given_, counts in ((first, first), (earlier, earlier), (first, earlier)):
         store.apply(replace(change(), hold=given_))
         assert store.snapshot(Focus(scopes=("shop",))).hold == counts
-    assert store.snapshot(Focus(shown=True)).hold is None
+    assert store.snapshot(Focus(document_only=True)).hold is None
 
 
 def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) -> None:
     """Whoever notices the same jump later finds that it was confirmed; the next hold counts, however late its moment."""
-    first = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
-    later = Hold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
+    first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    later = ClockHold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
     store.apply(replace(change(), hold=first))
     assert store.snapshot(Focus()).confirmed is None
     store.apply(replace(change(at(3_900)), releases_hold=first))
     held = store.snapshot(Focus())
     assert (held.hold, held.confirmed) == (None, replace(first, confirmed=at(3_900)))
-    assert store.snapshot(Focus(shown=True)).confirmed is None
+    assert store.snapshot(Focus(document_only=True)).confirmed is None
     store.apply(replace(change(), hold=later))
     held = store.snapshot(Focus())
     assert (held.hold, held.confirmed) == (later, None)
@@ -554,8 +561,8 @@ def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) ->
 
 def test_only_the_hold_that_was_looked_at_is_released(store: Store) -> None:
     """One that came in between nobody has seen, and one that was confirmed meanwhile needs nobody: nothing is saved."""
-    seen = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
-    earlier = Hold(trusted=at(30), noticed=at(3_800), jumped_s=7_200, node="two")
+    seen = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    earlier = ClockHold(trusted=at(30), noticed=at(3_800), jumped_s=7_200, node="two")
     noticed_again = replace(earlier, noticed=at(3_801))
     store.apply(replace(change(maintenances=[maintenance("M1")]), hold=seen))
     store.apply(replace(change(), hold=earlier))
@@ -573,7 +580,7 @@ def test_only_the_hold_that_was_looked_at_is_released(store: Store) -> None:
 
 def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     """What waited for the clock has no other moment to be looked at again."""
-    hold = Hold(trusted=at(0), noticed=at(0), jumped_s=31)
+    hold = ClockHold(trusted=at(0), noticed=at(0), jumped_s=31)
     store.apply(replace(change(maintenances=[maintenance("M1"), maintenance("M2")]), hold=hold))
     store.apply(change(maintenances=[ended(saved_maintenance(store, "M2"), at(1))]))
     store.apply(replace(change(at(5)), releases_hold=hold))

@@ -53,7 +53,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     health_only = settings.role == "guest"
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
-        store_works=service.health.store_works,
+        store_problem=service.health.store_problem,
         warnings=service.health.warnings,
         facts=lambda: service.health.facts(guest_server.documents),
         guests_accepted=guest_server.listener.accepting,
@@ -81,7 +81,7 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
     sessions = Sessions(
         access,
         service.store,
-        now=service.clock.glance,
+        now=service.clock.display_time,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
         secure=_has_tls(settings),
         free=settings.token_free,

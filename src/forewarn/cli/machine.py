@@ -40,10 +40,8 @@ def list_machines(
 def show(session: Session, machine: Name) -> None:
     """Show where a machine is, how it is identified, and when it was last seen."""
     facts = session.api.get(session.machine_path(machine))
-    if session.out.as_json:
-        session.out.json(facts)
-        return
     session.out.facts(
+        facts,
         [
             ("machine", f"{facts['scope']}/{facts['name']}"),
             ("update domain", facts["update_domain"]),
@@ -53,7 +51,7 @@ def show(session: Session, machine: Name) -> None:
             ("interface", facts["interface"]),
             ("instance id", facts["instance_id"]),
             ("last seen", full_time(facts["last_seen"]) or "never"),
-        ]
+        ],
     )
 
 

@@ -46,8 +46,10 @@ def schedule(
     machine: Annotated[
         list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Every machine of this scope.")] = None,
-    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the scope.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="Every machine of this scope; may be repeated.", metavar="SCOPE")
+    ] = None,
+    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
     ] = None,
@@ -81,7 +83,7 @@ def schedule(
     timeout: Timeout = None,
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
-    targets = _targets(machine or [], scope, update_domain, host or [])
+    targets = _targets(machine or [], scope or [], update_domain, host or [])
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
     duration_s = seconds("--duration", duration) if duration is not None else -1
     now = session.now()
@@ -179,16 +181,18 @@ def resume(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "resume")
 
 
-def _targets(machines: list[str], scope: str | None, update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
-    if sum((bool(machines), bool(scope), bool(hosts))) != 1:
-        raise usage("choose the machines in exactly one way: --machine M (may be repeated), --scope S, or --host H")
-    if update_domain is not None and not scope:
-        raise usage("--update-domain: an update domain belongs to a scope: add --scope")
+def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+    if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
+        raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
+    if update_domain is not None and len(scopes) != 1:
+        raise usage("--update-domain: it needs exactly one --scope, the scope that contains the update domain")
     if machines:
         return {"machines": machines}
     if hosts:
         return {"hosts": hosts}
-    return {"scope": scope} if update_domain is None else {"scope": scope, "update_domain": update_domain}
+    if len(scopes) > 1:
+        return {"scopes": scopes}
+    return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
 
 
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
@@ -231,10 +235,7 @@ def _end(session: Session, maintenance: Json, until: Until) -> None:
 
 def _apply(session: Session, maintenance: str, verb: str) -> None:
     changed = session.api.post(path_of("maintenances", session.maintenance_id(maintenance), verb))
-    if session.out.as_json:
-        session.out.json(changed)
-    else:
-        session.out.say(f"maintenance {changed['id']} is {changed['status']}")
+    session.out.result(changed, f"maintenance {changed['id']} is {changed['status']}")
 
 
 def _rows(session: Session, maintenances: list[Json]) -> Rows:
@@ -262,6 +263,7 @@ def _show(session: Session, maintenance: Json) -> None:
     now = session.now()
     emergency = ", emergency" if maintenance["emergency"] else ""
     session.out.facts(
+        maintenance,
         [
             ("maintenance", maintenance["id"]),
             ("status", maintenance["status"]),
@@ -273,7 +275,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("earliest", when(maintenance["earliest"], now)),
             ("on failure", maintenance["on_failure"]),
             ("ended", full_time(maintenance["ended"])),
-        ]
+        ],
     )
     session.out.heading(plan_text.summary(maintenance))
     events = plan_text.events_of(maintenance)

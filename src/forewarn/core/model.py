@@ -236,8 +236,8 @@ class Event:
     status: Status = Status.PLANNED
     born_approved: bool = False
     # Fixed at publication:
-    needs_approval: bool = True
-    approval: ApprovalMode = ApprovalMode.ANY
+    needs_approval: bool = True  # False: it may start before NotBefore without an approval
+    approval_mode: ApprovalMode = ApprovalMode.ANY
     sequence: int = 0
     published: datetime | None = None
     not_before: datetime | None = None
@@ -378,7 +378,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class ClockHold:
     """A jump of the clock. Until an operator confirms it, no event starts because of time that passed after `trusted`."""
 
     trusted: datetime
@@ -390,16 +390,17 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The targets of a maintenance: machines (scope, name), or one scope or update domain of it, or hosts."""
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
     update_domain: int | None = None
+    scopes: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, or hosts")
+        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
+        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
             "update_domain needs a scope: name the scope that contains it",

@@ -41,7 +41,7 @@ def _framework_error(request: Request, error: Exception) -> JSONResponse:
 def operator_app(
     *,
     ticked_at_s: Callable[[], float | None],
-    store_works: Callable[[], str],
+    store_problem: Callable[[], str],
     guests_accepted: Callable[[], bool],
     guest_counts: Callable[[], GuestCounts],
     warnings: Callable[[], Mapping[str, str]] = dict,
@@ -53,7 +53,7 @@ def operator_app(
 ) -> Starlette:
     """Build the application.
 
-    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_works` returns "" or what is wrong.
+    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_problem` returns "" if the store works.
     `warnings` are shown by /readyz but do not make the service unready. `facts` are for the metrics. `rest` answers every path
     that no page has. `guard` raises for a caller who may not read readiness and metrics. `hsts_s` is how long browsers must
     use TLS; 0 where there is none.
@@ -63,7 +63,7 @@ def operator_app(
         ticked_s = ticked_at_s()
         ticking = ticked_s is not None and time.monotonic() - ticked_s < TICKER_SILENT_S
         return {
-            "store": store_works() or "ok",
+            "store": store_problem() or "ok",
             "ticker": "ok" if ticking else "no cycle lately",
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }

@@ -72,7 +72,7 @@ class Control(Decisions):
             new = scope.name not in current.scopes
             return difference(current, Fleet({scope.name: scope}, {}))
 
-        self._change_fleet(diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole=False))
+        self._change_fleet(diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole_maintenances=False))
         return new
 
     def put_machine(self, machine: Machine, actor: Actor) -> bool:
@@ -92,7 +92,7 @@ class Control(Decisions):
             identities=machine.identities, instance_ids=(machine.instance_id,) if machine.instance_id else ()
         )
         self._change_fleet(
-            diff, actor, focus=replace(same_identity, scopes=(machine.scope,), inventory=True, whole=False)
+            diff, actor, focus=replace(same_identity, scopes=(machine.scope,), inventory=True, whole_maintenances=False)
         )
         return new
 
@@ -105,7 +105,7 @@ class Control(Decisions):
                 raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
             return Difference(removed_scopes=(name,), lines=(f"- scope {name}",))
 
-        self._change_fleet(diff, actor, focus=Focus(scopes=(name,), inventory=True, whole=False))
+        self._change_fleet(diff, actor, focus=Focus(scopes=(name,), inventory=True, whole_maintenances=False))
 
     def remove_machine(self, key: tuple[str, str], actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:
@@ -113,7 +113,7 @@ class Control(Decisions):
                 raise NotFound(f"there is no machine {'/'.join(key)}")
             return Difference(removed_machines=(key,), lines=(f"- machine {'/'.join(key)}",))
 
-        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole=False))
+        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False))
 
     def _change_fleet(
         self,
@@ -134,7 +134,7 @@ class Control(Decisions):
                 if dry_run or not (diff.lines or once):
                     return diff
                 now = self._now()
-                snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole=False))
+                snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
                 if self._save(self._with_receipt(change, once, diff)):
@@ -238,7 +238,7 @@ class Control(Decisions):
         """Record a machine's StartRequests, all or none."""
         ids = tuple(event_ids)
         self._decide(
-            Focus(events=ids, whole=False),
+            Focus(events=ids, whole_maintenances=False),
             lambda s, now: lifecycle.approve(s, ids, scope=scope, machine=machine, now=now, actor=actor),
         )
 
@@ -274,7 +274,7 @@ class Control(Decisions):
         ids = tuple(report.order_id for report in reports)
         moved = tuple(key for report in reports for key in report.outcome.new_hosts or ())
         self._decide_on_events(
-            Focus(events=ids, machines=moved, whole=False),
+            Focus(events=ids, machines=moved, whole_maintenances=False),
             lambda s, now: lifecycle.report(s, reports, now=now, actor=actor),
         )
 
@@ -310,7 +310,7 @@ class Control(Decisions):
 
     def document(self, scope: str, version: ApiVersion) -> bytes:
         """Return what the scope's guests see now."""
-        snapshot = self._store.snapshot(Focus(scopes=(scope,), whole=False, shown=True))
+        snapshot = self._store.snapshot(Focus(scopes=(scope,), whole_maintenances=False, document_only=True))
         if scope not in snapshot.scopes:
             raise NotFound(f"there is no scope {scope!r}")
         return render(snapshot.scopes[scope], (e for e in snapshot.events.values() if e.scope == scope), version)
@@ -365,20 +365,20 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
 
 
 def _at(event_id: str) -> Focus:
-    return Focus(events=(event_id,), whole=False)
+    return Focus(events=(event_id,), whole_maintenances=False)
 
 
 def _in(scope: str) -> Focus:
-    return Focus(scopes=(scope,), whole=False)
+    return Focus(scopes=(scope,), whole_maintenances=False)
 
 
 def _focus_of(targets: Targets) -> Focus:
-    if targets.scope:
-        return Focus(scopes=(targets.scope,), inventory=True)
+    if targets.scope or targets.scopes:
+        return Focus(scopes=targets.scopes or (targets.scope,), inventory=True)
     return Focus(machines=targets.machines, hosts=targets.hosts)
 
 
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
-    for scope in [targets.scope, *(scope for scope, _ in targets.machines)]:
+    for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
             raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name")

@@ -14,8 +14,8 @@ from forewarn.core.model import (
     MAX_SESSIONS_PER_TOKEN,
     OPEN,
     AuditEntry,
+    ClockHold,
     Event,
-    Hold,
     LoginSession,
     Machine,
     Maintenance,
@@ -74,7 +74,7 @@ class MemoryStore:
         self._token_uses: dict[str, datetime] = {}
         self._sessions: dict[str, LoginSession] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
-        self._hold: Hold | None = None
+        self._hold: ClockHold | None = None
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._lock:
@@ -86,19 +86,21 @@ class MemoryStore:
             events = {i: self._events[i] for name in sorted(names) for i in self._open_of_scope.get(name, ())}
             events |= {i: self._events[i] for i in focus.events if i in self._events}
             maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
-            if focus.whole:
+            if focus.whole_maintenances:
                 events |= {
                     e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
                 }
-            clock_hold = None if focus.shown else self._hold
+            clock_hold = None if focus.document_only else self._hold
             return Snapshot(
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
                 maintenances={
-                    i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.shown
+                    i: self._maintenances[i]
+                    for i in maintenance_ids
+                    if i in self._maintenances and not focus.document_only
                 },
-                events={i: _shown(e) for i, e in events.items()} if focus.shown else events,
-                orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
+                events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
+                orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             )

@@ -61,7 +61,7 @@ class Identity:
 
 def why_not_approve(caller: Identity, event: Event) -> str:
     """Return why this caller may not approve the event, or ""."""
-    if caller.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
+    if caller.role is Role.OWNER and event.approval_mode is ApprovalMode.OPERATOR:
         return f"event {event.id} is approved by operators alone: its scope has approval = operator"
     return ""
 

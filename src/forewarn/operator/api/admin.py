@@ -42,7 +42,7 @@ class AuditsQuery(Paged):
 
 def resolve(api: Api, context: CallContext) -> Result:
     query = context.query
-    matches, more = resolver.resolve(api.store, context.caller, query.text, query.kind or tuple(resolver.Kind))
+    matches, more = resolver.find_matches(api.store, context.caller, query.text, query.kind or tuple(resolver.Kind))
     items = [bodies.MatchOut(kind=match.kind, id=match.id) for match in matches]
     return Result(200, bodies.MatchesOut(matches=items, more=more))
 
@@ -80,7 +80,10 @@ def post_token(api: Api, context: CallContext) -> Result:
     """Create a token. With an Idempotency-Key its secret is saved for a day, sealed with the caller's own token."""
     body: bodies.TokenIn = context.body
     scopes = tuple(sorted(set(body.scopes)))
-    for missing in set(scopes) - api.store.snapshot(Focus(scopes=scopes, whole=False, shown=True)).scopes.keys():
+    for missing in (
+        set(scopes)
+        - api.store.snapshot(Focus(scopes=scopes, whole_maintenances=False, document_only=True)).scopes.keys()
+    ):
         raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     secret = api.random()
     token = Token(

@@ -109,15 +109,15 @@ class SqlStore:
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
             server = reader.query("server") if self._servers_change else ()
-            hold = () if focus.shown else reader.query("clock_hold")
+            hold = () if focus.document_only else reader.query("clock_hold")
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
             ids = reader.as_list(found)
-            approvals = () if focus.shown else reader.query("approvals_of_events", ids=ids)
-            orders = () if focus.shown else reader.query("orders_of_events", ids=ids)
+            approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
+            orders = () if focus.document_only else reader.query("orders_of_events", ids=ids)
             maintenances = (
-                () if focus.shown else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
+                () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
             return Snapshot(
@@ -388,7 +388,7 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
     scopes = reader.query("scopes_by_name", names=listed)
     found = [*reader.query("events_open_in_scopes", names=listed), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
-    if focus.whole:
+    if focus.whole_maintenances:
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=listed)
     return {row["id"]: row for row in found}, maintenance_ids, scopes
 

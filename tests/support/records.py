@@ -1,4 +1,4 @@
-"""Things to put into a store: small builders with sensible times, and Hypothesis strategies that fill every field."""
+"""Builders of stored objects with sensible times, and Hypothesis strategies that fill every field."""
 
 import string
 from collections.abc import Callable, Iterable
@@ -253,7 +253,7 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
         status=status,
         born_approved=draw(st.booleans()),
         needs_approval=draw(st.booleans()),
-        approval=draw(st.sampled_from(ApprovalMode)),
+        approval_mode=draw(st.sampled_from(ApprovalMode)),
         sequence=draw(counts),
         published=times[0] if told else None,
         not_before=max(draw(moments), times[0]) if told else None,
