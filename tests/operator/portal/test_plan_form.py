@@ -158,6 +158,7 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
         assert "15m notice" in page_text(preview)
         running.service.ticker.advance(25 * 3_600)
         assert not running.get("/v1/scopes/shop")["enabled"]
+        operator = PortalClient(running)  # the first login has ended meanwhile
         refused = operator.post("/plan", {**MAINTENANCE, "step": "do", **hidden_fields(preview)})
         assert refused.status == 409
         assert "no notice" in page_text(refused)
