@@ -20,7 +20,7 @@ from forewarn.guest.errors import BadDocument
 SCHEDULED, STARTED = "Scheduled", "Started"
 # The Date header has whole seconds: the service's clock may be up to this much ahead of it.
 DATE_RESOLUTION_S = 1.0
-MAX_EVENTS = 1_000
+MAX_EVENTS = 10_000
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d*)?(Z|[+-]\d\d:?\d\d)?")
 
 log = logging.getLogger("forewarn.guest.document")
