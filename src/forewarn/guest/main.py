@@ -118,7 +118,7 @@ def _init(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from forewarn.guest.handlers import HANDLERS
-    from forewarn.guest.handlers.command import missing_program
+    from forewarn.guest.programs import program_problems
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
@@ -130,7 +130,7 @@ def _check(options: argparse.Namespace) -> int:
             print(f"WRONG step {step.name!r}: {each}")
         if not messages:
             print(f"ok    step {step.name!r}")
-    messages = missing_program(config.plan.health.command) if config.plan.health is not None else []
+    messages = program_problems(config.plan.health.command) if config.plan.health is not None else []
     messages += [
         f"{what}: {path} cannot be written to"
         for what, path in (("state_dir", config.state_dir), ("metrics_file", config.metrics_file))

@@ -29,6 +29,7 @@ from forewarn.core.model import (
     Targets,
     Token,
 )
+from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
 from forewarn.service.decisions import Decision, Decisions, Once, too_many_conflicts
@@ -37,11 +38,12 @@ from forewarn.store import Focus
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A maintenance just submitted, at what time, and the snapshot that its change leads to."""
+    """A maintenance just submitted, at what time, the snapshot that its change leads to, and warnings about it."""
 
     maintenance_id: str
     snapshot: Snapshot
     at: datetime
+    warnings: tuple[PlanWarning, ...] = ()
 
 
 class Control(Decisions):
@@ -151,8 +153,7 @@ class Control(Decisions):
         """Schedule a maintenance; with `once`, save the response with it."""
 
         def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
-            maintenance_id, change = self._submitted(snapshot, request, now, actor)
-            return change, Submission(maintenance_id, _applied(snapshot, change), now)
+            return self._submitted(snapshot, request, now, actor)
 
         return self._decide_once(_focus_of(request.targets), decide, once)
 
@@ -162,16 +163,18 @@ class Control(Decisions):
         """Return what `submit_once` would lead to, without saving it; `read` may replace `Store.snapshot`."""
         snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
         now = self._clock.now()
-        maintenance_id, change = self._submitted(snapshot, request, now, actor)
-        return Submission(maintenance_id, _applied(snapshot, change), now)
+        return self._submitted(snapshot, request, now, actor)[1]
 
     def _submitted(
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
-    ) -> tuple[str, Change]:
+    ) -> tuple[Change, Submission]:
         _refuse_unknown_scope(snapshot, request.targets)
-        return lifecycle.submit(
+        maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
+        after = _applied(snapshot, change)
+        warnings = plan_warnings(snapshot, after, maintenance_id, now)
+        return change, Submission(maintenance_id, after, now, warnings)
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))

@@ -152,6 +152,23 @@ def test_a_bad_fleet_changes_nothing(service: RunningService) -> None:
 # -- maintenances
 
 
+def test_warnings_are_in_the_plan_and_in_the_result(service: RunningService) -> None:
+    """The API warns and never refuses: no notice, a time that has passed, and a machine with an open event."""
+    restart = "/v1/scopes/blog/machines/db/restart"
+    assert not service.get("/v1/scopes/blog")["enabled"]
+    planned = service.post(restart + "?dry_run=true")
+    made = service.post(restart, status=202)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice"]
+    assert made["warnings"] == planned["warnings"]
+    assert made["status"] == "Started"
+    body = {"type": "Freeze", "targets": {"machines": ["blog/db"]}, "not_before": "2001-01-01T00:00:00Z"}
+    planned = service.post("/v1/maintenances?dry_run=true", body)
+    made = service.post("/v1/maintenances", body, 201)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice", "past-not-before", "already-open"]
+    assert made["warnings"] == planned["warnings"]
+    assert "warnings" not in service.get(f"/v1/maintenances/{made['id']}")
+
+
 def test_the_plan_shown_is_the_plan_that_happens(service: RunningService) -> None:
     """A dry run saves nothing, has no ids and no times, and is otherwise equal to the real response."""
     service.enable("shop", "blog")
