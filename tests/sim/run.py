@@ -8,6 +8,7 @@ import logging
 import random
 from dataclasses import dataclass
 
+from forewarn.app.guest_server import SEEN_EVERY_S
 from forewarn.core.change import Change
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
@@ -100,6 +101,7 @@ class Simulation:
         faults.on = True
         for node in shared.nodes:
             universe.every(universe.choose.choice([40, 60, 100]), node.cycle)
+            universe.every(int(SEEN_EVERY_S), node.write_seen)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         shared.on_commit = self._guests_hurry
         self.operator = Operator(shared)
