@@ -369,6 +369,18 @@ def done_twice(case: Case) -> None:
     case.add(StatusRequested(STARTED + 4, "n2", "E", 1, True), ExecutorCalled(STARTED + 5, "n2", "E", 1, True))
 
 
+def begun_after_it_failed(case: Case) -> None:
+    """The order had failed before the node requested its status."""
+    case.drop(ExecutorCalled)
+    fail(case, STARTED + 10)
+    case.add(StatusRequested(STARTED + 11, "n1", "E", 1, True), ExecutorCalled(STARTED + 12, "n1", "E", 1, True))
+
+
+def fail(case: Case, ms: int) -> None:
+    failed = replace(TAKEN, state=OrderState.FAILED, reason="timed out", ended=START + at(ms))
+    case.add(Committed(ms, "n2", Change(at=START, orders=(failed,))))
+
+
 def never_executed(case: Case) -> None:
     case.drop(ExecutorCalled)
     failed = replace(TAKEN, state=OrderState.FAILED, reason="timed out: no result", ended=START + at(ENDED))
@@ -456,6 +468,7 @@ WRONG: dict[Callable[[Case], None], str] = {
     executed_without_status: "or requested its status",
     executed_though_known: "or requested its status",
     done_twice: "was done twice",
+    begun_after_it_failed: "was done while it was saved as failed",
     never_executed: "never executed: it timed out",
     lost_change: "event E was acknowledged as Completed and is Started",
     early_by_an_unconfirmed_jump: "started 540 s after its publication",
@@ -490,6 +503,15 @@ def test_a_node_is_not_blamed_for_what_it_could_not_know() -> None:
     case.bend("started", 16 * MINUTE - 30_000)
     case.add(ClockMoved(2 * MINUTE, 30_000))
     assert case.verdict()[0] == []
+
+
+def test_an_order_may_fail_just_before_its_work_begins() -> None:
+    """A node that stood still between taking an order and beginning it cannot know that the order failed meanwhile."""
+    case = Case()
+    case.drop(ExecutorCalled)
+    fail(case, STARTED + 10)
+    case.add(ExecutorCalled(STARTED + 12, "n1", "E", 1, True))
+    assert "was done while" not in str(case.verdict()[0])
 
 
 def taken_over(ms: int) -> Committed:
