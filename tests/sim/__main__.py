@@ -3,9 +3,8 @@
 import argparse
 import sys
 import time
-import traceback
 
-from tests.sim.run import Simulation
+from tests.sim.run import run_seed
 
 
 def main() -> int:
@@ -19,16 +18,9 @@ def main() -> int:
     failed, promised, held = [], 0, 0
     start_s = time.monotonic()
     for seed in range(int(first), int(last or first) + 1):
-        simulation = Simulation(seed)
-        try:
-            run = simulation.run()
-        except Exception:
-            failed.append(seed)
-            print(f"seed {seed}: python -m tests.sim --seed {seed} --trace\n{traceback.format_exc()}", end="")
-            continue
-        finally:
-            if options.trace:
-                print("\n".join(simulation.universe.trace))
+        run = run_seed(seed)
+        if options.trace:
+            print("\n".join(run.trace))
         promised, held = promised + run.notice.promised, held + run.notice.held
         if run.complaints:
             failed.append(seed)

@@ -6,6 +6,7 @@ started must end.
 
 import logging
 import random
+import traceback
 from dataclasses import dataclass
 
 from forewarn.app.guest_server import SEEN_EVERY_S
@@ -62,6 +63,16 @@ def fleet(choose: random.Random) -> Fleet:
         for number, (domain, host) in enumerate(domains_and_hosts)
     ]
     return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines})
+
+
+def run_seed(seed: int) -> Run:
+    """Run a seed. An error that ends the run is a complaint, so that the seeds after it are run too."""
+    simulation = Simulation(seed)
+    try:
+        return simulation.run()
+    except Exception:
+        complaint = f"the run ended with an error:\n{traceback.format_exc()}"
+        return Run(seed, simulation.universe.trace, simulation.history, [complaint], Notice(0, 0))
 
 
 class Simulation:
