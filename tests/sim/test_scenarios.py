@@ -74,7 +74,6 @@ class Scene:
         first.request(lambda: first.control.submit(request, OPERATOR))
         self.cycle_all()
 
-    @property
     def status(self) -> Status:
         (event,) = self.shared.database.memory.events(EventQuery()).events
         return event.status
@@ -104,16 +103,16 @@ def test_a_jump_that_no_node_saw_is_held(die_first: bool) -> None:
     scene.pass_by(10)
     scene.start_all()
     scene.cycle_all()
-    assert scene.status is Status.SCHEDULED
+    assert scene.status() is Status.SCHEDULED
     assert scene.hold is not None
     assert scene.hold.jumped_s == HOUR_S
     scene.pass_by(900)
     scene.cycle_all()
-    assert scene.status is Status.SCHEDULED
+    assert scene.status() is Status.SCHEDULED
     node = scene.nodes[1]
     node.request(lambda: node.control.confirm_clock(OPERATOR))
     scene.cycle_all()
-    assert scene.status is Status.STARTED
+    assert scene.status() is Status.STARTED
 
 
 def test_a_clock_that_was_set_back_is_corrected_while_all_nodes_are_down() -> None:
@@ -127,7 +126,7 @@ def test_a_clock_that_was_set_back_is_corrected_while_all_nodes_are_down() -> No
     scene.pass_by(10)
     scene.start_all()
     scene.cycle_all()
-    assert scene.status is Status.SCHEDULED
+    assert scene.status() is Status.SCHEDULED
     assert scene.hold is not None
 
 
