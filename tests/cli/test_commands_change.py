@@ -76,7 +76,7 @@ def test_an_operators_approval_starts_an_event(cli: CommandLine) -> None:
     assert watcher.returncode == DONE, errors
     assert "was completed at" in output.splitlines()[-1]
     assert cli.json("machine", "show", "db/db-1")["host"] == "rack9"
-    assert "Started" in cli.output("machine", "restart", "quiet/web-0")
+    assert "Started" in cli.output("machine", "restart", "quiet/web-0", "--no-notice-ok")
     cli.output("order", "finish", cli.open_order()["id"])
 
 
@@ -86,6 +86,29 @@ def test_users_restart_and_redeploy_their_machines(cli: CommandLine) -> None:
         event = cli.json("machine", verb, "shop/web-0")
         assert (event["type"], event["source"]) == (kind, "User")
         assert cli.json("event", "cancel", event["id"])["status"] == "Cancelled"
+
+
+@pytest.mark.parametrize("verb", ["restart", "redeploy"])
+def test_a_restart_without_notice_needs_its_own_option(cli: CommandLine, verb: str) -> None:
+    """As for `maintenance schedule`, --yes is not enough; nothing is created."""
+    before = cli.json("event", "list", "--scope", "quiet")["items"]
+    refused = cli.run("machine", verb, "quiet/web-1", "--yes")
+    assert refused.returncode == USAGE
+    assert "gives no notice to quiet: no machine there has polled" in refused.stderr
+    assert "--no-notice-ok" in refused.stderr
+    assert cli.json("event", "list", "--scope", "quiet")["items"] == before
+
+
+def test_a_restart_of_a_machine_in_an_open_event_asks(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """The question names the other event; --yes answers it."""
+    event_id = first_event(planned)["id"]
+    refused = cli.run("machine", "restart", "shop/web-1", typed="n\n")
+    assert refused.returncode == FAILED
+    assert f"shop/web-1: event {event_id} (Reboot) is already scheduled" in refused.stderr
+    assert "Restart shop/web-1? [y/N]" in refused.stderr
+    event = cli.json("machine", "restart", "shop/web-1", "--yes")
+    assert [warning["code"] for warning in event["warnings"]] == ["already-open"]
+    cli.output("event", "cancel", event["id"])
 
 
 def test_scopes_are_created_and_changed(cli: CommandLine) -> None:

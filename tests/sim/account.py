@@ -233,9 +233,9 @@ class Account:
         approved_by = self.approvals[event.id]
         if event.born_approved or not event.needs_approval or "" in approved_by:
             return True
-        if event.approval is ApprovalMode.ALL:
+        if event.approval_mode is ApprovalMode.ALL:
             return approved_by >= set(event.resources)
-        return event.approval is ApprovalMode.ANY and bool(approved_by)
+        return event.approval_mode is ApprovalMode.ANY and bool(approved_by)
 
     # -- starts
 

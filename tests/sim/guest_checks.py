@@ -143,13 +143,13 @@ class GuestChecks:
             event = account.events.get(event_id)
             approved_by = account.approvals.get(event_id, set())
             counted = entry.machine in approved_by or (
-                event is not None and event.approval != "all" and bool(approved_by)
+                event is not None and event.approval_mode != "all" and bool(approved_by)
             )
-            concerned = event is not None and (event.approval != "all" or entry.machine in event.resources)
+            concerned = event is not None and (event.approval_mode != "all" or entry.machine in event.resources)
             if (event_id, entry.machine) in account.lost_approvals:
                 continue  # acknowledged, and lost in a failover
             if event is None or (
-                event.status == "Scheduled" and concerned and not counted and event.approval != "operator"
+                event.status == "Scheduled" and concerned and not counted and event.approval_mode != "operator"
             ):
                 account.complain(f"the approval of event {event_id} by {entry.machine} was acknowledged and is lost")
 

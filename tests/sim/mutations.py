@@ -15,7 +15,7 @@ import pytest
 from forewarn.core import draft
 from forewarn.core.change import Change
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service import clock, follower
 from forewarn.service.control import Control
@@ -92,7 +92,7 @@ def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """Answer from memory a guest that has seen a newer document than this node."""
-    patch.setattr(Endpoint, "is_behind", lambda endpoint, state, etag: False)
+    patch.setattr(EndpointState, "is_behind", lambda endpoint, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:

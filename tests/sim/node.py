@@ -18,7 +18,7 @@ from forewarn.app.node import Node as Parts
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
 from forewarn.endpoint.callers import Caller
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.limits import Limits
@@ -248,7 +248,7 @@ class Node:
 
     def _write_seen(self) -> None:
         self.side.write_seen()
-        self.side.write_sightings()
+        self.side.write_first_seen()
 
     # -- the follower
 
@@ -370,7 +370,7 @@ class Connection:
     address = "10.0.0.1"
     gone = False
 
-    def __init__(self, endpoint: Endpoint, caller: Caller | None) -> None:
+    def __init__(self, endpoint: EndpointState, caller: Caller | None) -> None:
         self.endpoint = endpoint
         self.caller = caller
         self.status = 0

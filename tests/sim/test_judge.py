@@ -11,9 +11,9 @@ from forewarn.core.model import (
     Approval,
     ApprovalMode,
     AuditEntry,
+    ClockHold,
     Event,
     EventType,
-    Hold,
     Maintenance,
     MaintenanceStatus,
     Order,
@@ -71,7 +71,7 @@ EVENT = Event(
     source=Source.PLATFORM,
     resources=("web-0",),
     status=Status.SCHEDULED,
-    approval=ApprovalMode.ALL,
+    approval_mode=ApprovalMode.ALL,
     sequence=1,
     published=START + at(PUBLISHED),
     not_before=START + at(16 * MINUTE),
@@ -399,7 +399,7 @@ def early_by_an_unconfirmed_jump(case: Case) -> None:
 def early_though_it_was_held(case: Case) -> None:
     """A node that started after the jump could read that the clock is held."""
     case.bend("started", 10 * MINUTE)
-    held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
+    held = Change(at=START, hold=ClockHold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
     case.add(ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held), NodeStarted(3 * MINUTE, "n1"))
 
 
@@ -566,7 +566,7 @@ def test_a_late_acknowledgement_of_a_lost_commit_is_accepted() -> None:
 
 def test_a_jump_may_be_confirmed_or_unknown() -> None:
     """A jump excuses an early start if an operator confirmed it, or if the node could not read that the clock is held."""
-    held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
+    held = Change(at=START, hold=ClockHold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
     jumped, saved = ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held)
     for entries in (
         (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=held.hold))),
@@ -583,7 +583,7 @@ def test_a_hold_of_a_later_jump_does_not_reveal_an_earlier_one() -> None:
     """A node whose machine started after a jump cannot know it, though it notices and saves the next jump."""
     case = Case()
     case.bend("started", 10 * MINUTE)
-    held = Change(at=START, hold=Hold(trusted=START + at(14 * MINUTE), noticed=START, jumped_s=600, node="n1"))
+    held = Change(at=START, hold=ClockHold(trusted=START + at(14 * MINUTE), noticed=START, jumped_s=600, node="n1"))
     case.add(
         NodeStarted(0, "n1#1", "n1, boot 1"),
         ClockMoved(2 * MINUTE, 10 * MINUTE),

@@ -10,8 +10,8 @@ from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import (
     Actor,
+    ClockHold,
     EventType,
-    Hold,
     Machine,
     MaintenanceRequest,
     Scope,
@@ -79,7 +79,7 @@ class Scene:
         return event.status
 
     @property
-    def hold(self) -> Hold | None:
+    def hold(self) -> ClockHold | None:
         return self.shared.database.memory.snapshot(Focus()).hold
 
     @property

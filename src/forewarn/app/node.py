@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forewarn.core.errors import ServiceError
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.endpoint.limits import Limits
@@ -133,10 +133,10 @@ class EndpointParts:
         self.documents.load()
         node.control.listen(self.documents.on_change)
         node.control.listen_to_unchanged(self.documents.catch_up)
-        node.ticker.add_chore(self.documents)
+        node.ticker.call_periodically(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
-        self.endpoint = Endpoint(
+        self.endpoint = EndpointState(
             self.documents,
             node.control,
             writer,
@@ -148,7 +148,7 @@ class EndpointParts:
         )
         self.last_seen = LastSeen(self.documents, node.control, node.store, disable_after_s=disable_after_s)
         if listens:
-            node.ticker.add_chore(self.last_seen)
+            node.ticker.call_periodically(self.last_seen)
 
     def write_seen(self) -> None:
         """Have the writer save when machines were last seen."""
@@ -159,11 +159,11 @@ class EndpointParts:
         if not try_to_write(lambda: self.last_seen.write(seen)):
             self.endpoint.loop.call_from_thread(lambda: self.endpoint.requeue_seen(seen))
 
-    def write_sightings(self) -> None:
+    def write_first_seen(self) -> None:
         """Have the writer save one batch, then the next: each behind the approvals that were queued meanwhile."""
-        if sightings := self.endpoint.take_sightings():
-            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_sightings(sightings))
-            written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_sightings))
+        if sightings := self.endpoint.take_first_seen():
+            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_first_seen(sightings))
+            written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_first_seen))
 
 
 def try_to_write(write: Callable[[], None]) -> bool:

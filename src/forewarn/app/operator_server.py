@@ -20,7 +20,7 @@ from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.service.settings import on_loopback
+from forewarn.service.settings import Settings, on_loopback
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     health_only = settings.role == "guest"
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
-        store_works=service.health.store_works,
+        store_problem=service.health.store_problem,
         warnings=service.health.warnings,
         facts=lambda: service.health.facts(guest_server.documents),
         guests_accepted=guest_server.listener.accepting,
@@ -61,6 +61,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
         guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify_for_monitoring,
+        hsts_s=settings.hsts_s if _has_tls(settings) else 0,
     )
     proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     with listening(
@@ -70,13 +71,19 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
 
 
+def _has_tls(settings: Settings) -> bool:
+    """Return whether browsers reach the listener over TLS."""
+    return settings.tls_cert is not None or settings.behind_tls_proxy
+
+
 def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:
     settings = service.settings
     sessions = Sessions(
         access,
-        now_s=time.time,
-        secure=settings.tls_cert is not None or settings.behind_tls_proxy,
-        free_key=secrets.token_bytes(SECRET_BYTES),
+        service.store,
+        now=service.clock.display_time,
+        random=lambda: secrets.token_bytes(SECRET_BYTES),
+        secure=_has_tls(settings),
         free=settings.token_free,
     )
     site = SiteInfo(

@@ -19,7 +19,7 @@ HELD_CLOCK_WAIT = timedelta(minutes=1)
 
 
 class LastSeen:
-    """A chore of the ticker. A poll only postpones when a scope falls due, so the scopes are checked only at that time."""
+    """Disables silent scopes, called by the ticker. A poll only postpones when a scope is due, so it is checked only then."""
 
     def __init__(self, documents: Documents, control: Control, store: Store, *, disable_after_s: int) -> None:
         self._documents = documents
@@ -81,6 +81,6 @@ class LastSeen:
         if seen:
             self._store.record_last_seen(seen)
 
-    def write_sightings(self, sightings: Collection[EventFirstSeen]) -> None:
+    def write_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
         """Save which machine first saw which event, and when; runs in the writer's thread."""
         self._store.record_first_seen(sightings)

@@ -12,6 +12,7 @@ from forewarn.guest.budget import budget_left_s
 from forewarn.guest.clock import format_time
 from forewarn.guest.decide import why_not_approved
 from forewarn.guest.names import Me
+from forewarn.guest.safe_files import replace_file
 from forewarn.guest.state import EventState, State
 
 NAME = "status.json"
@@ -148,15 +149,7 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def write_atomically(path: Path, text: str, mode: int) -> None:
-    """Replace the file atomically: a reader sees the old content or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)
-
-
 def write(agent: Agent, folder: Path, metrics_file: Optional[Path]) -> None:
-    write_atomically(folder / NAME, json.dumps(describe(agent)) + "\n", 0o600)
+    replace_file(folder / NAME, json.dumps(describe(agent)).encode() + b"\n", 0o600)
     if metrics_file is not None:
-        write_atomically(metrics_file, metrics(agent.state, agent.client.failures.total), 0o644)
+        replace_file(metrics_file, metrics(agent.state, agent.client.failures.total).encode(), 0o644)

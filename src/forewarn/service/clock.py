@@ -74,7 +74,7 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the time for a decision."""
 
-    def glance(self) -> datetime:
+    def display_time(self) -> datetime:
         """Return the time to show: from memory, so it never waits and never fails."""
 
     def jump(self) -> Jump | None:
@@ -165,7 +165,7 @@ class SystemClock:
         self._jumps.observe(now)
         return now
 
-    def glance(self) -> datetime:
+    def display_time(self) -> datetime:
         return self._wall()
 
     def jump(self) -> Jump | None:
@@ -224,7 +224,7 @@ class KeptClock(SystemClock):
         kept = self._kept
         if kept is None or self._boot_s() - kept[1] > KEPT_FOR_S:
             self._read_anew()
-        return self.glance()
+        return self.display_time()
 
     def _read_anew(self) -> None:
         for _ in range(MAX_READINGS):
@@ -237,7 +237,7 @@ class KeptClock(SystemClock):
             f"reading the database's clock took longer than {MAX_READING_S:g} s, {MAX_READINGS} times"
         )
 
-    def glance(self) -> datetime:
+    def display_time(self) -> datetime:
         with self._reading_lock:
             if self._kept is not None:
                 reading, read_s = self._kept
@@ -247,7 +247,7 @@ class KeptClock(SystemClock):
             return self._latest
 
     def seconds_until(self, moment: datetime) -> float | None:
-        return max(0.0, (moment - self.glance()).total_seconds())
+        return max(0.0, (moment - self.display_time()).total_seconds())
 
 
 class _Trusted:
@@ -275,7 +275,7 @@ class ManualClock(_Trusted):
     def now(self) -> datetime:
         return self._now
 
-    glance = now
+    display_time = now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return 0.0 if moment <= self._now else None
@@ -304,7 +304,7 @@ class ScaledClock(_Trusted):
         with self._lock:
             return self._read()
 
-    glance = now
+    display_time = now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds() / self._rate)

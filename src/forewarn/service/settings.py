@@ -227,6 +227,12 @@ class Settings:
         _addresses,
         "with `behind_tls_proxy`: addresses of proxies whose `X-Forwarded-For` is trusted for the operator's address",
     )
+    hsts_s: int = setting(
+        365 * 86_400,
+        parse_duration,
+        "with TLS: how long browsers must use TLS for this host, on all its ports (`Strict-Transport-Security`); `0` sends no"
+        " such header",
+    )
     token_free: bool = setting(
         False,
         read_flag,

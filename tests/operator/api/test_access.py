@@ -80,6 +80,13 @@ def test_errors_of_pages_have_the_same_shape(service: RunningService) -> None:
     assert service.request("HEAD", "/v1/scopes").status == 200
 
 
+def test_no_other_page_shows_the_docs_in_a_frame(service: RunningService) -> None:
+    """A page that frames the docs could lead a reader's clicks."""
+    for path in ("/v1/docs", "/v1/docs.js", "/v1/docs.css"):
+        policy = service.request("GET", path, token="").headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy, path
+
+
 def test_every_call_has_a_unique_name() -> None:
     """Client generators need unique operation ids."""
     names = [call.name for call in CALLS]

@@ -7,7 +7,7 @@ import pytest
 
 from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Hold
+from forewarn.core.model import ClockHold
 from tests.support.running_service import FLEET, START, RunningService, running_service
 
 
@@ -150,6 +150,23 @@ def test_a_bad_fleet_changes_nothing(service: RunningService) -> None:
 
 
 # -- maintenances
+
+
+def test_warnings_are_in_the_plan_and_in_the_result(service: RunningService) -> None:
+    """The API warns and never refuses: no notice, a time that has passed, and a machine with an open event."""
+    restart = "/v1/scopes/blog/machines/db/restart"
+    assert not service.get("/v1/scopes/blog")["enabled"]
+    planned = service.post(restart + "?dry_run=true")
+    made = service.post(restart, status=202)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice"]
+    assert made["warnings"] == planned["warnings"]
+    assert made["status"] == "Started"
+    body = {"type": "Freeze", "targets": {"machines": ["blog/db"]}, "not_before": "2001-01-01T00:00:00Z"}
+    planned = service.post("/v1/maintenances?dry_run=true", body)
+    made = service.post("/v1/maintenances", body, 201)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice", "past-not-before", "already-open"]
+    assert made["warnings"] == planned["warnings"]
+    assert "warnings" not in service.get(f"/v1/maintenances/{made['id']}")
 
 
 def test_the_plan_shown_is_the_plan_that_happens(service: RunningService) -> None:
@@ -306,7 +323,7 @@ def test_the_timeline_says_when_a_machine_first_saw_the_event(service: RunningSe
         caller = service.guests.documents.callers.named("shop", name)
         assert caller is not None
         guests.record_shown(caller, state)
-    service.guests.parts.last_seen.write_sightings(guests.take_sightings())
+    service.guests.parts.last_seen.write_first_seen(guests.take_first_seen())
     seen = [entry for entry in service.get(f"/v1/events/{event}")["timeline"] if entry["what"] == "seen"]
     assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-0"}]
 
@@ -370,7 +387,7 @@ def test_tokens_are_created_listed_and_revoked(service: RunningService) -> None:
 def test_a_held_clock_is_shown_and_confirmed(service: RunningService) -> None:
     """A clock that jumped says until when it is trusted; the confirmation is in the audit log, a second one is refused."""
     assert service.request("POST", "/v1/clock/confirm").status == 409
-    hold = Hold(trusted=START, noticed=START + timedelta(hours=1), jumped_s=3_600)
+    hold = ClockHold(trusted=START, noticed=START + timedelta(hours=1), jumped_s=3_600)
     service.service.store.apply(Change(at=START, hold=hold))
     held = {"trusted": "2030-01-01T00:00:00Z", "noticed": "2030-01-01T01:00:00Z", "jumped_s": 3_600}
     assert service.get("/v1/clock")["held"] == held
