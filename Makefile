@@ -41,7 +41,7 @@ flaky: setup  ## run parts N times under load, report which tests failed how oft
 	scripts/test_tools
 	$(BIN)/python scripts/flaky.py --runs $(or $(N),20) $(PART)
 
-soak: setup  ## the long-running tests with ten times the budget
+soak: setup  ## the long-running tests with ten times the budget, and 50,000 fresh seeds of the simulation
 	scripts/test_tools
 	$(BIN)/python scripts/test_parts.py --soak
 
