@@ -173,6 +173,8 @@ def bare_name(resource: str) -> str:
 
 def parse_moment(text: str) -> Optional[datetime]:
     """Parse RFC 1123 or ISO 8601 into UTC; return None for "" and for any other text."""
+    if len(text) > MAX_WORD_CHARS:
+        return None
     match = _ISO.fullmatch(text.strip())
     try:
         if match is not None:
