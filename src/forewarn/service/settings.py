@@ -200,6 +200,12 @@ class Settings:
     )
     rate_limit: int = setting(5, whole_number(0, 1_000_000), "requests per second from one machine; `0` is no limit")
     guest_connections: int = setting(16, whole_number(1, 1_000_000), "connections at once from one machine")
+    guest_unknown_connections: int = setting(
+        4,
+        whole_number(1, 1_000_000),
+        "connections at once from one address that is no machine's; all such addresses together have a quarter of"
+        " `guest_all_connections`",
+    )
     guest_waiting: int = setting(4, whole_number(0, 1_000_000), "long polls at once from one machine")
     guest_all_connections: int = setting(
         50_000, whole_number(1, 10_000_000), "connections at once from all guests together"
