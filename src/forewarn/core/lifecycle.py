@@ -328,11 +328,18 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
 
 
 def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int) -> Change:
-    """Advance each open maintenance whose scopes are all in the snapshot."""
+    """Advance each open maintenance that a tick can move and whose scopes are all in the snapshot."""
     draft = Draft(snapshot, now, actor)
-    whole = [m.id for m in draft.maintenances.values() if m.ended is None and _lies_within(draft, m.id)]
-    advance(draft, whole, order_timeout_s)
+    movable = [m.id for m in draft.maintenances.values() if m.ended is None and _can_move(draft, m)]
+    advance(draft, [each for each in movable if _lies_within(draft, each)], order_timeout_s)
     return draft.change()
+
+
+def _can_move(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether the maintenance is to be woken by now, or an event of it may wait only for other events."""
+    if maintenance.wake_at is not None and maintenance.wake_at <= draft.now:
+        return True
+    return any(draft.may_be_ready(event) for event in draft.events_of(maintenance.id))
 
 
 def _lies_within(draft: Draft, maintenance_id: str) -> bool:
