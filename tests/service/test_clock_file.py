@@ -176,7 +176,7 @@ def test_a_node_holds_a_jump_of_the_databases_clock_from_before_its_start(tmp_pa
 
     def clock_hold_after_start() -> ClockHold | None:
         store = LeasedMemoryStore()
-        store.feed = ScriptedFeed  # type: ignore[method-assign,assignment]
+        store.feed = ScriptedFeed  # type: ignore[method-assign]
         service = Service(settings, store=store)
         service.ticker.cycle()
         service.close()
