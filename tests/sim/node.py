@@ -391,6 +391,9 @@ class Connection:
             if name == b"ETag":
                 self.etag = value.decode()
 
+    def reject(self, response: Response, request: Request) -> None:
+        self.respond(response, request)
+
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         del keep
         head, _, body = data.partition(b"\r\n\r\n")

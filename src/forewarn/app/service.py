@@ -18,7 +18,7 @@ from pathlib import Path
 
 from forewarn.app.health import Health
 from forewarn.app.node import REAL, Node, Times, follow
-from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
+from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, LargeRemoval, Refused
 from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
@@ -114,7 +114,14 @@ class Service:
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
         try:
-            return self.control.apply_fleet(fleet, Actor("fleet file", str(path)), prune=self.settings.prune)
+            return self.control.apply_fleet(
+                fleet, Actor("fleet file", str(path)), prune=self.settings.prune, large_removal_ok=False
+            )
+        except LargeRemoval as error:
+            raise InvalidFleet(
+                f"{path}: with --prune {error}: nothing was changed. Correct the file, or start without --prune and run"
+                f" `forewarn fleet apply {path} --prune`, which asks first"
+            ) from None
         except (InvalidFleet, Refused) as error:
             raise InvalidFleet(
                 f"{path}: it does not fit the present fleet: {error}; what is not in the file stays unless you use --prune"

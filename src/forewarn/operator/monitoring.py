@@ -1,8 +1,8 @@
 """The application of the operator listener: health, readiness and metrics, with the API and the portal beside them.
 
 `/healthz` says that the process lives, `/readyz` whether every part of the service works, `/metrics` gives figures for
-Prometheus. The latter two need no token on loopback. `/healthz` never needs one, because it says nothing about the fleet; it
-waits neither for the worker threads nor for the store.
+Prometheus. The latter two need no token on loopback, unless a proxy passes requests on. `/healthz` never needs one, because
+it says nothing about the fleet; it waits neither for the worker threads nor for the store.
 """
 
 import asyncio

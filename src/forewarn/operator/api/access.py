@@ -1,8 +1,8 @@
 """Who makes a request, and what that caller may do: tokens, roles, and the scopes of an owner.
 
 A request is identified before anything else about it is read. A token is 32 random bytes; the store holds its SHA-256. A
-service that runs without tokens (an emulator on loopback) takes every caller for an operator, but refuses a foreign Host or
-Origin: a web page must not be able to use a service on its reader's machine.
+service that runs without tokens (an emulator on loopback) takes every caller for an operator, but refuses what pages of other
+sites can send: a web page must not be able to use a service on its reader's machine. Another port is another site, too.
 """
 
 import base64
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from forewarn.core.errors import Forbidden, ServiceError, Unauthorized
+from forewarn.core.errors import Forbidden, Invalid, ServiceError, Unauthorized
 from forewarn.core.model import Actor, ApprovalMode, Event, Role, Source, Token
 from forewarn.operator.host_header import host_of, is_loopback
 
@@ -23,6 +23,7 @@ MISSING = "a token is needed: send `Authorization: Bearer TOKEN`; "
 IN_STATE_DIR = "on the service's own machine the operator's token is in the state directory, in operator.token"
 IN_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
 
+CHANGE_TYPES = frozenset({"application/json", "application/toml"})
 EVERYBODY = frozenset(Role)
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
@@ -127,6 +128,14 @@ class Access:
         """Identify a caller of health and metrics; by the cached tokens while the store is away."""
         return self._identify(headers, peer, self._read_or_cached)
 
+    def check_body(self, body: bytes, content_type: str) -> None:
+        """Refuse, without tokens, a body of a type that browsers send for a page of another site without asking first."""
+        if self._free and body and content_type.partition(";")[0].strip().lower() not in CHANGE_TYPES:
+            raise Invalid(
+                f"Content-Type: {content_type[:100]!r} is refused: a service without tokens takes application/json, or"
+                " application/toml for a fleet"
+            )
+
     def cache_tokens(self) -> None:
         """Cache the tokens so that monitoring works while the store is away."""
         self._read_or_cached()
@@ -149,7 +158,7 @@ class Access:
 
     def _identify(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Identity:
         if self._free:
-            _refuse_foreign(headers)
+            _refuse_other_sites(headers)
             return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
@@ -186,11 +195,20 @@ def _identity(token: Token, secret: bytes, peer: str) -> Identity:
     return Identity(token.id, token.name, token.role, within, secret, origin, token.digest)
 
 
-def _refuse_foreign(headers: Mapping[str, str]) -> None:
-    """Refuse every name but loopback: also a foreign name that resolves to loopback."""
-    for header, host in (
-        ("Host", host_of(headers.get("host", ""))),
-        ("Origin", host_of(headers["origin"].partition("://")[2]) if "origin" in headers else "localhost"),
-    ):
-        if not is_loopback(host):
-            raise Forbidden(f"{header} {host!r} is not this machine: a service without tokens answers loopback alone")
+def refuse_foreign_host(headers: Mapping[str, str]) -> None:
+    """Refuse every name but loopback names: also a foreign name that resolves to loopback."""
+    host = host_of(headers.get("host", ""))
+    if not is_loopback(host):
+        raise Forbidden(f"Host {host[:100]!r} is not this machine: use http://localhost or a loopback address")
+
+
+def _refuse_other_sites(headers: Mapping[str, str]) -> None:
+    """Refuse a request that a page of another site or port sends. A link from such a page may lead here."""
+    refuse_foreign_host(headers)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    same = origin is None or origin.lower().partition("://")[2] == headers.get("host", "").lower()
+    if not same or (site in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate"):
+        raise Forbidden(
+            f"Origin {(origin or site)[:100]!r} is another site, and so is another port: a service without tokens answers its"
+            " own pages and programs alone"
+        )

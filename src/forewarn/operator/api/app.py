@@ -103,6 +103,7 @@ async def _respond(request: Request, api: Api, access: Access, streams: Streams,
     query = read_query(call, request.query_params.multi_items())
     key = read_key(call, request.headers.get("idempotency-key"))
     body = await read_bytes(request, call.max_bytes)
+    access.check_body(body, request.headers.get("content-type", ""))
     context = CallContext(
         caller=caller,
         path=names,
