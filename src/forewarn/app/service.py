@@ -79,18 +79,16 @@ class Service:
         follower: Follower | None = None
         try:
             store.claim()
-            if shared is not None and settings.role != "guest":
-                self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
             if shared is not None:
-                follower, clock = follow(shared, times, _clock_file(settings) if self.state_dir is not None else None)
+                follower, clock = follow(shared, times, _clock_file(settings) if settings.role != "guest" else None)
             elif clock is None:
                 changes = [scope.changed for scope in store.scopes().values() if scope.changed is not None]
                 clock = _clock_of(settings, floor=max(changes, default=None))
+            if shared is not None and settings.role != "guest":
+                self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
         except BaseException:
             if follower is not None:
                 follower.close()
-            if self.state_dir is not None:
-                self.state_dir.close()
             store.close()
             raise
         self.node = Node(
