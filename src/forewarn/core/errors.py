@@ -14,6 +14,7 @@ ForewarnError
 │   │   ├── IllegalTransition    409  the event's or order's status forbids the verb
 │   │   ├── MachineBusy          409  a machine is in an open or started event
 │   │   ├── KeyReused            409  an idempotency key came with another request
+│   │   ├── StoreHeld            409  the store is held; an operator must resume it first
 │   │   ├── StoreInUse           409  another process serves this database
 │   │   └── TooManyUserOperations 409 the scope's limit of open user operations is reached
 │   ├── TooManyAttempts          429  too many log-ins failed
@@ -114,6 +115,10 @@ class MachineBusy(Refused):
 
 class KeyReused(Refused):
     code = "idempotency_key_reused"
+
+
+class StoreHeld(Refused):
+    code = "store_held"
 
 
 class StoreInUse(Refused):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
-from forewarn.core.model import Hold, Receipt, Scope
+from forewarn.core.model import Hold, Receipt, Scope, StoreHold
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
 
@@ -102,6 +102,9 @@ class Decisions:
 
     def clock_hold(self) -> Hold | None:
         return self._store.snapshot(Focus()).hold
+
+    def store_hold(self) -> StoreHold | None:
+        return self._store.snapshot(Focus()).store_hold
 
     def _now(self) -> datetime:
         """Return the time for a decision on a snapshot read after this. A jump of the clock is saved first."""

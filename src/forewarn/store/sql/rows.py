@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Order,
     Receipt,
     Scope,
+    StoreHold,
     Token,
 )
 
@@ -181,6 +182,7 @@ class Rows:
         self.token = Codec(coders, Token, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
         self.hold = Codec(coders, Hold, by_name=by_name)
+        self.store_hold = Codec(coders, StoreHold, by_name=by_name)
 
 
 TEXT_ROWS = Rows(_TEXT, never="", ever="~", by_name=False)
