@@ -23,6 +23,7 @@ READ_EVERYTHING = {
     "tokens_all",
     "count_open",
     "backlog",
+    "begin_epochs",
     "count_scopes",
     "count_machines",
 }

@@ -187,7 +187,9 @@ def describe(path: Path) -> list[tuple[str, str]]:
             "events": "SELECT count(*) FROM events",
             "audit": "SELECT count(*) FROM audit",
         }
-        return facts + [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+        facts += [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+        held = connection.execute("SELECT detail FROM store_hold WHERE one = 1 AND resumed IS NULL").fetchone()
+        return facts + ([("held", held["detail"])] if held else [])
 
 
 def _require_file(path: Path) -> None:

@@ -522,17 +522,17 @@ WHERE store_hold.resumed IS NOT NULL;
 -- name: resume_store
 -- Resume the store from the hold that the operator saw. If there is another one, this changes no row, and the store raises
 -- Conflict.
-UPDATE store_hold SET resumed = :at, identity = (SELECT identity FROM store_identity)
+UPDATE store_hold SET resumed = :at, identity = (SELECT identity FROM store_identity WHERE one = 1)
 WHERE one = 1 AND held = :held AND resumed IS NULL;
 
 -- name: position
 -- Return which database this is, how far its audit has come, whether an operator resumed this very database, whether it is
 -- held, and whether there is unfinished work.
 SELECT identity, 0 AS timeline, (SELECT coalesce(max(id), 0) FROM audit) AS audit_id,
-    EXISTS (SELECT 1 FROM store_hold h WHERE h.resumed IS NOT NULL AND h.identity = i.identity) AS resumed,
-    EXISTS (SELECT 1 FROM store_hold WHERE resumed IS NULL) AS held,
+    EXISTS (SELECT 1 FROM store_hold h WHERE h.one = 1 AND h.resumed IS NOT NULL AND h.identity = i.identity) AS resumed,
+    EXISTS (SELECT 1 FROM store_hold WHERE one = 1 AND resumed IS NULL) AS held,
     EXISTS (SELECT 1 FROM maintenances WHERE status IN ('Planned', 'Running', 'Paused')) AS unfinished
-FROM store_identity i;
+FROM store_identity i WHERE i.one = 1;
 
 -- name: begin_epochs
 -- Begin a new epoch in every scope: guests may have seen later incarnations, which must not be used again in the old epoch.
@@ -540,4 +540,5 @@ UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHER
 
 -- name: change_identity
 -- Give the database a new identity.
-INSERT OR REPLACE INTO store_identity VALUES (1, lower(hex(randomblob(16))));
+INSERT INTO store_identity VALUES (1, lower(hex(randomblob(16))))
+ON CONFLICT (one) DO UPDATE SET identity = excluded.identity;
