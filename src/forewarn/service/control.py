@@ -235,6 +235,15 @@ class Control(Decisions):
 
         self._decide(Focus(), decide)
 
+    def record_failed_authentication(self, detail: str) -> None:
+        """Add one audit entry about requests that this node refused since the last such entry."""
+
+        def decide(_: Snapshot, now: datetime) -> Change:
+            entry = AuditEntry(at=now, who="service", origin=self._node, action="authentication failed", detail=detail)
+            return Change(at=now, audit=(entry,))
+
+        self._decide(Focus(), decide)
+
     # -- what guests request
 
     def approve(self, scope: str, machine: str, event_ids: Iterable[str], actor: Actor) -> None:

@@ -133,8 +133,11 @@ def backup(path: Path, target: Path) -> None:
     draft.rename(target)
 
 
-def restore(source: Path, path: Path) -> None:
-    """Replace a database by a backup as one transaction: a crash leaves the old one or the new one."""
+def restore(source: Path, path: Path, *, revoke_tokens: bool = False) -> int:
+    """Replace a database by a backup as one transaction: a crash leaves the old one or the new one.
+
+    Return the number of tokens in the backup. They are valid again unless all are revoked; logins always end.
+    """
     _require_file(source)
     with translated_errors(source), _plain(source) as reading:
         version = schema_version(reading, source)
@@ -151,14 +154,34 @@ def restore(source: Path, path: Path) -> None:
                 with _plain(draft) as between, _plain(path) as writing:
                     reading.backup(between)
                     _begin_epochs(between)
+                    tokens = _end_logins(between, revoke_tokens=revoke_tokens)
                     between.backup(writing)
             finally:
                 draft.unlink(missing_ok=True)
+        return tokens
 
 
 def _begin_epochs(connection: sqlite3.Connection) -> None:
     """Begin a new epoch: guests may have seen later incarnations, which must not be used again in the old epoch."""
     connection.execute("UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHERE epoch > 0")
+
+
+def _end_logins(connection: sqlite3.Connection, *, revoke_tokens: bool) -> int:
+    """Delete the logins, and all tokens if they are to be revoked; return the number of tokens. An old backup may have none."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if "sessions" in tables:
+        connection.execute("DELETE FROM sessions")
+    tokens: int = connection.execute("SELECT count(*) FROM tokens").fetchone()[0] if "tokens" in tables else 0
+    if tokens and revoke_tokens:
+        connection.execute("DELETE FROM tokens")
+        if "token_uses" in tables:
+            connection.execute("DELETE FROM token_uses")
+        connection.execute(
+            "INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail) VALUES"
+            " (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'command line', 'token revoked', '', '', '', '', ?)",
+            [f"all {tokens}, at a restore"],
+        )
+    return tokens
 
 
 def describe(path: Path) -> list[tuple[str, str]]:
