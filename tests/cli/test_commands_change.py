@@ -179,3 +179,23 @@ def test_wrong_options_of_orders_end_with_2(cli: CommandLine) -> None:
     assert "like shop/web-0=rack2-b" in wrong_host.stderr
     assert cli.run("order", "finish", order, "--output", "/nowhere").returncode == USAGE
     assert cli.run("order", "fail", order).returncode == USAGE
+
+
+def test_a_large_removal_asks_first(cli: CommandLine, tmp_path: Path) -> None:
+    """An empty file with --prune would remove the whole fleet: it is applied only after a yes or with --yes."""
+    (tmp_path / "empty.toml").write_text("")
+    before = cli.output("fleet", "export")
+    for typed in ("n\n", ""):
+        refused = cli.run("fleet", "apply", str(tmp_path / "empty.toml"), "--prune", typed=typed)
+        assert refused.returncode == FAILED
+        assert "- machine shop/web-0" in refused.stdout
+        assert "it removes 7 machines and" in refused.stderr
+        assert "Remove 7 machines and" in refused.stderr
+        assert "nothing was changed" in refused.stderr
+    assert cli.output("fleet", "export") == before
+    export = tmp_path / "before.toml"
+    export.write_text(before)
+    assert "- machine shop/web-0" in cli.output("fleet", "apply", str(tmp_path / "empty.toml"), "--prune", "--yes")
+    assert cli.json("fleet", "export")["machines"] == []
+    cli.output("fleet", "apply", str(export))
+    assert cli.output("fleet", "export") == before

@@ -11,7 +11,9 @@ from forewarn.guest.agent import Agent
 from forewarn.guest.budget import budget_left_s
 from forewarn.guest.clock import format_time
 from forewarn.guest.decide import why_not_approved
+from forewarn.guest.document import moment_text
 from forewarn.guest.names import Me
+from forewarn.guest.printable import printable, word
 from forewarn.guest.safe_files import replace_file
 from forewarn.guest.state import EventState, State
 
@@ -47,7 +49,7 @@ def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
         "type": event.type,
         "status": "over" if known.over else event.status,
         "do": known.do,
-        "not_before": event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if event.not_before else "",
+        "not_before": moment_text(event.not_before),
         # By this machine's clock, so that a later reader can compute what is left.
         "starts_at": _at(wall_s, left_s),
         "budget_ends_at": _at(wall_s, budget_s),
@@ -79,7 +81,7 @@ def _step(state: State, name: str) -> Dict[str, Any]:
 
 
 def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> List[str]:
-    """Return the status as lines for a terminal."""
+    """Return the status as lines for a terminal; nothing in them can forge a line."""
     lines = [
         f"agent      {'running, pid ' + str(status['pid']) if running else 'NOT RUNNING'}"
         + (" (dry run)" if status["dry_run"] else ""),
@@ -91,7 +93,8 @@ def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> Li
         lines.append(f"endpoint   does not answer: {status['failing']}")
     lines.append(f"doing      {status['doing'] or 'waiting'}")
     for event in status["events"]:
-        lines.append(f"event      {event['type']} {event['id']} {event['status']}: {event['do']}{_left(event, now_s)}")
+        names = " ".join(word(event[key]) for key in ("type", "id", "status"))
+        lines.append(f"event      {names}: {event['do']}{_left(event, now_s)}")
         lines.append(
             "           approved"
             if event["approved"]
@@ -102,7 +105,7 @@ def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> Li
         f"step       {step['name']}: {step['state']}" + (f": {step['reason']}" if step["reason"] else "")
         for step in status["steps"]
     ]
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _left(event: Mapping[str, Any], now_s: float) -> str:

@@ -14,7 +14,7 @@ from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import Difference, apply_difference, difference
+from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import (
     OPEN,
@@ -57,13 +57,19 @@ class Control(Decisions):
         actor: Actor,
         *,
         prune: bool = False,
+        large_removal_ok: bool = True,
         dry_run: bool = False,
         once: Once | None = None,
     ) -> Difference:
         """Make the inventory as `fleet` states it. Applying the same fleet again changes nothing."""
-        return self._change_fleet(
-            lambda current: difference(current, fleet, prune=prune), actor, dry_run=dry_run, once=once
-        )
+
+        def compare(current: Fleet) -> Difference:
+            diff = difference(current, fleet, prune=prune)
+            if not large_removal_ok:
+                refuse_large_removal(diff)
+            return diff
+
+        return self._change_fleet(compare, actor, dry_run=dry_run, once=once)
 
     def put_scope(self, scope: Scope, actor: Actor) -> bool:
         """Return whether it is new."""
@@ -126,19 +132,24 @@ class Control(Decisions):
         dry_run: bool = False,
         once: Once | None = None,
     ) -> Difference:
-        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default."""
+        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default.
+
+        A dry run decides in the same way and saves nothing.
+        """
         for _ in self._tries():
             with self._deciding:
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory() if focus is None else self._store.snapshot(focus)
                 diff = compare(Fleet(current.scopes, current.machines))
-                if dry_run or not (diff.lines or once):
+                if not diff.lines and (dry_run or once is None):
                     return diff
-                now = self._now()
+                now = self._clock.now() if dry_run else self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
+                if dry_run:
+                    return diff
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()

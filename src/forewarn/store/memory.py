@@ -173,7 +173,10 @@ class MemoryStore:
 
     def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
         with self._lock:
-            self._last_seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
+            for s in seen:
+                if s.name in self._machines.get(s.scope, ()):
+                    key = (s.scope, s.name)
+                    self._last_seen[key] = max(s.at, self._last_seen.get(key, s.at))
 
     def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
         with self._lock:

@@ -207,7 +207,8 @@ class Store(Protocol):
 
     # Loose: written in batches; a crash may lose the last few.
 
-    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None: ...
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
+        """Save when machines were last seen. A later time stays: another node may have saved it."""
 
     def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
         """Save when machines first saw events. The first record of a machine and an event stays."""

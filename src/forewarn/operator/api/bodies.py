@@ -212,11 +212,14 @@ class MachineOut(ResponseBody):
 
 
 class FleetChange(ResponseBody):
-    """What applying a fleet changed, or with dry_run would change."""
+    """What applying a fleet changed, or with dry_run would change; ask before you apply a `large_removal`."""
 
     lines: list[str]
     warnings: list[str]
     dry_run: bool
+    removed_scopes: int = 0
+    removed_machines: int = 0
+    large_removal: bool = False
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):

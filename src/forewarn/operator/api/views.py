@@ -70,7 +70,14 @@ def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
 
 
 def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
-    return bodies.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
+    return bodies.FleetChange(
+        lines=list(diff.lines),
+        warnings=list(diff.warnings),
+        dry_run=dry_run,
+        removed_scopes=len(diff.removed_scopes),
+        removed_machines=len(diff.removed_machines),
+        large_removal=diff.large_removal,
+    )
 
 
 class EventBodies:

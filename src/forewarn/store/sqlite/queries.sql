@@ -478,7 +478,7 @@ DELETE FROM receipts WHERE (token_id, key) IN
 -- Record a machine's last request. A machine that no longer exists is not recorded.
 INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
-ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
+ON CONFLICT (scope, name) DO UPDATE SET at = max(last_seen.at, excluded.at);
 
 -- name: last_seen_by_scope
 -- Return the last request from each of the named scopes.
