@@ -225,6 +225,12 @@ def test_what_is_kept_of_wrong_tokens_is_limited() -> None:
     assert len(failures._recent) == MAX_PEERS
     assert len(describe(counts)) < 500
     assert failures.take_counts() == {}
+    failures.put_back(counts)
+    failures.add("192.0.2.1", "wrong")
+    failures.add("not\x1b[31m an address", "wrong")
+    again = failures.take_counts()
+    assert (len(again), again[OTHER_ADDRESSES]) == (MAX_PEERS + 1, MAX_PEERS + 2)
+    assert all(address.isprintable() for address in again)
 
 
 def test_wrong_tokens_are_throttled_and_the_right_one_never(service: RunningService) -> None:

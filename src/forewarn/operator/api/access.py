@@ -8,6 +8,7 @@ sites can send: a web page must not be able to use a service on its reader's mac
 import base64
 import hashlib
 import hmac
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ class Access:
         self._tokens = tokens
         self._now = now
         self.failures = failures
+        self._uses_lock = threading.Lock()
         self._uses: dict[str, datetime] = {}
         self._reachable = reachable
         self._environment_digest = digest(environment_token) if environment_token else ""
@@ -157,12 +159,14 @@ class Access:
 
     def take_uses(self) -> dict[str, datetime]:
         """Return when tokens were last used, by id, since the last call."""
-        uses, self._uses = self._uses, {}
+        with self._uses_lock:
+            uses, self._uses = self._uses, {}
         return uses
 
     def put_back_uses(self, uses: Mapping[str, datetime]) -> None:
         """Return uses that could not be saved."""
-        self._uses = {**uses, **self._uses}
+        with self._uses_lock:
+            self._uses = {**uses, **self._uses}
 
     def _read_or_cached(self) -> tuple[Token, ...]:
         if self._reachable():
@@ -201,7 +205,8 @@ class Access:
         return token.expires is not None and token.expires <= self._now()
 
     def _caller(self, token: Token, secret: bytes, peer: str) -> Identity:
-        self._uses[token.id] = self._now()
+        with self._uses_lock:
+            self._uses[token.id] = self._now()
         within = token.scopes if token.role is Role.OWNER else None
         origin = f"{peer} by token {token.id[:8]}"
         return Identity(token.id, token.name, token.role, within, secret, origin, token.digest)

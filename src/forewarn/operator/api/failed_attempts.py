@@ -34,7 +34,7 @@ class FailedAttempts:
         address = address_of(peer)
         with self._lock:
             self.total += 1
-            self._counts[address if address in self._counts or len(self._counts) < MAX_PEERS else OTHER_ADDRESSES] += 1
+            self._count(address, 1)
             recent = self._remember(address)
         if recent > MAX_FAILURES:
             raise TooManyAttempts(
@@ -53,7 +53,12 @@ class FailedAttempts:
     def put_back(self, counts: Counter[str]) -> None:
         """Return counts that could not be saved."""
         with self._lock:
-            self._counts += counts
+            for address, number in counts.items():
+                self._count(address, number)
+
+    def _count(self, address: str, number: int) -> None:
+        known = address in self._counts or len(self._counts) < MAX_PEERS
+        self._counts[address if known else OTHER_ADDRESSES] += number
 
     def _remember(self, address: str) -> int:
         """Return the number of failures within the last minute, this one included. Those over the limit extend nothing."""
@@ -77,7 +82,7 @@ def address_of(peer: str) -> str:
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
-        return peer[:64] or "an unknown address"
+        return peer[:64] if peer and peer.isprintable() else "an unknown address"
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)

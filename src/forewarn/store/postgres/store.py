@@ -304,6 +304,7 @@ class PostgresStore(SqlStore):
             steps = max(1, further)
             epochs = writer.execute("begin_epochs", steps=steps)
             detail = f"commits may be lost: {epochs} scope(s) begin a new epoch"
+            writer.execute("end_all_sessions")  # a log-out may be among the lost commits
             writer.query("skip_lost_numbers", steps=steps)
             writer.execute("forget_all_changes")
             writer.execute("adopt_cluster")
