@@ -94,9 +94,10 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the responses of the operator listener."""
+    """Counts the responses of the operator listener, and the requests with a wrong token."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed_authentications: Callable[[], int]) -> None:
+        self._failed_authentications = failed_authentications
         self._responses: Counter[tuple[str, str]] = Counter()
 
     def count(self, app: ASGIApp) -> ASGIApp:
@@ -119,6 +120,11 @@ class OperatorMetrics:
         for (kind, status), count in sorted(self._responses.items()):
             requests.add_metric([kind, status], count)
         yield requests
+        yield CounterMetricFamily(
+            "forewarn_operator_authentication_failures",
+            "Requests with a wrong or expired token.",
+            self._failed_authentications(),
+        )
 
 
 def _kind(path: str) -> str:

@@ -267,6 +267,15 @@ class Control(Decisions):
 
         self._decide(Focus(), decide)
 
+    def record_failed_authentication(self, detail: str) -> None:
+        """Add one audit entry about requests that this node refused since the last such entry."""
+
+        def decide(_: Snapshot, now: datetime) -> Change:
+            entry = AuditEntry(at=now, who="service", origin=self._node, action="authentication failed", detail=detail)
+            return Change(at=now, audit=(entry,))
+
+        self._decide(Focus(), decide)
+
     # -- what guests request
 
     def approve(self, scope: str, machine: str, event_ids: Iterable[str], actor: Actor) -> None:
@@ -344,7 +353,7 @@ class Control(Decisions):
     # -- the hold of the store
 
     def hold_store(self, reason: str, actor: Actor) -> None:
-        """ClockHold the store: nothing starts and no order is handed out until an operator resumes it."""
+        """Hold the store: nothing starts and no order is handed out until an operator resumes it."""
         self._decide(Focus(), lambda s, now: hold_store(s, reason, now=now, actor=actor))
 
     def resume_store(self, seen: datetime | None, actor: Actor) -> None:
