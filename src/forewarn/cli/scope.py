@@ -115,10 +115,8 @@ def _row(scope: Json) -> tuple[object, ...]:
 
 
 def _show(session: Session, scope: Json) -> None:
-    if session.out.as_json:
-        session.out.json(scope)
-        return
     session.out.facts(
+        scope,
         [
             ("scope", scope["name"]),
             ("kind", scope["kind"]),
@@ -130,5 +128,5 @@ def _show(session: Session, scope: Json) -> None:
             ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),
             ("incarnation", scope["incarnation"]),
-        ]
+        ],
     )

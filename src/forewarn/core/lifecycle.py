@@ -35,7 +35,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import plan
-from forewarn.core.transitions import OrderVerb, Verb, after, order_after
+from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
 from forewarn.core.waiting import order_failed
 
 MAX_NOTED_OUTPUT = 4_000
@@ -110,7 +110,7 @@ def approve(
         event = draft.events.get(event_id)
         if event is None or event.scope != scope or event.published is None:
             raise Invalid(f"Bad request. EventId {event_id} is not an event of this machine's scope")
-        after(event, Verb.APPROVE)
+        require_legal(event, Verb.APPROVE)
         events.append(event)
     for event in events:
         if event.status is Status.SCHEDULED and _has_effect(event, machine):
@@ -121,16 +121,16 @@ def approve(
 def _has_effect(event: Event, machine: str) -> bool:
     """Whether this machine's approval changes anything. Any other machine's request is accepted but has no effect."""
     approved_by = {a.machine for a in event.approvals}
-    if event.approval is ApprovalMode.ALL:
+    if event.approval_mode is ApprovalMode.ALL:
         return machine in event.resources and machine not in approved_by
-    return event.approval is ApprovalMode.ANY and not approved_by
+    return event.approval_mode is ApprovalMode.ANY and not approved_by
 
 
 def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
     """Record an operator's approval, which counts for all machines."""
     draft = Draft(snapshot, now, actor)
     event = _find(draft.events, event_id, "event")
-    after(event, Verb.APPROVE)
+    require_legal(event, Verb.APPROVE)
     if event.status is Status.SCHEDULED and all(a.machine for a in event.approvals):
         _record_approval(draft, event, "")
     return draft.change()
@@ -193,7 +193,7 @@ def resolve_failure(
     """Retry, finish or abandon an event whose order failed, as an operator decides."""
     draft = Draft(snapshot, now, actor)
     event = _find(draft.events, event_id, "event")
-    status = after(event, verb)
+    status = status_after(event, verb)
     if verb not in (Verb.RETRY, Verb.FINISH, Verb.ABANDON):
         raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
     if not order_failed(draft, event):
@@ -271,7 +271,7 @@ def _report(draft: Draft, end: OrderReport) -> None:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
     if end.node and end.node != order.node:
         raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
-    after(event, Verb.FINISH if outcome.ok else Verb.FAIL)
+    require_legal(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
@@ -298,7 +298,7 @@ def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str
 
 
 def _complete(draft: Draft, event: Event, reason: str) -> None:
-    draft.put(replace(event, status=after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
+    draft.put(replace(event, status=status_after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event completed", event=draft.events[event.id])
     if EVENT_TYPES[event.type].removes_machines:
         for name in event.resources:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from forewarn.endpoint import protocol
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import CLOSE, NOT_MODIFIED
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.exchange import Exchange, Pause, within_rate
 from forewarn.endpoint.limits import BURST_S, MAX_REJECTIONS, REJECTION_PAUSE_S
 from forewarn.endpoint.parser import Parser
@@ -62,7 +62,7 @@ class Connection:
 
     transport: Transport
 
-    def __init__(self, endpoint: Endpoint, interface: str = "") -> None:
+    def __init__(self, endpoint: EndpointState, interface: str = "") -> None:
         self.endpoint = endpoint
         self.interface = interface
         self.caller: Caller | None = None
@@ -415,7 +415,7 @@ class Connection:
 
 
 # Makes a connection, given its endpoint and the interface it came in by.
-ConnectionFactory = Callable[[Endpoint, str], Connection]
+ConnectionFactory = Callable[[EndpointState, str], Connection]
 
 
 def _plain_address(host: str) -> str:

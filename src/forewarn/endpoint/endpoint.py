@@ -22,7 +22,7 @@ MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
 MAX_REMEMBERED_BYTES = 1_024
 WAKE_BATCH = 100
-SIGHTINGS_AT_ONCE = 500
+FIRST_SEEN_AT_ONCE = 500
 
 
 class GuestConnection(Protocol):
@@ -52,8 +52,8 @@ class Counters:
         self.refused: Counter[str] = Counter(machine=0, unknown=0, all=0, stopping=0)
 
 
-class Endpoint:
-    """The state that connections share. Only the listener's event loop uses it."""
+class EndpointState:
+    """The state that all connections of the guest listener share."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Endpoint:
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.seen_callers: list[Caller] = []
-        self._sightings: list[EventFirstSeen] = []
+        self._first_seen: list[EventFirstSeen] = []
         # The monotonic clock at the last sweep: exact enough for idle times, and a poll need not read the clock for it.
         self.swept_s = self.monotonic()
         self.stopping = False
@@ -127,12 +127,12 @@ class Endpoint:
         at = self.now().at
         name = caller.name
         new = (event for event in state.events if event.id not in before and name in event.resources)
-        self._sightings += [EventFirstSeen(event.id, name, at) for event in new]
+        self._first_seen += [EventFirstSeen(event.id, name, at) for event in new]
 
-    def take_sightings(self) -> list[EventFirstSeen]:
-        """Take the oldest sightings, as many as one write saves."""
-        taken = self._sightings[:SIGHTINGS_AT_ONCE]
-        del self._sightings[:SIGHTINGS_AT_ONCE]
+    def take_first_seen(self) -> list[EventFirstSeen]:
+        """Take the oldest records of who first saw which event, as many as one write saves."""
+        taken = self._first_seen[:FIRST_SEEN_AT_ONCE]
+        del self._first_seen[:FIRST_SEEN_AT_ONCE]
         return taken
 
     def take_seen(self) -> list[Caller]:

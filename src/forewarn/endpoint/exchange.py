@@ -13,7 +13,7 @@ from forewarn.core.model import Actor, ScopeKind
 from forewarn.endpoint import protocol
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import ScopeView, response_index
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.limits import BURST_S
 from forewarn.endpoint.loop import Loop, Timer
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
@@ -24,7 +24,7 @@ log = logging.getLogger("forewarn.guest")
 class ExchangeConnection(Protocol):
     """The connection of an exchange, as far as the exchange uses it."""
 
-    endpoint: Endpoint
+    endpoint: EndpointState
     proxied: bool
     interface: str
 
@@ -310,7 +310,7 @@ class Pause:
         self.pending = self.waiting = False
 
 
-def within_rate(endpoint: Endpoint, caller: Caller) -> bool:
+def within_rate(endpoint: EndpointState, caller: Caller) -> bool:
     """Count a request: each takes its share of a second, and a machine may be one second ahead."""
     now_s = endpoint.monotonic()
     spent_s = max(caller.spent_until_s, now_s) + endpoint.request_share_s

@@ -12,7 +12,7 @@ from functools import partial
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.endpoint.connection import Connection, ConnectionFactory
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.flood_filter import BLOCKED_S
 from forewarn.endpoint.sockets import Listener
 
@@ -93,7 +93,7 @@ class GuestListener:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: EndpointState,
         addresses: Iterable[Address],
         *,
         hop_limit: int = 0,
