@@ -40,6 +40,7 @@ class Facts:
     machines: int
     following: Following | None = None
     clock_held: bool | None = None
+    store_held: bool | None = None
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
@@ -57,6 +58,7 @@ class GuestCounts:
     accepted: int
     refused: Mapping[str, int]
     paused: int
+    blocked: int
     timed_out: int
     unknown: int
     forged: int
@@ -82,6 +84,7 @@ class GuestMetrics:
         for name, text, count in (
             ("connections_accepted", "Connections accepted.", counts.accepted),
             ("connections_paused", "Times a connection was not read because of rejected requests.", counts.paused),
+            ("addresses_blocked", "Times an address was kept out because of a flood of connections.", counts.blocked),
             ("timed_out", "Connections closed because a deadline passed.", counts.timed_out),
             ("unknown_callers", "Requests of callers that are no known machine.", counts.unknown),
             ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counts.forged),
@@ -91,9 +94,10 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the responses of the operator listener."""
+    """Counts the responses of the operator listener, and the requests with a wrong token."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed_authentications: Callable[[], int]) -> None:
+        self._failed_authentications = failed_authentications
         self._responses: Counter[tuple[str, str]] = Counter()
 
     def count(self, app: ASGIApp) -> ASGIApp:
@@ -116,6 +120,11 @@ class OperatorMetrics:
         for (kind, status), count in sorted(self._responses.items()):
             requests.add_metric([kind, status], count)
         yield requests
+        yield CounterMetricFamily(
+            "forewarn_operator_authentication_failures",
+            "Requests with a wrong or expired token.",
+            self._failed_authentications(),
+        )
 
 
 def _kind(path: str) -> str:
@@ -160,6 +169,9 @@ def _node(facts: Facts) -> Iterator[Metric]:
     if facts.clock_held is not None:
         text = "1 while a jump of the clock holds unapproved starts."
         yield _gauge("forewarn_clock_held", text, facts.clock_held)
+    if facts.store_held is not None:
+        text = "1 while the store is held: nothing starts and no order is handed out."
+        yield _gauge("forewarn_store_held", text, facts.store_held)
 
 
 def _work(facts: Facts) -> Iterator[Metric]:
