@@ -182,6 +182,11 @@ class Shared:
             PostgresStore(self._server.address("forewarn_template")).close()
         return self._server
 
+    @property
+    def reused(self) -> str:
+        """The address that `emptied` gave last."""
+        return self._reused
+
     def close(self) -> None:
         self._stack.close()
 
@@ -204,7 +209,7 @@ _EMPTY = "SET search_path = forewarn;" + "".join(
     for table in (
         "machines", "scopes", "events", "maintenances", "audit", "tokens", "receipts", "changes", "leases", "clock_hold",
     )
-) + "UPDATE store_hold SET resumed = held, identity = '';" + "".join(
+) + "UPDATE store_hold SET resumed = held, identity = ''; UPDATE audit_start SET id = 0, hash = '';" + "".join(
     f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")
 )  # fmt: skip
 

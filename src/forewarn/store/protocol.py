@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.model import AuditEntry, Event, Machine, Maintenance, Order, OrderState, Receipt, Scope, Token
+from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (
     AuditQuery,
     EventQuery,
@@ -257,11 +258,14 @@ class Store(Protocol):
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]: ...
 
+    def audit_chain(self) -> AuditChain:
+        """Return where the hash chain of the audit begins and ends."""
+
     def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
 
     def prune(self, before: datetime, limit: int) -> int:
         """Delete up to `limit` events of maintenances that ended before, then those maintenances that have none left, and up
-        to `limit` audit entries; return the number of deleted rows."""
+        to `limit` of the oldest audit entries, whose last hash is kept; return the number of deleted rows."""
 
     # Tokens, and receipts of answered requests.
 
