@@ -15,14 +15,16 @@ from forewarn.core.store_hold import restored
 from forewarn.store import AuditQuery, Store
 from forewarn.store.audit_chain import ChainCheck, entry_hash
 from forewarn.store.memory import MemoryStore
+from forewarn.store.postgres import schema
+from forewarn.store.postgres.dsn import Dsn
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from tests.conftest import STORES
-from tests.store.things import at, change, entry
 from tests.support.builders import OPERATOR
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import at, change, entry
 
 
 def fill(store: Store, count: int = 6) -> None:
@@ -216,8 +218,8 @@ def test_entries_from_before_the_upgrade_are_not_chained(tmp_path: Path, monkeyp
     path = tmp_path / "x.db"
     path.touch()
     with monkeypatch.context() as before:
-        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:8])
-        before.setattr(file, "SCHEMA_VERSION", 8)
+        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:9])
+        before.setattr(file, "SCHEMA_VERSION", 9)
         file.migrate_file(path)
     with closing(sqlite3.connect(path)) as connection:
         for _ in range(3):
@@ -236,13 +238,30 @@ def test_entries_from_before_the_upgrade_are_not_chained(tmp_path: Path, monkeyp
         assert check(store) == ""
 
 
+def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL does the same as SQLite."""
+    address = SHARED.server.address(SHARED.server.database())
+    with monkeypatch.context() as before:
+        before.setattr(schema, "migrations", lambda _: migrations("postgres")[:3])
+        before.setattr(schema, "SCHEMA_VERSION", 3)
+        schema.migrate(Dsn(address))
+    with psycopg.connect(address, options="-c search_path=forewarn") as connection:
+        columns = "at, who, action, origin, scope, maintenance_id, event_id, detail"
+        connection.execute(f"INSERT INTO audit ({columns}) VALUES (now(), 'a', 'b', '', '', '', '', '')".encode())
+    assert schema.migrate(Dsn(address)) == ["0004 audit_chain"]
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
+        fill(store)
+        assert store.audit_chain().start.id == 1
+        assert check(store) == ""
+
+
 def test_several_nodes_write_one_chain() -> None:
     """The chain follows the order of commits, whichever node writes."""
     address = SHARED.emptied()
     stores = [PostgresStore(address, decided_within_s=ANY_TIME_S) for _ in range(3)]
     try:
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda store: [fill(store, 4) for _ in range(5)], stores))
+            list(pool.map(fill, stores, [20] * 3))
         assert len(ids(stores[0])) == 60
         assert check(stores[0]) == ""
     finally:

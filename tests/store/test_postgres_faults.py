@@ -25,8 +25,8 @@ from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import queries
-from tests.store.things import approval, at, change, entry, event, machine, maintenance, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import approval, at, change, entry, event, machine, maintenance, scope
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
@@ -337,7 +337,9 @@ def waits_for_a_lock(address: str) -> bool:
         return row is not None and row[0] > 0
 
 
-@pytest.mark.parametrize("focus", [Focus(), Focus(scopes=("shop",), shown=True)], ids=["to decide on", "to show"])
+@pytest.mark.parametrize(
+    "focus", [Focus(), Focus(scopes=("shop",), document_only=True)], ids=["to decide on", "to show"]
+)
 def test_every_snapshot_is_of_the_server_that_was_agreed_on(
     address: str, store: PostgresStore, focus: Focus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,10 +371,10 @@ def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch
     monkeypatch.setattr(psycopg.Pipeline, "sync", counted)
     store.apply(change(scopes=[scope()], machines=[machine()]))
     trips.clear()
-    store.snapshot(Focus(scopes=("shop",), whole=False, shown=True))
+    store.snapshot(Focus(scopes=("shop",), whole_maintenances=False, document_only=True))
     assert len(trips) == 1
     trips.clear()
-    store.snapshot(Focus(scopes=("shop",), whole=False))
+    store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))
     assert len(trips) == 2  # the events, then what belongs to them
 
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from forewarn.core.model import (
     Approval,
     AuditEntry,
+    ClockHold,
     Event,
-    Hold,
     Machine,
     Maintenance,
     Order,
@@ -34,8 +34,8 @@ class Snapshot:
     maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
     events: Mapping[str, Event] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
-    hold: Hold | None = None
-    confirmed: Hold | None = None
+    hold: ClockHold | None = None
+    confirmed: ClockHold | None = None
     store_hold: StoreHold | None = None
     resumed: StoreHold | None = None
 
@@ -69,8 +69,8 @@ class Change:
     tokens: tuple[Token, ...] = ()
     removed_tokens: tuple[str, ...] = ()
     receipts: tuple[Receipt, ...] = ()
-    hold: Hold | None = None
-    releases_hold: Hold | None = None
+    hold: ClockHold | None = None
+    releases_hold: ClockHold | None = None
     store_hold: StoreHold | None = None
     resumes_store: StoreHold | None = None
     begins_work: bool = False

@@ -80,7 +80,7 @@ class Orders:
             self._leases.declare_ended({order.node.removeprefix(self._prefix) for order in ours})
         if len(ours) < len(orders):
             log.warning("%d order(s) were taken by others; they are theirs to finish", len(orders) - len(ours))
-        running = [self._work_of(order) for order in ours]
+        running = [work for order in ours if (work := self._work_of(order)) is not None]
         self._executor.tidy(running)
         for work in running:
             if not self._leases.shared or work.order.node == self._taker:
@@ -108,14 +108,15 @@ class Orders:
             self._doubtful.add(order.id)
             try:
                 taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
-                self._resume(self._work_of(taken))
-                done["took over {} order(s)"] += 1
-                self.taken_over += 1
+                if (work := self._work_of(taken)) is not None:
+                    self._resume(work)
+                    done["took over {} order(s)"] += 1
+                    self.taken_over += 1
             except StoreHeld:
                 self._doubtful.discard(order.id)
                 break
-            except (Refused, Conflict):
-                pass  # it ended, or another node was first
+            except (Refused, Conflict, NotFound):
+                pass  # it ended, or another node was first, or a failover lost it
             self._doubtful.discard(order.id)
         return done
 
@@ -127,12 +128,14 @@ class Orders:
             if self._stopping.is_set():
                 break
             work = self._work_of(order)
+            if work is None:
+                continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except StoreHeld:
                 break
-            except Refused:
-                continue  # another node or tool was first
+            except (Refused, NotFound):
+                continue  # another node or tool was first, or a failover lost the order
             except Conflict:
                 break  # another node ticks too: read again
             except StoreUnavailable:
@@ -151,7 +154,8 @@ class Orders:
             return
         for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
             if order.id in self._doubtful and order.node == self._taker:
-                self._resume(self._work_of(order))
+                if (work := self._work_of(order)) is not None:
+                    self._resume(work)
                 self._doubtful.discard(order.id)
         self._doubtful.clear()
 
@@ -203,8 +207,19 @@ class Orders:
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.RUNNING:
             self._executor.watch(work)
-        else:
+        elif self._is_unchanged(work.order):
             self._hand_to_executor(work)
+
+    def _is_unchanged(self, order: Order) -> bool:
+        """Whether the order still runs under the same name: requesting its status may have taken long."""
+        with suppress(NotFound):
+            _, saved = self._control.event(order.id)
+            return saved is not None and (saved.state, saved.attempt, saved.node) == (
+                order.state,
+                order.attempt,
+                order.node,
+            )
+        return False
 
     def _hand_to_executor(self, work: Work) -> None:
         try:
@@ -213,10 +228,16 @@ class Orders:
             outcome = Outcome(False, f"the executor could not take it: {error}")
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
 
-    def _work_of(self, order: Order) -> Work:
-        event, _ = self._control.event(order.id)
+    def _work_of(self, order: Order) -> Work | None:
+        """Return what the executor needs; None if a failover has lost the order since it was listed."""
+        try:
+            event, saved = self._control.event(order.id)
+        except NotFound:
+            return None
+        if saved is None:
+            return None
         keys = tuple((event.scope, name) for name in event.resources)
-        machines = self._store.snapshot(Focus(machines=keys, whole=False)).machines
+        machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False)).machines
         return Work(order, event, {name: m.host for (_, name), m in machines.items()})
 
 

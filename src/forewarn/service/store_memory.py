@@ -29,7 +29,7 @@ class _Remembered(NamedTuple):
 
 
 class StoreMemory:
-    """The memory of one state folder. As a chore of the ticker, it is brought up to date every few seconds."""
+    """The memory of one state folder. The ticker brings it up to date every few seconds."""
 
     def __init__(self, folder: Path, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._path = folder / FILE_NAME

@@ -16,9 +16,10 @@ from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 from forewarn.core.model import (
     Approval,
     AuditEntry,
+    ClockHold,
     Event,
     EventType,
-    Hold,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -115,7 +116,7 @@ _NATIVE: Coders = {
 
 
 # Columns with another name than their field: the database keeps the older name.
-_COLUMN_OF_FIELD = {"observed_published_at": "told"}
+_COLUMN_OF_FIELD = {"observed_published_at": "told", "approval_mode": "approval"}
 
 
 class Codec(Generic[T]):
@@ -180,8 +181,9 @@ class Rows:
         self.order = Codec(coders, Order, by_name=by_name)
         self.audit = Codec(coders, AuditEntry, by_name=by_name)
         self.token = Codec(coders, Token, by_name=by_name)
+        self.session = Codec(coders, LoginSession, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
-        self.hold = Codec(coders, Hold, by_name=by_name)
+        self.hold = Codec(coders, ClockHold, by_name=by_name)
         self.store_hold = Codec(coders, StoreHold, by_name=by_name)
 
 
