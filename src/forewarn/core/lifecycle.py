@@ -19,6 +19,7 @@ from forewarn.core.errors import (
     MachineBusy,
     NotFound,
     Refused,
+    StoreHeld,
     TooManyUserOperations,
 )
 from forewarn.core.event_types import EVENT_TYPES
@@ -37,7 +38,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
-from forewarn.core.waiting import order_failed
+from forewarn.core.waiting import held_because, order_failed
 
 MAX_NOTED_OUTPUT = 4_000
 
@@ -232,6 +233,7 @@ def resolve_failure(
 
 def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
     """Record that an executor takes an order, before it does any work. The time limit counts from now."""
+    _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
@@ -244,6 +246,7 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
 
 def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
     """Let a node take over the order of a dead node: same order, same attempt, same deadline."""
+    _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     state = order_after(order, OrderVerb.TAKE_OVER)
@@ -254,6 +257,11 @@ def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor,
         "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
     )
     return draft.change()
+
+
+def _refuse_while_held(snapshot: Snapshot) -> None:
+    if snapshot.store_hold is not None:
+        raise StoreHeld(f"the store is held, and no order is handed out: {held_because(snapshot.store_hold)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +344,12 @@ def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: in
 
 
 def _can_move(draft: Draft, maintenance: Maintenance) -> bool:
-    """Whether the maintenance is to be woken by now, or an event of it may wait only for other events."""
+    """Whether the maintenance is to be woken by now, has no published event, or has one that may wait for other events."""
     if maintenance.wake_at is not None and maintenance.wake_at <= draft.now:
         return True
-    return any(draft.may_be_ready(event) for event in draft.events_of(maintenance.id))
+    open_events = [event for event in draft.events_of(maintenance.id) if event.status in OPEN]
+    unpublished = all(event.status is Status.PLANNED for event in open_events)
+    return unpublished or any(draft.may_be_ready(event) for event in open_events)
 
 
 def _lies_within(draft: Draft, maintenance_id: str) -> bool:

@@ -75,6 +75,9 @@ class MaintenanceStatus(StrEnum):
     FAILED = "Failed"
 
 
+UNFINISHED = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+
+
 class OrderState(StrEnum):
     OPEN = "open"
     RUNNING = "running"
@@ -310,7 +313,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One line of the audit: who did what, when, and from where. The store assigns `id`."""
+    """One line of the audit: who did what, when, and from where. The store assigns `id` and `hash`."""
 
     at: datetime
     who: str
@@ -321,6 +324,7 @@ class AuditEntry:
     event_id: str = ""
     detail: str = ""
     id: int = 0
+    hash: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +392,25 @@ class ClockHold:
     jumped_s: int
     node: str = ""
     confirmed: datetime | None = None
+
+
+class HoldCause(StrEnum):
+    """Why a store is held: a backup was restored, the database was replaced, or an operator requested it."""
+
+    RESTORED = "restored"
+    REPLACED = "replaced"
+    REQUESTED = "requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHold:
+    """A hold of the whole store. Until an operator resumes it, no event starts and no order is handed out."""
+
+    cause: HoldCause
+    detail: str
+    who: str
+    held: datetime
+    resumed: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

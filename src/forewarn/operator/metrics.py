@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
+from forewarn.operator.open_connections import OpenConnections
 from forewarn.store import Backlog, Connections
 
 
@@ -40,6 +41,7 @@ class Facts:
     machines: int
     following: Following | None = None
     clock_held: bool | None = None
+    store_held: bool | None = None
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
@@ -57,6 +59,7 @@ class GuestCounts:
     accepted: int
     refused: Mapping[str, int]
     paused: int
+    blocked: int
     timed_out: int
     unknown: int
     forged: int
@@ -82,6 +85,7 @@ class GuestMetrics:
         for name, text, count in (
             ("connections_accepted", "Connections accepted.", counts.accepted),
             ("connections_paused", "Times a connection was not read because of rejected requests.", counts.paused),
+            ("addresses_blocked", "Times an address was kept out because of a flood of connections.", counts.blocked),
             ("timed_out", "Connections closed because a deadline passed.", counts.timed_out),
             ("unknown_callers", "Requests of callers that are no known machine.", counts.unknown),
             ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counts.forged),
@@ -91,9 +95,11 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the responses of the operator listener."""
+    """Counts the responses of the operator listener, and exports the counters of its connections and of wrong tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_connections: OpenConnections, failed_authentications: Callable[[], int]) -> None:
+        self._open_connections = open_connections
+        self._failed_authentications = failed_authentications
         self._responses: Counter[tuple[str, str]] = Counter()
 
     def count(self, app: ASGIApp) -> ASGIApp:
@@ -116,6 +122,19 @@ class OperatorMetrics:
         for (kind, status), count in sorted(self._responses.items()):
             requests.add_metric([kind, status], count)
         yield requests
+        yield CounterMetricFamily(
+            "forewarn_operator_authentication_failures",
+            "Requests with a wrong or expired token.",
+            self._failed_authentications(),
+        )
+        connections, prefix = self._open_connections, "forewarn_operator_connections"
+        yield _gauge(prefix, "Open connections of operators.", connections.count)
+        refused_text = "Connections of operators closed at once, by the limit they were over."
+        yield _counts(f"{prefix}_refused", refused_text, "limit", connections.refused)
+        dropped_text = "Connections of operators without a request that were closed, by reason."
+        yield _counts(f"{prefix}_dropped", dropped_text, "reason", connections.dropped)
+        overloaded_text = "Requests of operators answered 503 because too many were under way."
+        yield CounterMetricFamily("forewarn_operator_overloaded", overloaded_text, connections.overloaded)
 
 
 def _kind(path: str) -> str:
@@ -160,6 +179,9 @@ def _node(facts: Facts) -> Iterator[Metric]:
     if facts.clock_held is not None:
         text = "1 while a jump of the clock holds unapproved starts."
         yield _gauge("forewarn_clock_held", text, facts.clock_held)
+    if facts.store_held is not None:
+        text = "1 while the store is held: nothing starts and no order is handed out."
+        yield _gauge("forewarn_store_held", text, facts.store_held)
 
 
 def _work(facts: Facts) -> Iterator[Metric]:

@@ -8,7 +8,6 @@ import pytest
 
 from forewarn.cli import client
 from forewarn.endpoint import limits
-from forewarn.operator import http_limits
 from forewarn.operator.api import app
 from forewarn.service import decisions, follower, leases
 from forewarn.service.settings import Settings
@@ -136,7 +135,7 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
             f"{address}:8170" if port.isdigit() else address, f"{address}:{port}" if port.isdigit() else port
         )
     node = site.serve("restored", config)
-    until(lambda: "the database has failed over" in (site.folder / "restored.log").read_text())
+    until(lambda: "the database was restored" in (site.folder / "restored.log").read_text())
     before, after = epochs(site, "forewarn"), epochs(site, "restored")
     assert before.keys() == after.keys()
     assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)
@@ -196,7 +195,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (),
         (),
         (),
-        (http_limits.HEAD_WITHIN_S, app.READ_WITHIN_S),
+        (Settings(state_dir=GUIDE).operator_head_timeout_s, app.READ_WITHIN_S),
         (client.CONNECT_S, client.RESPONSE_S),
     ]
     table = rows("Time limits")

@@ -409,9 +409,25 @@ ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.dea
     reason = excluded.reason, output = excluded.output;
 
 -- name: add_audit
--- Add an audit entry.
+-- Add an audit entry; a trigger chains it to the entry before.
 INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
 VALUES (%(at)s, %(who)s, %(action)s, %(origin)s, %(scope)s, %(maintenance_id)s, %(event_id)s, %(detail)s);
+
+-- name: audit_start
+-- Return where the chain of the audit begins.
+SELECT id, hash FROM audit_start;
+
+-- name: newest_audit
+-- Return the newest audit entry, the head of the chain.
+SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1;
+
+-- name: oldest_audit
+-- Return the oldest audit entries.
+SELECT id, at, hash FROM audit ORDER BY id LIMIT %(limit)s;
+
+-- name: move_audit_start
+-- Record the newest entry that is pruned as the beginning of the chain.
+UPDATE audit_start SET id = %(id)s, hash = %(hash)s WHERE id < %(id)s;
 
 -- name: add_token
 -- Add a token. If its id or digest exists, this changes no row, and the store raises Conflict.
@@ -446,6 +462,10 @@ DELETE FROM sessions WHERE digest = %(digest)s;
 -- Delete every login with a token.
 DELETE FROM sessions WHERE token_id = %(token_id)s;
 
+-- name: end_all_sessions
+-- Delete every login.
+DELETE FROM sessions;
+
 -- name: forget_sessions
 -- Delete logins that have ended.
 DELETE FROM sessions WHERE digest IN
@@ -470,8 +490,8 @@ DELETE FROM maintenances WHERE id = ANY(%(ids)s::text[])
     AND NOT EXISTS (SELECT FROM events WHERE maintenance_id = maintenances.id);
 
 -- name: forget_audit
--- Delete the oldest audit entries. Their ids grow with time, so the oldest have the lowest ids.
-DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT %(limit)s) AND at < %(before)s;
+-- Delete the audit entries up to an id.
+DELETE FROM audit WHERE id <= %(id)s;
 
 -- name: forget_receipts
 -- Delete the oldest receipts.
@@ -546,6 +566,37 @@ WHERE one AND trusted = %(trusted)s AND noticed = %(noticed)s AND confirmed IS N
 -- Let the ticker work on every unfinished maintenance now.
 UPDATE maintenances SET wake_at = %(at)s, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');
+
+-- name: store_hold
+-- Return the hold of the store, resumed or not.
+SELECT cause, detail, who, held, resumed FROM store_hold WHERE one;
+
+-- name: lock_store_hold
+-- Return whether the store is held, and let nobody hold or resume it before this transaction ends.
+SELECT resumed IS NULL AS held FROM store_hold WHERE one FOR SHARE;
+
+-- name: hold_store
+-- Hold the store. A hold that is not resumed stays.
+INSERT INTO store_hold VALUES (true, %(cause)s, %(detail)s, %(who)s, %(held)s, NULL, '')
+ON CONFLICT (one) DO UPDATE SET cause = excluded.cause, detail = excluded.detail, who = excluded.who,
+    held = excluded.held, resumed = NULL
+WHERE store_hold.resumed IS NOT NULL;
+
+-- name: resume_store
+-- Resume the store from the hold that the operator saw. If there is another one, this changes no row, and the store raises
+-- Conflict.
+UPDATE store_hold SET resumed = %(at)s, identity = (SELECT identity FROM cluster)
+WHERE one AND held = %(held)s AND resumed IS NULL;
+
+-- name: position
+-- Return which database this is, how far its audit has come, whether an operator resumed this very database, whether it is
+-- held, and whether there is unfinished work.
+SELECT found.*, (SELECT greatest((SELECT max(id) FROM audit), id) FROM audit_start) AS audit_id,
+    EXISTS (SELECT FROM store_hold h WHERE h.resumed IS NOT NULL AND h.identity = found.identity) AS resumed,
+    EXISTS (SELECT FROM store_hold WHERE resumed IS NULL) AS held,
+    EXISTS (SELECT FROM maintenances WHERE status IN ('Planned', 'Running', 'Paused')) AS unfinished
+FROM (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline FROM pg_control_system()) found;
 
 -- The remaining queries coordinate several nodes.
 

@@ -217,7 +217,8 @@ CREATE TABLE audit (
     scope          TEXT NOT NULL,
     maintenance_id TEXT NOT NULL,
     event_id       TEXT NOT NULL,
-    detail         TEXT NOT NULL
+    detail         TEXT NOT NULL,
+    hash           TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX audit_by_event ON audit (event_id, id) WHERE event_id <> '';
 CREATE INDEX audit_by_maintenance ON audit (maintenance_id, id) WHERE maintenance_id <> '';
@@ -296,3 +297,30 @@ CREATE TABLE clock_hold (
     node      TEXT NOT NULL,
     confirmed TEXT
 );
+
+-- A hold of the whole store: while `resumed` is NULL, no event starts and no order is handed out.
+-- `identity` is the database for which an operator resumed it.
+CREATE TABLE store_hold (
+    one      INTEGER PRIMARY KEY CHECK (one = 1),
+    cause    TEXT NOT NULL CHECK (cause = 'restored' OR cause = 'replaced' OR cause = 'requested'),
+    detail   TEXT NOT NULL,
+    who      TEXT NOT NULL,
+    held     TEXT NOT NULL,
+    resumed  TEXT,
+    identity TEXT NOT NULL
+);
+
+-- Tells this database from every other one. A restored backup gets a new identity.
+CREATE TABLE store_identity (
+    one      INTEGER PRIMARY KEY CHECK (one = 1),
+    identity TEXT NOT NULL
+);
+INSERT INTO store_identity VALUES (1, lower(hex(randomblob(16))));
+
+-- Where the chain begins: entries up to here were pruned, or are older than the chain.
+CREATE TABLE audit_start (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    id   INTEGER NOT NULL,
+    hash TEXT NOT NULL
+);
+INSERT INTO audit_start SELECT 1, coalesce(max(id), 0), '' FROM audit;
