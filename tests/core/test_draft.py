@@ -197,6 +197,20 @@ def test_an_event_past_its_notice_is_woken() -> None:
     assert waiting.maintenance_id in world.resolve_failure(first.id, Verb.ABANDON).wakes
 
 
+def test_an_event_that_was_ready_is_woken_after_the_clock_is_set_back() -> None:
+    """Its maintenance has no `wake_at` of its own, so only the end of the other event can wake it."""
+    world = shop(domains=2)
+    (first,) = world.submit("shop/web-0")
+    (waiting,) = world.submit("shop/web-1")
+    world.start(first.id)
+    world.tick_at(16)
+    assert world.maintenance(waiting.id).wake_at is None
+    world.now = at(1)
+    assert waiting.maintenance_id in world.finish(first.id).wakes
+    world.tick()
+    assert world.maintenance(waiting.id).wake_at is not None
+
+
 def test_a_published_event_wakes_no_other_maintenance() -> None:
     """Publishing an event holds back no other event."""
     world = two_scopes()

@@ -77,8 +77,11 @@ class Draft:
     def may_be_ready(self, event: Event) -> bool:
         """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
 
-        The approval, or the end of the notice (`wake_at`), then wakes its maintenance.
+        The approval, or the end of the notice (`wake_at`), then wakes its maintenance. Without a `wake_at` the event was ready
+        before, even if the clock has been set back since.
         """
+        if event.status in UNSTARTED and self.maintenances[event.maintenance_id].wake_at is None:
+            return True
         if event.status is not Status.SCHEDULED:
             return event.status is Status.PLANNED and event.born_approved
         noticed = event.not_before is None or event.not_before <= self.now_in(event.scope)
