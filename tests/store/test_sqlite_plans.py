@@ -22,6 +22,7 @@ READ_EVERYTHING = {
     "machines_known",
     "tokens_all",
     "token_uses",
+    "end_all_sessions",
     "count_open",
     "backlog",
     "begin_epochs",
