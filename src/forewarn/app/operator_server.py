@@ -18,6 +18,7 @@ from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
 from forewarn.operator.monitoring import operator_app
+from forewarn.operator.open_connections import ConnectionLimits, OpenConnections
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
@@ -57,10 +58,20 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
     # A node for guests serves health and metrics only.
     health_only = settings.role == "guest"
+    proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
+    open_connections = OpenConnections(
+        ConnectionLimits(
+            connections=settings.operator_all_connections,
+            connections_per_address=settings.operator_connections,
+            head_within_s=settings.operator_head_timeout_s,
+            exempt=frozenset(proxies or ()),
+        )
+    )
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_problem=service.health.store_problem,
         warnings=service.health.warnings,
+        open_connections=open_connections,
         facts=lambda: service.health.facts(guest_server.documents),
         guests_accepted=guest_server.listener.accepting,
         guest_counts=lambda: guest_counts(guest_server.endpoint),
@@ -70,9 +81,13 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         failed_authentications=lambda: access.failures.total,
         hsts_s=settings.hsts_s if _has_tls(settings) else 0,
     )
-    proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     with listening(
-        app, settings.operator, tls_cert=settings.tls_cert, tls_key=settings.tls_key, trusted_proxies=proxies
+        app,
+        settings.operator,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
+        trusted_proxies=proxies,
+        open_connections=open_connections,
     ) as port:
         scheme = "https" if settings.tls_cert is not None else "http"
         yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"

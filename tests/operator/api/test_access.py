@@ -18,7 +18,7 @@ from forewarn.operator.api import failed_attempts
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.failed_attempts import FailedAttempts
-from forewarn.operator.http_limits import LimitedSocket
+from forewarn.operator.open_connections import LimitedSocket
 from forewarn.service.settings import load
 from tests.support.guest_service import START
 from tests.support.running_service import FLEET, RunningService, running_service
