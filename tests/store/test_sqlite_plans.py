@@ -22,7 +22,6 @@ READ_EVERYTHING = {
     "machines_known",
     "tokens_all",
     "token_uses",
-    "end_all_sessions",
     "count_open",
     "backlog",
     "begin_epochs",

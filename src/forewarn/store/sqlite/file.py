@@ -175,7 +175,7 @@ def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
     """Make a restored or replaced database one of its own: a new identity, new epochs, the hold and its audit entries."""
     connection.execute(_SQL["change_identity"])
     connection.execute(_SQL["begin_epochs"])
-    connection.execute(_SQL["end_all_sessions"])  # a log-out may be later than the backup
+    connection.execute("DELETE FROM sessions")  # a log-out may be later than the backup
     if change.store_hold is not None:
         connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
     add_audit(connection, change.audit)
@@ -200,7 +200,7 @@ def _revoke_tokens(connection: sqlite3.Connection, tokens: int, change: Change) 
     connection.execute("DELETE FROM tokens")
     connection.execute("DELETE FROM token_uses")
     entry = replace(change.audit[0], action="token revoked", detail=f"all {tokens}, at a restore")
-    connection.execute(_SQL["add_audit"], TEXT_ROWS.audit.encode(entry))
+    add_audit(connection, [entry])
 
 
 def describe(path: Path) -> list[tuple[str, str]]:
