@@ -25,21 +25,16 @@ class ClosedFeed(ScriptedFeed):
         self.closed = True
 
 
-def test_a_database_that_does_not_answer_leaves_no_connection_open(tmp_path: Path) -> None:
-    """The start fails, and the feed's connection is closed."""
+@pytest.mark.parametrize("away", [True, False])
+def test_a_start_that_fails_leaves_no_connection_open(tmp_path: Path, away: bool) -> None:
+    """The database does not answer, or the state folder cannot be used: the feed's connection is closed."""
+    (tmp_path / "place.lock").mkdir()
     store, feed = LeasedMemoryStore(), ClosedFeed()
-    feed.away = True
+    feed.away = away
     store.feed = lambda: feed  # type: ignore[method-assign]
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable if away else InvalidSettings):
         Service(Settings(store="memory:", state_dir=tmp_path), store=store)
     assert feed.closed
-
-
-def test_a_state_folder_that_cannot_be_used_opens_no_connection(tmp_path: Path) -> None:
-    """The folder is opened before the feed; the stand-in's `feed` would fail the test."""
-    (tmp_path / "place.lock").mkdir()
-    with pytest.raises(InvalidSettings):
-        Service(Settings(store="memory:", state_dir=tmp_path), store=LeasedMemoryStore())
 
 
 def test_no_two_nodes_have_one_name(tmp_path: Path) -> None:

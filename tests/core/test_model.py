@@ -163,11 +163,13 @@ def test_terminate_notice_lies_between_5_and_15_minutes() -> None:
 
 
 def test_max_user_operations_is_a_number() -> None:
-    """0 means no limit; a negative number is refused."""
+    """0 means the general limit; a negative number is refused."""
     for good in (0, 10, 1_000_000):
         assert scope(max_user_operations=good).max_user_operations == good
     for bad in (-1, 1_000_001):
-        with pytest.raises(Invalid, match=rf"max_user_operations is {bad}: use 0 \(no limit\) or a positive number"):
+        with pytest.raises(
+            Invalid, match=rf"max_user_operations is {bad}: use 0 \(the general limit\) or a positive number"
+        ):
             scope(max_user_operations=bad)
 
 
@@ -333,10 +335,10 @@ def test_a_token_may_have_scopes_up_to_the_limit() -> None:
 
 
 def test_a_change_is_empty_when_there_is_nothing_to_save() -> None:
-    """`at` and `expect` alone are nothing to save; every other field is."""
+    """`at`, `expect` and `begins_work` alone are nothing to save; every other field is."""
     assert Change(at=START, expect=(("shop", 1),)).empty
     for part in fields(Change):
-        if part.name not in ("at", "expect"):
+        if part.name not in ("at", "expect", "begins_work"):
             assert not Change(at=START, **only(part.name, ("something",))).empty, part.name
 
 

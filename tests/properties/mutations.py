@@ -162,6 +162,10 @@ def enabling_keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 # Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
+def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "_store_held", lambda draft: [])
+
+
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
     no_machine_guard: "invariant 6: machine .* at once",
@@ -183,4 +187,5 @@ MUTATIONS: dict[Patch, str] = {
     others_are_not_woken: "the ticker does not move it",
     wakes_too_late: "the ticker does not move it",
     enabling_keeps_the_epoch: "invariant 4: ",
+    hold_of_the_store_ignored: "invariant 1: .* while the store is held",
 }

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.model import ClockHold
 from forewarn.service.clock import Reading, SystemClock
 from forewarn.service.clock_file import ClockFile, boot_id, clock_path
 from forewarn.service.settings import Settings
+from tests.support.several_nodes import LeasedMemoryStore, ScriptedFeed
 
 URL = "postgresql://me:secret@db/forewarn"
 READING = Reading(datetime(2030, 1, 1, 12, 30, 1, 250_000, tzinfo=UTC), 1_000.125)
@@ -156,16 +158,42 @@ def test_a_service_holds_a_jump_from_before_its_start(tmp_path: Path) -> None:
     service = Service(settings)
     service.ticker.cycle()
     service.close()
-    path = tmp_path / "a.db.clock"
-    known = json.loads(path.read_text())
-    assert known["boot_id"] == boot_id()
-    path.write_text(json.dumps({**known, "time": (datetime.fromisoformat(known["time"]) - HOUR).isoformat()}))
+    set_back(tmp_path / "a.db.clock")
     service = Service(settings)
     service.ticker.cycle()
     hold = service.control.clock_hold()
     service.close()
     assert hold is not None
     assert 3_590 < hold.jumped_s < 3_610
+
+
+@pytest.mark.parametrize("role", ["all", "guest"])
+def test_a_node_holds_a_jump_of_the_databases_clock_from_before_its_start(tmp_path: Path, role: str) -> None:
+    """A node keeps the reading in its state folder; a node for guests starts nothing, and keeps none."""
+    settings = Settings(store=URL, state_dir=tmp_path, executor="external", role=role)
+    path = clock_path(URL, tmp_path)
+    assert path is not None
+
+    def clock_hold_after_start() -> ClockHold | None:
+        store = LeasedMemoryStore()
+        store.feed = ScriptedFeed  # type: ignore[method-assign]
+        service = Service(settings, store=store)
+        service.ticker.cycle()
+        service.close()
+        return service.control.clock_hold()
+
+    assert clock_hold_after_start() is None
+    assert path.exists() == (role == "all")
+    if role == "all":
+        set_back(path)
+    assert (clock_hold_after_start() is not None) == (role == "all")
+
+
+def set_back(path: Path) -> None:
+    """Change the saved reading as if the clock had gained an hour since."""
+    known = json.loads(path.read_text())
+    assert known["boot_id"] == boot_id()
+    path.write_text(json.dumps({**known, "time": (datetime.fromisoformat(known["time"]) - HOUR).isoformat()}))
 
 
 def test_a_service_in_memory_keeps_no_reading(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ FORBIDDEN = {
     "an order of no event": "INSERT INTO orders VALUES ('E9', now(), NULL, 'open', 1, '', NULL, NULL, '', '', '')",
     "an approval of no event": "INSERT INTO approvals VALUES ('E9', 'web-0', '', now(), '')",
     "another audit": "UPDATE audit SET who = 'nobody'",
+    "two holds of the store": "INSERT INTO store_hold SELECT false, 'restored', '', '', now(), NULL, ''",
     "two holds": "INSERT INTO clock_hold SELECT false, now(), now(), 31, ''",
 }
 

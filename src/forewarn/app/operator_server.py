@@ -1,7 +1,6 @@
 """The operator listener of a service: access, API, portal and monitoring, wired to one node."""
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,9 +10,11 @@ from forewarn.app.operator_token import SECRET_BYTES
 from forewarn.app.service import Service, new_id
 from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import Access, refuse_foreign_host
+from forewarn.operator.api.access_recorder import AccessRecorder
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import Api
+from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
 from forewarn.operator.monitoring import operator_app
@@ -30,11 +31,16 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     settings = service.settings
     access = Access(
         service.store.tokens,
+        now=service.clock.display_time,
+        failures=FailedAttempts(service.times.monotonic),
         environment_token=token,
         free=settings.token_free,
         reachable=service.health.store_answers,
     )
     access.cache_tokens()
+    service.ticker.call_periodically(
+        AccessRecorder(access, service.store, service.control, monotonic=service.times.monotonic)
+    )
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
@@ -72,6 +78,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
         guard=_monitoring_guard(settings, access),
+        failed_authentications=lambda: access.failures.total,
         hsts_s=settings.hsts_s if _has_tls(settings) else 0,
     )
     with listening(
@@ -122,4 +129,4 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free=settings.token_free,
         guest_url=guest_url,
     )
-    return Portal(api, sessions, streams, site, clock_s=time.monotonic)
+    return Portal(api, sessions, streams, site)

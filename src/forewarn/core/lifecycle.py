@@ -19,10 +19,12 @@ from forewarn.core.errors import (
     MachineBusy,
     NotFound,
     Refused,
+    StoreHeld,
     TooManyUserOperations,
 )
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
+    MAX_OPEN_USER_EVENTS,
     OPEN,
     UNSTARTED,
     Actor,
@@ -36,7 +38,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
-from forewarn.core.waiting import order_failed
+from forewarn.core.waiting import held_because, order_failed
 
 MAX_NOTED_OUTPUT = 4_000
 
@@ -71,6 +73,7 @@ def submit(
     if request.emergency:
         _refuse_busy(draft, events)
     if request.source is Source.USER:
+        _refuse_second_operation(draft, events)
         _refuse_too_many(draft, events)
     draft.put_maintenance(maintenance)
     for event in events:
@@ -90,11 +93,24 @@ def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
                 )
 
 
+def _refuse_second_operation(draft: Draft, events: Iterable[Event]) -> None:
+    """Refuse a user operation on a machine that has an open one of the same type."""
+    planned = {(e.scope, name): e.type for e in events for name in e.resources}
+    for scope in {scope for scope, _ in planned}:
+        for other in draft.events_in(scope):
+            for name in other.resources if other.source is Source.USER else ():
+                if planned.get((scope, name)) is other.type:
+                    raise MachineBusy(
+                        f"machine {scope}/{name} already has an open {other.type} by its user, event {other.id}:"
+                        " cancel it or wait until it ends"
+                    )
+
+
 def _refuse_too_many(draft: Draft, events: Iterable[Event]) -> None:
     for name, count in Counter(event.scope for event in events).items():
-        limit = draft.scopes[name].max_user_operations
+        limit = min(draft.scopes[name].max_user_operations or MAX_OPEN_USER_EVENTS, MAX_OPEN_USER_EVENTS)
         already_open = sum(e.source is Source.USER for e in draft.events_in(name))
-        if limit and already_open + count > limit:
+        if already_open + count > limit:
             raise TooManyUserOperations(
                 f"scope {name} allows {limit} user operations at once and {already_open} are open: wait until one ends"
             )
@@ -217,6 +233,7 @@ def resolve_failure(
 
 def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
     """Record that an executor takes an order, before it does any work. The time limit counts from now."""
+    _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
@@ -229,6 +246,7 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
 
 def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
     """Let a node take over the order of a dead node: same order, same attempt, same deadline."""
+    _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     state = order_after(order, OrderVerb.TAKE_OVER)
@@ -239,6 +257,11 @@ def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor,
         "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
     )
     return draft.change()
+
+
+def _refuse_while_held(snapshot: Snapshot) -> None:
+    if snapshot.store_hold is not None:
+        raise StoreHeld(f"the store is held, and no order is handed out: {held_because(snapshot.store_hold)}")
 
 
 @dataclass(frozen=True, slots=True)

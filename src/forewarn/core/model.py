@@ -28,6 +28,8 @@ MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
+# Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
+MAX_OPEN_USER_EVENTS = 500
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
 MAX_SESSIONS_PER_TOKEN = 100
@@ -71,6 +73,9 @@ class MaintenanceStatus(StrEnum):
     COMPLETED = "Completed"
     CANCELLED = "Cancelled"
     FAILED = "Failed"
+
+
+UNFINISHED = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 
 
 class OrderState(StrEnum):
@@ -179,7 +184,7 @@ class Scope:
         check_name("scope", self.name)
         require(
             0 <= self.max_user_operations <= 1_000_000,
-            f"max_user_operations is {self.max_user_operations}: use 0 (no limit) or a positive number",
+            f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
         require(
@@ -386,6 +391,25 @@ class ClockHold:
     jumped_s: int
     node: str = ""
     confirmed: datetime | None = None
+
+
+class HoldCause(StrEnum):
+    """Why a store is held: a backup was restored, the database was replaced, or an operator requested it."""
+
+    RESTORED = "restored"
+    REPLACED = "replaced"
+    REQUESTED = "requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHold:
+    """A hold of the whole store. Until an operator resumes it, no event starts and no order is handed out."""
+
+    cause: HoldCause
+    detail: str
+    who: str
+    held: datetime
+    resumed: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

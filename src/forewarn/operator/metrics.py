@@ -41,6 +41,7 @@ class Facts:
     machines: int
     following: Following | None = None
     clock_held: bool | None = None
+    store_held: bool | None = None
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
@@ -94,10 +95,11 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the responses of the operator listener, and exports the counters of its connections."""
+    """Counts the responses of the operator listener, its connections, and the requests with a wrong token."""
 
-    def __init__(self, open_connections: OpenConnections) -> None:
+    def __init__(self, open_connections: OpenConnections, failed_authentications: Callable[[], int]) -> None:
         self._open_connections = open_connections
+        self._failed_authentications = failed_authentications
         self._responses: Counter[tuple[str, str]] = Counter()
 
     def count(self, app: ASGIApp) -> ASGIApp:
@@ -128,6 +130,11 @@ class OperatorMetrics:
         yield _counts(f"{prefix}_dropped", dropped_text, "reason", connections.dropped)
         overloaded_text = "Requests of operators answered 503 because too many were under way."
         yield CounterMetricFamily("forewarn_operator_overloaded", overloaded_text, connections.overloaded)
+        yield CounterMetricFamily(
+            "forewarn_operator_authentication_failures",
+            "Requests with a wrong or expired token.",
+            self._failed_authentications(),
+        )
 
 
 def _kind(path: str) -> str:
@@ -172,6 +179,9 @@ def _node(facts: Facts) -> Iterator[Metric]:
     if facts.clock_held is not None:
         text = "1 while a jump of the clock holds unapproved starts."
         yield _gauge("forewarn_clock_held", text, facts.clock_held)
+    if facts.store_held is not None:
+        text = "1 while the store is held: nothing starts and no order is handed out."
+        yield _gauge("forewarn_store_held", text, facts.store_held)
 
 
 def _work(facts: Facts) -> Iterator[Metric]:

@@ -51,6 +51,7 @@ def operator_app(
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
+    failed_authentications: Callable[[], int] = lambda: 0,
     hsts_s: int = 0,
 ) -> Starlette:
     """Build the application.
@@ -70,7 +71,7 @@ def operator_app(
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
 
-    requests = OperatorMetrics(open_connections or OpenConnections())
+    requests = OperatorMetrics(open_connections or OpenConnections(), failed_authentications)
     registry = registry_of(GuestMetrics(guest_counts), requests, NodeMetrics(checks, facts))
 
     def healthz(request: Request) -> JSONResponse:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
 
-from forewarn.core.errors import Conflict, NotFound, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Executor, OrderReport, Progress, Work
@@ -61,10 +61,17 @@ class Orders:
         # node will hand them to its executor.
         self._doubtful: set[str] = set()
         self.taken_over = 0
+        # False while `recover` waits until the store is resumed.
+        self._recovered = True
 
     def recover(self) -> None:
-        """After a start, ask the executor about the orders that were running, before it gets any new ones."""
-        if not self._executor.takes_orders:
+        """After a start, ask the executor about the orders that were running, before it gets any new ones.
+
+        If the store is held, do this when it is resumed: the executor might begin the work of a restored order again, and
+        would forget what it knows about orders that the restored store shows as open.
+        """
+        self._recovered = self._control.store_hold() is None
+        if not self._recovered or not self._executor.takes_orders:
             return
         with self._alone() as alone:
             orders = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
@@ -78,6 +85,11 @@ class Orders:
         for work in running:
             if not self._leases.shared or work.order.node == self._taker:
                 self._resume(work)
+
+    def recover_if_resumed(self) -> None:
+        """Do what `recover` left undone because the store was held."""
+        if not self._recovered:
+            self.recover()
 
     def take_over(self) -> Counter[str]:
         """Take over the orders of dead nodes."""
@@ -100,6 +112,9 @@ class Orders:
                     self._resume(work)
                     done["took over {} order(s)"] += 1
                     self.taken_over += 1
+            except StoreHeld:
+                self._doubtful.discard(order.id)
+                break
             except (Refused, Conflict, NotFound):
                 pass  # it ended, or another node was first, or a failover lost it
             self._doubtful.discard(order.id)
@@ -117,6 +132,8 @@ class Orders:
                 continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
+            except StoreHeld:
+                break
             except (Refused, NotFound):
                 continue  # another node or tool was first, or a failover lost the order
             except Conflict:
@@ -133,7 +150,7 @@ class Orders:
 
     def resolve_doubts(self) -> None:
         """Resume doubtful orders that are saved as ours; leave the others to the node that takes them."""
-        if not self._doubtful:
+        if not self._doubtful or self._control.store_hold() is not None:
             return
         for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
             if order.id in self._doubtful and order.node == self._taker:

@@ -160,6 +160,7 @@ class Ticker:
         with self._cycling:
             self._clock.now()
             self._control.watch_clock()
+            self._orders.recover_if_resumed()
             done = self._orders.take_over() if self.leases.renew() else Counter[str]()
             due = self._due() if self.leads else []
             done += self._tick(due) if due else Counter[str]()

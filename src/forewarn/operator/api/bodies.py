@@ -8,9 +8,11 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
+from forewarn.core.durations import MAX_DURATION_S
 from forewarn.core.model import (
     ApprovalMode,
     EventType,
+    HoldCause,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -136,12 +138,25 @@ class FailIn(RequestBody):
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
 
 
+class StoreHoldIn(RequestBody):
+    """Why an operator holds the store, for the audit log."""
+
+    reason: Text = ""
+
+
+class ResumeIn(RequestBody):
+    """The time of the hold that the operator was shown: `held` of what would happen."""
+
+    held: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class TokenIn(RequestBody):
-    """A token to create; an owner's token names its scopes."""
+    """A token to create; an owner's token names its scopes. Without `valid_for_s` it is valid until it is revoked."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
     scopes: Annotated[list[Name], msgspec.Meta(max_length=32)] = []
+    valid_for_s: Annotated[int, msgspec.Meta(ge=60, le=MAX_DURATION_S)] | None = None
 
 
 class AdvanceIn(RequestBody):
@@ -358,7 +373,7 @@ class AuditOut(ResponseBody):
 
 
 class TokenOut(ResponseBody):
-    """A token, without its secret."""
+    """A token, without its secret. `last_used` may be a minute old; both times are null where there is none."""
 
     id: str
     name: str
@@ -366,9 +381,11 @@ class TokenOut(ResponseBody):
     scopes: list[str]
     created: datetime
     created_by: str
+    expires: datetime | None = None
+    last_used: datetime | None = None
 
 
-class NewToken(TokenOut):
+class NewToken(TokenOut, kw_only=True):
     """A new token, with its secret, which is shown only once."""
 
     token: str
@@ -380,6 +397,46 @@ class HeldOut(ResponseBody):
     trusted: datetime
     noticed: datetime
     jumped_s: int
+
+
+class StoreHoldOut(ResponseBody):
+    """Why the store is held and since when: nothing starts and no order is handed out until an operator resumes it."""
+
+    cause: HoldCause
+    detail: str
+    who: str
+    held: datetime
+
+
+class StoreOut(ResponseBody):
+    """Whether the store is held."""
+
+    held: StoreHoldOut | None
+
+
+class StartOut(ResponseBody):
+    """An event that would start."""
+
+    id: str
+    maintenance_id: str
+    scope: str
+    update_domain: int
+    type: EventType
+    resources: list[str]
+    not_before: datetime | None
+
+
+class ResumeEffectsOut(ResponseBody):
+    """What would happen at once if the store were resumed.
+
+    The events in `starts` would start. Of the `orders`, the open ones would be handed out; executors would be asked about the
+    running ones, and may begin them again. `more` says that the lists are not complete.
+    """
+
+    held: StoreHoldOut | None
+    starts: list[StartOut]
+    orders: list[OrderOut]
+    more: bool
 
 
 class MatchOut(ResponseBody):
