@@ -95,7 +95,7 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the responses of the operator listener, its connections, and the requests with a wrong token."""
+    """Counts the responses of the operator listener, and exports the counters of its connections and of wrong tokens."""
 
     def __init__(self, open_connections: OpenConnections, failed_authentications: Callable[[], int]) -> None:
         self._open_connections = open_connections
@@ -122,6 +122,11 @@ class OperatorMetrics:
         for (kind, status), count in sorted(self._responses.items()):
             requests.add_metric([kind, status], count)
         yield requests
+        yield CounterMetricFamily(
+            "forewarn_operator_authentication_failures",
+            "Requests with a wrong or expired token.",
+            self._failed_authentications(),
+        )
         connections, prefix = self._open_connections, "forewarn_operator_connections"
         yield _gauge(prefix, "Open connections of operators.", connections.count)
         refused_text = "Connections of operators closed at once, by the limit they were over."
@@ -130,11 +135,6 @@ class OperatorMetrics:
         yield _counts(f"{prefix}_dropped", dropped_text, "reason", connections.dropped)
         overloaded_text = "Requests of operators answered 503 because too many were under way."
         yield CounterMetricFamily("forewarn_operator_overloaded", overloaded_text, connections.overloaded)
-        yield CounterMetricFamily(
-            "forewarn_operator_authentication_failures",
-            "Requests with a wrong or expired token.",
-            self._failed_authentications(),
-        )
 
 
 def _kind(path: str) -> str:

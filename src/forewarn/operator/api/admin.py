@@ -95,7 +95,9 @@ def post_token(api: Api, context: CallContext) -> Result:
     scopes = tuple(sorted(set(body.scopes)))
     for missing in (
         set(scopes)
-        - api.store.snapshot(Focus(scopes=scopes, whole_maintenances=False, document_only=True)).scopes.keys()
+        - api.store.snapshot(
+            Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
+        ).scopes.keys()
     ):
         raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     secret, now = api.random(), api.clock.now()
