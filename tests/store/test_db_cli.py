@@ -225,7 +225,7 @@ def test_restore_says_what_becomes_of_tokens(path: Path, revoke: bool) -> None:
         assert chain.finish() == ""
     if revoke:
         assert "2 token(s) of the backup are revoked" in seen.stderr
-        assert (newest.who, newest.action, newest.detail) == ("forewarn db", "token revoked", "all 2, at a restore")
+        assert (newest.who, newest.action, newest.detail) == ("command line", "token revoked", "all 2, at a restore")
     else:
         assert "2 token(s) of the backup are valid, also those that were revoked later" in seen.stderr
         assert "--revoke-tokens" in seen.stderr
