@@ -190,10 +190,10 @@ def test_a_jump_of_the_databases_clock_is_noticed() -> None:
     assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1), times.boot - 1)
 
 
-def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
+def test_no_event_starts_early_because_the_clock_was_set(store: Store, tmp_path: Path) -> None:
     """On a clock set two hours ahead nothing starts unapproved, also after a restart, until an operator confirms the clock."""
     times = Times()
-    settings = Settings(store="memory:", executor="external")
+    settings = Settings(store="memory:", state_dir=tmp_path, executor="external")
     service = Service(settings, clock=times.clock(), store=store, node="here")
     fleet = Fleet(
         {"shop": Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)},

@@ -324,10 +324,10 @@ def test_a_restored_database_is_held_and_audited(path: Path) -> None:
     copy = path.with_name("copy.db")
     backup(path, copy)
     seen = db(path, "restore", copy, "--yes")
-    assert "the store is held: nothing starts until you run 'forewarn db resume'" in seen.stderr
+    assert "the store is held: nothing starts until you run 'forewarn db resume'" in seen.stdout
     held, restored, *_ = audit(path)
     assert (restored.action, restored.detail) == ("database restored", f"from {copy}")
-    assert (held.action, held.who) == ("store held", "command line")
+    assert (held.action, held.who) == ("store held", "forewarn db")
     assert held.origin.endswith(f"@{socket.gethostname()}")
     assert "held       a backup was restored" in db(path, "status").stdout
 

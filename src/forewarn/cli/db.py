@@ -187,7 +187,7 @@ def _actor() -> Actor:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user has no name
         user = str(os.getuid())
-    return Actor("command line", f"{user}@{socket.gethostname()}")
+    return Actor("forewarn db", f"{user}@{socket.gethostname()}")
 
 
 @contextmanager
