@@ -57,7 +57,7 @@ def test_every_node_is_ready_and_sees_the_standby(site: Site) -> None:
     assert [site.ask(node, "/v1/scopes")[0] for node in (*OPERATORS, *GUESTS)] == [200, 200, 404, 404]
 
 
-READY = {"ready": True, "checks": {"store": "ok", "ticker": "ok", "guest": "ok"}}
+READY = {"ready": True, "checks": {"store": "ok", "ticker": "ok", "executor": "ok", "guest": "ok"}}
 
 
 def test_haproxy_balances_guests_by_source_and_says_who_they_are(site: Site) -> None:
