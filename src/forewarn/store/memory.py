@@ -171,6 +171,7 @@ class MemoryStore:
                 self._scopes[scope.name] = replace(
                     scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1
                 )
+            self._sessions.clear()
             self._put_store_hold(change)
             self._add_audit(change.audit)
 
