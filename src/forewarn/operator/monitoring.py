@@ -67,12 +67,10 @@ def operator_app(
     requests = OperatorMetrics()
     registry = registry_of(GuestMetrics(guest_counts), requests, NodeMetrics(checks, facts))
 
-    def healthz(request: Request) -> JSONResponse:
-        del request
+    def healthz(_: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", "version": __version__})
 
-    def readyz(request: Request) -> JSONResponse:
-        del request
+    def readyz(_: Request) -> JSONResponse:
         results = checks()
         ready = all(result == "ok" for result in results.values())
         body = {"ready": ready, "checks": results}
@@ -80,8 +78,7 @@ def operator_app(
             body["warnings"] = dict(active)
         return JSONResponse(body, status_code=200 if ready else 503)
 
-    def metrics(request: Request) -> Response:
-        del request
+    def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def guarded(page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

@@ -73,7 +73,9 @@ def list_tokens(api: Api, context: CallContext) -> Result:
     after = read_cursor(query.cursor, tuple[Moment, str])
     rows = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
     page, last = split_page(rows[: query.limit + 1], query.limit)
-    return page_of(map(views.token_out, page), cursor_of(last.created, last.id) if last else None)
+    return page_of(
+        [views.body_of(bodies.TokenOut, token) for token in page], cursor_of(last.created, last.id) if last else None
+    )
 
 
 def post_token(api: Api, context: CallContext) -> Result:
@@ -97,7 +99,7 @@ def post_token(api: Api, context: CallContext) -> Result:
     )
     once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
     api.control.add_token(token, context.caller.actor, once=once)
-    return _new_token(views.token_out(token), secret)
+    return _new_token(views.body_of(bodies.TokenOut, token), secret)
 
 
 def repeat_token(context: CallContext, saved: str) -> Result:
@@ -120,8 +122,7 @@ def delete_token(api: Api, context: CallContext) -> Result:
 # -- the clock
 
 
-def get_clock(api: Api, context: CallContext) -> Result:
-    del context
+def get_clock(api: Api, _: CallContext) -> Result:
     hold = api.control.clock_hold()
     held = None if hold is None else bodies.HeldOut(trusted=hold.trusted, noticed=hold.noticed, jumped_s=hold.jumped_s)
     kinds: dict[str, Literal["system", "manual"]] = {"system": "system", "manual": "manual"}

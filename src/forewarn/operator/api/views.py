@@ -16,18 +16,15 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     Machine,
-    Maintenance,
     MaintenanceStatus,
     Order,
     OrderState,
     Scope,
     Status,
-    Token,
 )
 from forewarn.core.waiting import Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import Submission
-from forewarn.store import Counts
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance.
@@ -37,25 +34,21 @@ OUTSIDE_SCOPES = "it waits for something outside your scopes"
 S = TypeVar("S")
 
 
-def _as(shape: type[S], thing: object) -> S:
-    """Read the fields of `shape` from attributes of the same names."""
+def body_of(shape: type[S], thing: object) -> S:
+    """Return a body of the type `shape` with the attributes of the same names."""
     return msgspec.convert(thing, shape, from_attributes=True)
 
 
-def scope_out(scope: Scope) -> bodies.ScopeOut:
-    return _as(bodies.ScopeOut, scope)
-
-
 def machine_out(machine: Machine, last_seen: datetime | None) -> bodies.MachineOut:
-    body = _as(bodies.MachineOut, machine)
+    body = body_of(bodies.MachineOut, machine)
     body.last_seen = last_seen
     return body
 
 
 def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
     return bodies.Fleet(
-        scopes=[_as(bodies.FleetScope, scope) for scope in stated.scopes.values()],
-        machines=[_as(bodies.FleetMachine, machine) for machine in stated.machines.values()],
+        scopes=[body_of(bodies.FleetScope, scope) for scope in stated.scopes.values()],
+        machines=[body_of(bodies.FleetMachine, machine) for machine in stated.machines.values()],
     )
 
 
@@ -148,10 +141,6 @@ class EventBodies:
         return all(e is not None and self._within is not None and e.scope in self._within for e in events)
 
 
-def maintenance_row(maintenance: Maintenance) -> bodies.MaintenanceRow:
-    return _as(bodies.MaintenanceRow, maintenance)
-
-
 def maintenance_out(
     snapshot: Snapshot,
     maintenance_id: str,
@@ -174,7 +163,7 @@ def maintenance_out(
     waves: dict[int, list[bodies.EventOut]] = {}
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
-    row = maintenance_row(maintenance)
+    row = body_of(bodies.MaintenanceRow, maintenance)
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
         event_counts=dict(Counter(event.status for event in events)),
@@ -265,15 +254,7 @@ def order_out(order: Order, event: Event) -> bodies.OrderOut:
 
 def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> bodies.AuditOut:
     """Show an audit entry; an owner is not shown where requests came from."""
-    body = _as(bodies.AuditOut, entry)
+    body = body_of(bodies.AuditOut, entry)
     if within is not None:
         body.origin = ""
     return body
-
-
-def counts_out(counts: Counts) -> bodies.CountsOut:
-    return _as(bodies.CountsOut, counts)
-
-
-def token_out(token: Token) -> bodies.TokenOut:
-    return _as(bodies.TokenOut, token)
