@@ -61,14 +61,9 @@ class Session:
 
     # -- names and ids that people may shorten
 
-    def event_id(self, text: str) -> str:
-        return self._id("event", text)
-
-    def maintenance_id(self, text: str) -> str:
-        return self._id("maintenance", text)
-
-    def order_id(self, text: str) -> str:
-        return self._id("order", text)
+    def path_to(self, kind: str, text: str, *more: str) -> str:
+        """Return the API's path of the event, maintenance or order with this id."""
+        return path_of(f"{kind}s", self.id_of(kind, text), *more)
 
     def machine(self, text: str) -> tuple[str, str]:
         """Return scope and name; the server finds the scope of a name that stands alone."""
@@ -80,7 +75,7 @@ class Session:
         scope, name = self.machine(text)
         return path_of("scopes", scope, "machines", name, *more)
 
-    def _id(self, kind: str, text: str) -> str:
+    def id_of(self, kind: str, text: str) -> str:
         """Return a whole id as it is; the server completes the first characters of one."""
         if len(text) >= ID_CHARS:
             return text.upper()

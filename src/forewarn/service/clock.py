@@ -78,7 +78,7 @@ class _JumpDetector:
         self._lock = threading.Lock()
         self._at: datetime | None = None
         self._at_s = 0.0
-        self._jump: Jump | None = None
+        self.jump: Jump | None = None
 
     def observe(self, reading: datetime, read_s: float | None = None) -> None:
         """Take a reading of the clock, read when the boot clock showed `read_s`; by default now."""
@@ -90,18 +90,15 @@ class _JumpDetector:
                 ahead_s = (reading - expected).total_seconds()
                 if ahead_s > MAX_JUMP_S:
                     trusted, since = expected, self._at
-                    if self._jump is not None:
-                        trusted, since = min(trusted, self._jump.trusted), min(since, self._jump.since)
-                    self._jump = Jump(trusted, (reading - trusted).total_seconds(), since)
+                    if self.jump is not None:
+                        trusted, since = min(trusted, self.jump.trusted), min(since, self.jump.since)
+                    self.jump = Jump(trusted, (reading - trusted).total_seconds(), since)
             self._at, self._at_s = reading, read_s
-
-    def jump(self) -> Jump | None:
-        return self._jump
 
     def acknowledge(self, jump: Jump) -> None:
         with self._lock:
-            if self._jump == jump:
-                self._jump = None
+            if self.jump == jump:
+                self.jump = None
 
 
 class SystemClock:
@@ -126,7 +123,7 @@ class SystemClock:
         return self._wall()
 
     def jump(self) -> Jump | None:
-        return self._jumps.jump()
+        return self._jumps.jump
 
     def note_jump(self, jump: Jump) -> None:
         self._jumps.acknowledge(jump)
@@ -231,7 +228,11 @@ class ManualClock(_Trusted):
         return 0.0 if moment <= self._now else None
 
     def move_to(self, moment: datetime) -> None:
-        self._now = _forward(self._now, moment)
+        if moment < self._now:
+            raise Refused(
+                f"a clock never goes backwards: it is {self._now.isoformat()}, requested {moment.isoformat()}"
+            )
+        self._now = moment
 
 
 class ScaledClock(_Trusted):
@@ -266,12 +267,6 @@ class ScaledClock(_Trusted):
 
     def _read(self) -> datetime:
         return self._start + timedelta(seconds=(self._monotonic() - self._origin) * self._rate)
-
-
-def _forward(now: datetime, moment: datetime) -> datetime:
-    if moment < now:
-        raise Refused(f"a clock never goes backwards: it is {now.isoformat()}, requested {moment.isoformat()}")
-    return moment
 
 
 def clock_for(text: str, *, floor: datetime | None = None) -> Clock:

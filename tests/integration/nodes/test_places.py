@@ -177,7 +177,7 @@ def test_readiness_is_about_writing_too() -> None:
     assert health.store_answers()  # a look that came a little late is none that failed
     silent_s = 4.0
     assert not health.store_answers()
-    assert health.store_problem() == "not heard from for 4 s: it does not answer"
+    assert health.store_problem() == "this node has read nothing for 4 s: the database does not answer"
 
 
 def follower_that_is_silent_for(silent_s: Callable[[], float]) -> Follower:

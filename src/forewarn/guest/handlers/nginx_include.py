@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import List, NamedTuple, Tuple
 
 from forewarn.guest.errors import StepFailed
+from forewarn.guest.handlers.saved_file import sync_to_disk
 
 MAX_BYTES = 64 * 1024
 # One server per line, as in `server 10.0.0.4:80 weight=2;`. A commented line does not begin with `server`.
@@ -74,11 +75,7 @@ def write(file: str, upstream: Upstream) -> None:
                 os.fchown(opened, before.st_uid, before.st_gid)
             os.fsync(opened)
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_to_disk(str(path))
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
