@@ -74,7 +74,7 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     [
         ("--type Reboot", "exactly one way: --machine M"),
         ("--type Reboot --scope shop --host rack0", "exactly one way: --machine M"),
-        ("--type Reboot --host rack0 --update-domain 1", "--update-domain: an update domain belongs to a scope"),
+        ("--type Reboot --host rack0 --update-domain 1", "--update-domain: it needs exactly one --scope"),
         ("--type Reboot --scope shop --not-before soon", "--not-before: 'soon' is not a time"),
         (
             "--type Reboot --scope shop --earliest 2030-01-01T00:00:00",

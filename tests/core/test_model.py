@@ -174,13 +174,18 @@ def test_max_user_operations_is_a_number() -> None:
 # -- requests
 
 
-def test_targets_are_exactly_one_of_three() -> None:
-    """A maintenance targets machines, a scope or hosts."""
-    one: dict[str, Any] = {"machines": (("shop", "web-0"),), "scope": "shop", "hosts": ("h1",)}
+def test_targets_are_exactly_one_of_four() -> None:
+    """A maintenance targets machines, a scope, several scopes or hosts."""
+    one: dict[str, Any] = {
+        "machines": (("shop", "web-0"),),
+        "scope": "shop",
+        "scopes": ("shop", "db"),
+        "hosts": ("h1",),
+    }
     for key, value in one.items():
         assert getattr(Targets(**only(key, value)), key) == value
-    for wrong in ({}, {k: one[k] for k in ("machines", "scope")}, {k: one[k] for k in ("scope", "hosts")}, one):
-        with pytest.raises(Invalid, match="targets must be exactly one of machines, a scope, or hosts"):
+    for wrong in ({}, {k: one[k] for k in ("machines", "scope")}, {k: one[k] for k in ("scope", "scopes")}, one):
+        with pytest.raises(Invalid, match="targets must be exactly one of machines, a scope, scopes, or hosts"):
             Targets(**wrong)
 
 

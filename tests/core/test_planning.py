@@ -101,6 +101,7 @@ def test_targets_by_host() -> None:
         (Targets(machines=(("ship", "web-0"),)), "there is no machine ship/web-0"),
         (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': check the name of the host in the fleet"),
         (Targets(scope="shed"), "scope 'shed' has no machine$"),
+        (Targets(scopes=("shop", "shed")), "scope 'shed' has no machine$"),
         (Targets(scope="shop", update_domain=4), "scope 'shop' has no machine in update domain 4$"),
     ],
 )

@@ -1,9 +1,11 @@
 """The orders of a node: saved before the executor gets them, reported once, recovered after a crash."""
 
 import logging
+from typing import cast
 
 import pytest
 
+from forewarn.core.change import Change
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -13,12 +15,14 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport, Progress, Work
-from forewarn.store import Store
+from forewarn.service.ticker import Ticker
+from forewarn.store import SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 from tests.support.services import (
     OPERATOR,
     BrittleStore,
+    FailedOverStore,
     ScriptedExecutor,
     SilentStore,
     make_service,
@@ -204,3 +208,86 @@ def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
     store.full = False
     ticker.cycle_until_idle()
     assert executor.calls == ["take 1 running on h"]
+
+
+def lose(store: FailedOverStore, order_id: str, what: str) -> None:
+    """Lose an order in a failover: the commit that started its event, or everything since the event was submitted."""
+    store.lost_orders = frozenset({order_id})
+    store.lost_events = frozenset({order_id}) if what == "event" else frozenset()
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_an_open_order_that_a_failover_lost_does_not_hold_up_the_others(what: str) -> None:
+    """An order that was listed and is gone when it should be taken is skipped; the next order is taken."""
+    store = FailedOverStore()
+    service = make_service(store, scopes=2, enabled=False)
+    lost, kept = reboot(service, "s-0"), reboot(service, "s-1")
+    lose(store, lost, what)
+    executor = ScriptedExecutor()
+    assert ticker_with(service, executor).cycle()
+    assert executor.calls == ["take 1 running on h"]
+    assert [order.id for order in store.orders({OrderState.RUNNING}, 10)] == [kept]
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_a_running_order_that_a_failover_lost_does_not_hold_up_a_recovery(what: str) -> None:
+    """After a start, the executor is asked only about orders that the store still has."""
+    store = FailedOverStore()
+    service = make_service(store, scopes=2, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(2)]
+    for event_id in events:
+        service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    lose(store, events[0], what)
+    executor = ScriptedExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == ["status", "take 1 running on h"]
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_a_running_order_that_a_failover_lost_does_not_hold_up_a_takeover(what: str) -> None:
+    """A node that takes over the orders of a dead node skips an order that is gone."""
+    store = FailedOverStore()
+    service = make_service(store, scopes=2, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(2)]
+    for event_id in events:
+        service.control.take_order(event_id, Actor("ticker"), node="scripted on there:1")
+    lose(store, events[0], what)
+    executor = ScriptedExecutor(Progress.RUNNING)
+    ticker = Ticker(
+        service.control,
+        store,
+        service.clock,
+        executor,
+        node="here:1",
+        retain_history_s=0,
+        shared=cast(SharedStore, store),
+    )
+    assert ticker.cycle()
+    assert executor.calls == ["status", "watch"]
+    assert ticker.orders.taken_over == 1
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_a_doubtful_order_that_a_failover_lost_is_dropped(what: str) -> None:
+    """An order that may have been saved as ours, and is gone, does not stop the cycle."""
+
+    class LosingStore(FailedOverStore):
+        silent = False
+
+        def apply(self, change: Change) -> None:
+            super().apply(change)
+            if self.silent:
+                raise StoreUnavailable("the connection is gone")
+
+    store = LosingStore()
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    store.silent = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.silent = False
+    lose(store, event_id, what)
+    ticker.cycle()
+    assert executor.calls == []

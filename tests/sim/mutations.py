@@ -62,7 +62,9 @@ def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
     def hasty(control: Control, order_id: str, actor: Any, *, node: str) -> Any:
         orders = orders_of[control]
         order = next(o for o in orders._store.orders({"open"}, 500) if o.id == order_id)  # type: ignore[arg-type]
-        orders._hand_to_executor(orders._work_of(order))
+        work = orders._work_of(order)
+        assert work is not None
+        orders._hand_to_executor(work)
         return original(control, order_id, actor, node=node)
 
     orders_of: dict[Control, Orders] = {}

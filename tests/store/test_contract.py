@@ -22,7 +22,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from tests.store.things import (
+from tests.support.records import (
     ENDED_MAINTENANCE,
     UNICODE,
     anything,

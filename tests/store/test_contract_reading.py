@@ -8,7 +8,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Status
 from forewarn.store import AuditQuery, EventFirstSeen, EventQuery, Focus, MachineLastSeen, Store
-from tests.store.things import (
+from tests.support.records import (
     START,
     approval,
     at,

@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.errors import Conflict
 from forewarn.core.model import OPEN, ApprovalMode
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from tests.store.things import (
+from tests.support.records import (
     START,
     approval,
     at,

@@ -15,8 +15,8 @@ from forewarn.store import EventQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import change, entry, event, one_maintenance, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import change, entry, event, one_maintenance, scope
 from tests.support.waiting import until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -315,7 +315,7 @@ from itertools import count
 from pathlib import Path
 from forewarn.store import Focus
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import change, event, maintenance
+from tests.support.records import change, event, maintenance
 
 store = SqliteStore(Path(sys.argv[1]))
 pair = Focus(scopes=("shop", "blog"), whole_maintenances=False)

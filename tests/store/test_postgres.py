@@ -17,7 +17,8 @@ from forewarn.store.postgres.pool import Connection, Pool, connect, cut
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from tests.integration.nodes.nodes import wire_to
-from tests.store.things import (
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
+from tests.support.records import (
     approval,
     at,
     change,
@@ -32,7 +33,6 @@ from tests.store.things import (
     saved_scope,
     scope,
 )
-from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
 from tests.support.waiting import PATIENCE_S, until
 
 PASSWORD = "correct-horse"

@@ -22,8 +22,8 @@ from forewarn.store.postgres.dsn import READ, WRITE, Dsn
 from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
-from tests.store.things import approval, change, entry, event, machine, maintenance, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import approval, change, entry, event, machine, maintenance, scope
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"

@@ -11,7 +11,7 @@ import pytest
 from forewarn.core.model import OrderState, Status
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
+from tests.support.records import at, change, ended, entry, event, machine, maintenance, order, scope
 
 QUERIES = queries("sqlite")
 # Their purpose is to read all there is.

@@ -14,7 +14,7 @@ from forewarn.core.model import Status
 from forewarn.store.sql.scripts import Migration, migrations
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import (
+from tests.support.records import (
     approval,
     at,
     change,

@@ -46,8 +46,10 @@ def schedule(
     machine: Annotated[
         list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Every machine of this scope.")] = None,
-    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the scope.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="Every machine of this scope; may be repeated.", metavar="SCOPE")
+    ] = None,
+    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
     ] = None,
@@ -81,7 +83,7 @@ def schedule(
     timeout: Timeout = None,
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
-    targets = _targets(machine or [], scope, update_domain, host or [])
+    targets = _targets(machine or [], scope or [], update_domain, host or [])
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
     duration_s = seconds("--duration", duration) if duration is not None else -1
     now = session.now()
@@ -183,16 +185,18 @@ def resume(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "resume")
 
 
-def _targets(machines: list[str], scope: str | None, update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
-    if sum((bool(machines), bool(scope), bool(hosts))) != 1:
-        raise usage("choose the machines in exactly one way: --machine M (may be repeated), --scope S, or --host H")
-    if update_domain is not None and not scope:
-        raise usage("--update-domain: an update domain belongs to a scope: add --scope")
+def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+    if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
+        raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
+    if update_domain is not None and len(scopes) != 1:
+        raise usage("--update-domain: it needs exactly one --scope, the scope that contains the update domain")
     if machines:
         return {"machines": machines}
     if hosts:
         return {"hosts": hosts}
-    return {"scope": scope} if update_domain is None else {"scope": scope, "update_domain": update_domain}
+    if len(scopes) > 1:
+        return {"scopes": scopes}
+    return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
 
 
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:

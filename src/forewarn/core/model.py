@@ -372,16 +372,17 @@ class ClockHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The targets of a maintenance: machines (scope, name), or one scope or update domain of it, or hosts."""
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
     update_domain: int | None = None
+    scopes: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, or hosts")
+        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
+        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
             "update_domain needs a scope: name the scope that contains it",

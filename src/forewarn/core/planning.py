@@ -37,12 +37,10 @@ def target_machines(targets: Targets, machines: Mapping[tuple[str, str], Machine
                 raise NotFound(f"no machine is on host {host!r}: check the name of the host in the fleet")
         targeted = [m for m in machines.values() if m.host in targets.hosts]
     else:
-        targeted = [m for m in machines.values() if m.scope == targets.scope]
-        if targets.update_domain is not None:
-            targeted = [m for m in targeted if m.update_domain == targets.update_domain]
-        if not targeted:
-            domain = "" if targets.update_domain is None else f" in update domain {targets.update_domain}"
-            raise NotFound(f"scope {targets.scope!r} has no machine{domain}")
+        scopes, domain = set(targets.scopes or (targets.scope,)), targets.update_domain
+        targeted = [m for m in machines.values() if m.scope in scopes and domain in (None, m.update_domain)]
+        for scope in sorted(scopes - {m.scope for m in targeted}):
+            raise NotFound(f"scope {scope!r} has no machine{'' if domain is None else f' in update domain {domain}'}")
     if len(targeted) > MAX_MACHINES_PER_MAINTENANCE:
         raise Invalid(
             f"the targets are {len(targeted)} machines: submit several maintenances of at most"

@@ -35,11 +35,31 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
     raise SystemExit(code)
 
 
+class _StoreOnce(argparse.Action):
+    """Stores the value of an option; refuses a second value, where argparse would keep the last one."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any = None
+    ) -> None:
+        if self.option_strings and getattr(namespace, self.dest, self.default) is not self.default:
+            parser.error(f"{self.option_strings[0]}: given twice; it takes one value")
+        setattr(namespace, self.dest, values)
+
+
+class _StrictParser(argparse.ArgumentParser):
+    """A parser, like those of its commands, that refuses an option given twice."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="forewarn-agent", description="Prepare this machine for scheduled events.")
+    parser = _StrictParser(prog="forewarn-agent", description="Prepare this machine for scheduled events.")
     parser.add_argument("--version", action="version", version=f"forewarn-agent {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    config = argparse.ArgumentParser(add_help=False)
+    config = _StrictParser(add_help=False)
     default = os.environ.get("FOREWARN_AGENT_CONFIG", DEFAULT_CONFIG)
     config.add_argument(
         "--config", type=Path, default=Path(default), help=f"the agent.toml to use [default: {default}]"

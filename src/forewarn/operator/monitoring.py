@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from forewarn import __version__
 from forewarn.core.errors import ForewarnError
 from forewarn.operator.metrics import Facts, GuestCounts, GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
+from forewarn.operator.request_path import check_paths
 
 # A ticker that has not completed a cycle for this long is stuck: a cycle takes place at least once a second.
 TICKER_SILENT_S = 5.0
@@ -96,7 +97,7 @@ def operator_app(
     monitoring = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app = Starlette(
         routes=[*(Route(path, guarded(page)) for path, page in monitoring.items()), *pages],
-        middleware=[Middleware(requests.count)],
+        middleware=[Middleware(requests.count), Middleware(check_paths)],
         exception_handlers={HTTPException: _framework_error},
     )
     app.router.redirect_slashes = False

@@ -373,12 +373,12 @@ def _in(scope: str) -> Focus:
 
 
 def _focus_of(targets: Targets) -> Focus:
-    if targets.scope:
-        return Focus(scopes=(targets.scope,), inventory=True)
+    if targets.scope or targets.scopes:
+        return Focus(scopes=targets.scopes or (targets.scope,), inventory=True)
     return Focus(machines=targets.machines, hosts=targets.hosts)
 
 
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
-    for scope in [targets.scope, *(scope for scope, _ in targets.machines)]:
+    for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
             raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name")

@@ -73,7 +73,7 @@ class Orders:
             self._leases.declare_ended({order.node.removeprefix(self._prefix) for order in ours})
         if len(ours) < len(orders):
             log.warning("%d order(s) were taken by others; they are theirs to finish", len(orders) - len(ours))
-        running = [self._work_of(order) for order in ours]
+        running = [work for order in ours if (work := self._work_of(order)) is not None]
         self._executor.tidy(running)
         for work in running:
             if not self._leases.shared or work.order.node == self._taker:
@@ -96,11 +96,12 @@ class Orders:
             self._doubtful.add(order.id)
             try:
                 taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
-                self._resume(self._work_of(taken))
-                done["took over {} order(s)"] += 1
-                self.taken_over += 1
-            except (Refused, Conflict):
-                pass  # it ended, or another node was first
+                if (work := self._work_of(taken)) is not None:
+                    self._resume(work)
+                    done["took over {} order(s)"] += 1
+                    self.taken_over += 1
+            except (Refused, Conflict, NotFound):
+                pass  # it ended, or another node was first, or a failover lost it
             self._doubtful.discard(order.id)
         return done
 
@@ -112,10 +113,12 @@ class Orders:
             if self._stopping.is_set():
                 break
             work = self._work_of(order)
+            if work is None:
+                continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
-            except Refused:
-                continue  # another node or tool was first
+            except (Refused, NotFound):
+                continue  # another node or tool was first, or a failover lost the order
             except Conflict:
                 break  # another node ticks too: read again
             except StoreUnavailable:
@@ -134,7 +137,8 @@ class Orders:
             return
         for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
             if order.id in self._doubtful and order.node == self._taker:
-                self._resume(self._work_of(order))
+                if (work := self._work_of(order)) is not None:
+                    self._resume(work)
                 self._doubtful.discard(order.id)
         self._doubtful.clear()
 
@@ -196,8 +200,14 @@ class Orders:
             outcome = Outcome(False, f"the executor could not take it: {error}")
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
 
-    def _work_of(self, order: Order) -> Work:
-        event, _ = self._control.event(order.id)
+    def _work_of(self, order: Order) -> Work | None:
+        """Return what the executor needs; None if a failover has lost the order since it was listed."""
+        try:
+            event, saved = self._control.event(order.id)
+        except NotFound:
+            return None
+        if saved is None:
+            return None
         keys = tuple((event.scope, name) for name in event.resources)
         machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False)).machines
         return Work(order, event, {name: m.host for (_, name), m in machines.items()})

@@ -13,8 +13,8 @@ from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
 from tests.integration.nodes.nodes import some_nodes
-from tests.store.things import change, entry, saved_scope, scope
 from tests.support.postgres_servers import SHARED, Server
+from tests.support.records import change, entry, saved_scope, scope
 from tests.support.waiting import until
 
 

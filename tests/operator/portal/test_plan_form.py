@@ -58,6 +58,15 @@ def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
     assert "1 machine in 1 event" in page
 
 
+def test_several_scopes_are_planned_together(operator: PortalClient) -> None:
+    """Names are separated by spaces or commas; an update domain needs one scope."""
+    page = page_text(operator.post("/plan", {**MAINTENANCE, "scope": "shop, blog"}))
+    assert re.search(r"Reboot: 3 machines in 3 events", page)
+    refused = operator.post("/plan", {**MAINTENANCE, "scope": "shop blog", "update_domain": "1"})
+    assert refused.status == 400
+    assert "update_domain needs a scope" in page_text(refused)
+
+
 def test_the_preview_names_open_events_of_the_same_machines() -> None:
     """Events of other machines are not named."""
     many = FLEET + "".join(f'[[machines]]\nscope = "blog"\nname = "many-{n}"\n' for n in range(25))

@@ -97,11 +97,12 @@ class Fleet(RequestBody):
 
 
 class TargetsIn(RequestBody):
-    """Exactly one of machines, a scope (with or without an update domain), hosts."""
+    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts."""
 
     machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
     scope: Annotated[str, msgspec.Meta(max_length=64)] = ""
     update_domain: Domain | None = None
+    scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
     hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
 
 

@@ -123,6 +123,7 @@ class Api:
             machines=tuple(self.machine_key(name) for name in body.machines),
             scope=body.scope,
             update_domain=body.update_domain,
+            scopes=tuple(dict.fromkeys(body.scopes)),
             hosts=tuple(body.hosts),
         )
 

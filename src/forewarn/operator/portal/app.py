@@ -29,6 +29,7 @@ from forewarn.operator.portal import actions, pages, plan_form
 from forewarn.operator.portal.markup import link_events
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, LoginAttempts, Sessions, check_origin, check_proof
+from forewarn.operator.request_path import path_of
 
 MAX_FORM_BYTES = 256 * 1024
 MAX_KEPT_CHARS = 64 * 1024
@@ -201,12 +202,12 @@ class Portal:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:
-            log.exception("a page failed: %s %s", request.method, request.url.path)
+            log.exception("a page failed: %s %s", request.method, path_of(request))
             return self._error(None, 500, "the service failed: its log says why")
 
     async def not_found(self, request: Request) -> Response:
         def refuse(_: PageRequest) -> RenderedPage:
-            raise NotFound(f"there is no page {request.url.path[:200]}")
+            raise NotFound(f"there is no page {path_of(request)[:200]}")
 
         return await self._respond(request, lambda form: self._page_response(request, refuse, form))
 
@@ -221,7 +222,7 @@ class Portal:
             return Response(str(error), error.status, media_type="text/plain; charset=utf-8", headers=PAGE_HEADERS)
 
     async def _file(self, request: Request) -> Response:
-        name = request.url.path[1:]
+        name = path_of(request)[1:]
         headers = {**PAGE_HEADERS, "cache-control": "public, max-age=31536000, immutable"}
         return Response(self._files[name], media_type=FILES[name], headers=headers)
 
@@ -231,7 +232,7 @@ class Portal:
         return self._sessions.authenticate(request.headers, request.cookies, _peer(request))
 
     def _page_response(self, request: Request, make: PageFunction, form: dict[str, str]) -> Response:
-        submitted, path = request.method == "POST", request.url.path
+        submitted, path = request.method == "POST", path_of(request)
         if submitted:
             check_origin(request.headers)
         try:
@@ -263,7 +264,7 @@ class Portal:
 
     def _page_request(self, login: Login, request: Request, form: Mapping[str, str]) -> PageRequest:
         api = ApiClient(self._api, login.caller)
-        query, path = dict(request.query_params), request.url.path
+        query, path = dict(request.query_params), path_of(request)
         search = urlencode({key: value for key, value in query.items() if key != "done"})
         return PageRequest(
             login=login,
@@ -304,9 +305,10 @@ class Portal:
 
     def _login_first(self, request: Request, form: Mapping[str, str], error_message: str) -> Response:
         """Return the login page. After the login the browser gets the page it requested, or the form it submitted."""
-        path = request.url.path
+        path = path_of(request)
         if request.method != "POST":
-            to = path + (f"?{request.url.query}" if request.url.query else "")
+            query = request.scope["query_string"].decode("latin-1")
+            to = path + (f"?{query}" if query else "")
             return self._login_page(401, error_message=error_message, to=to)
         fields = {name: value for name, value in form.items() if name not in ("proof", "key", "step")}
         kept = msgspec.json.encode(KeptForm(path, fields)).decode() if has_typed_fields(path) else ""

@@ -148,11 +148,12 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
             raise Unprocessable("machine: write it as scope/name, like shop/web-0")
         return f"/v1/scopes/{scope}/machines/{name}/{kind}", None
     target = _target(fields)
-    targets: dict[str, Any] = {target: fields[target]}
-    if target != "scope":
-        targets[target] = fields[target].replace(",", " ").split()
-    elif fields["update_domain"]:
-        targets["update_domain"] = _number("update_domain", fields["update_domain"])
+    named = fields[target].replace(",", " ").split()
+    targets: dict[str, Any] = {target: named}
+    if target == "scope":
+        targets = {"scope": named[0]} if len(named) == 1 else {"scopes": named}
+        if fields["update_domain"]:
+            targets["update_domain"] = _number("update_domain", fields["update_domain"])
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
         **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest") if fields[name]},

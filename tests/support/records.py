@@ -1,4 +1,4 @@
-"""Things to put into a store: small builders with sensible times, and Hypothesis strategies that fill every field."""
+"""Builders of stored objects with sensible times, and Hypothesis strategies that fill every field."""
 
 import string
 from collections.abc import Callable, Iterable
