@@ -127,6 +127,7 @@ def ticking(service: Service, stop_within_s: float = STOP_WITHIN_S) -> AbstractC
 def _in_thread(
     name: str, run: Callable[[], None], stop: Callable[[], None], stop_within_s: float = STOP_WITHIN_S
 ) -> Iterator[None]:
+    """Run `run` in a thread. At the end of the block call `stop` and wait for the thread."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     try:

@@ -93,6 +93,8 @@ def emulate(
         logs.set_up(log_level)
         tune_process()
         _print_introduction(emulator, replay)
+        if emulator.replay is not None:
+            emulator.replay.say = _say
         if faults is not None and seed is None:
             _say(f"# to repeat the same faults of {faults}: --seed {emulator.seed}")
         if played is not None:
@@ -126,7 +128,6 @@ def _print_introduction(emulator: "Emulator", replay: Path | None) -> None:
     if replayed is None:
         _say(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes")
     else:
-        replayed.say = _say
         _say(f"# replays {replay} for {machine}, beginning with the first poll")
 
 

@@ -7,7 +7,6 @@ updated when their status changes.
 
 import heapq
 from collections.abc import Collection, Iterable
-from datetime import datetime
 from itertools import product
 from typing import Any
 
@@ -83,17 +82,11 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
 
 
 def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
-    wanted = selected_scopes("", query.within)
-    ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
-    found = {row["id"]: row for row in reader.query("maintenances_by_id", ids=reader.as_list(ids))}
-    return [found[i] for i in ids]
+    return _newest(reader, "maintenance_keys", "maintenances_by_id", query, query.statuses)
 
 
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:
-    wanted = selected_scopes("", query.within)
-    ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
-    found = {row["id"]: row for row in reader.query("orders_of_events", ids=reader.as_list(ids))}
-    return [found[i] for i in ids]
+    return _newest(reader, "order_keys", "orders_of_events", query, query.states)
 
 
 def ids_starting(reader: SqlSession, kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
@@ -105,22 +98,25 @@ def ids_starting(reader: SqlSession, kind: IdKind, prefix: str, within: Scopes, 
 
 def _newest(
     reader: SqlSession,
-    name: str,
-    scopes: Scopes,
+    keys_query: str,
+    rows_query: str,
+    query: MaintenanceQuery | OrderQuery,
     kinds: Collection[str],
-    before: tuple[datetime, str] | None,
-    limit: int,
-) -> list[str]:
-    """Return the ids of a page, newest first by (time, id)."""
+) -> list[Row]:
+    """Return the rows of a page, newest first by (time, id)."""
+    scopes, before, limit = selected_scopes("", query.within), query.before, query.limit
     at, id_ = (reader.rows.time(before[0]), before[1]) if before else (reader.rows.ever, "")
     keys: set[tuple[Any, str]] = set()
     for kind in kinds:
         if scopes is None:
-            keys.update((row["at"], row["id"]) for row in reader.query(name, kind=kind, at=at, id=id_, limit=limit))
-        for scope in scopes or ():
-            found = reader.query(f"{name}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(keys_query, kind=kind, at=at, id=id_, limit=limit)
             keys.update((row["at"], row["id"]) for row in found)
-    return [i for _, i in heapq.nlargest(limit, keys)]
+        for scope in scopes or ():
+            found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            keys.update((row["at"], row["id"]) for row in found)
+    ids = [i for _, i in heapq.nlargest(limit, keys)]
+    rows = {row["id"]: row for row in reader.query(rows_query, ids=reader.as_list(ids))}
+    return [rows[i] for i in ids]
 
 
 # -- events
