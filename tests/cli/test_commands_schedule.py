@@ -1,5 +1,7 @@
 """`maintenance schedule`: the plan, the confirmation, the options."""
 
+from typing import Any
+
 import pytest
 
 from tests.cli.command_line import (
@@ -53,6 +55,19 @@ def test_a_plan_without_notice_needs_its_own_option(cli: CommandLine, extra: lis
     assert f"gives no notice to {extra[1]}" in result.stderr
     assert "--no-notice-ok" in result.stderr
     assert len(cli.json("maintenance", "list")["items"]) == before
+
+
+def test_the_plan_shows_its_warnings_before_the_question(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """A second maintenance of the same machines, and a time that has passed."""
+    options = ["--type", "Freeze", "--machine", "shop/web-1", "--not-before", "-2h"]
+    refused = cli.run("maintenance", "schedule", *options, typed="n\n")
+    assert refused.returncode == FAILED
+    assert "! not_before has passed (" in refused.stdout
+    assert f"! shop/web-1: event {first_event(planned)['id']} (Reboot) is already scheduled" in refused.stdout
+    assert [w["code"] for w in cli.json("maintenance", "schedule", *options, "--dry-run")["warnings"]] == [
+        "past-not-before",
+        "already-open",
+    ]
 
 
 def test_times_are_on_the_services_clock(cli: CommandLine) -> None:

@@ -65,7 +65,8 @@ class MemoryTransport:
         self._unread: list[bytes] = []
         self._loop = endpoint.loop
         self.connection = Connection(endpoint)
-        assert self.connection.connection_made(self)
+        if not self.connection.connection_made(self):
+            self.closed = True  # over a limit
 
     def send(self, data: bytes) -> None:
         self._unread.append(data)

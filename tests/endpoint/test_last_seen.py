@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.model import Actor
+from forewarn.core.change import Change
+from forewarn.core.model import Actor, ClockHold
 from forewarn.service.control import Control
 from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.support.guest_service import START, URL, VM, WEB_0, WEB_1, get, serving, status
@@ -109,6 +110,21 @@ def test_a_guest_that_polls_another_node_keeps_its_scope_enabled() -> None:
         assert status(served.client().ask(get())) == 200
         served.advance(hours=20)
         served.store.record_last_seen([MachineLastSeen("shop", "web-1", START + timedelta(hours=20))])
+        served.advance(hours=23)
+        assert served.store.snapshot_of("shop").enabled
+        served.advance(hours=1)
+        assert not served.store.snapshot_of("shop").enabled
+
+
+def test_a_confirmed_jump_of_the_clock_is_no_silence() -> None:
+    """After an operator confirmed a jump, the 24 h of silence begin anew: by the clock alone, every scope would be silent."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        hold = ClockHold(trusted=START, noticed=START, jumped_s=30 * 3_600)
+        served.store.apply(Change(at=START, hold=hold))
+        served.advance(hours=30)
+        assert served.store.snapshot_of("shop").enabled
+        served.service.control.confirm_clock(Actor("operator"))
         served.advance(hours=23)
         assert served.store.snapshot_of("shop").enabled
         served.advance(hours=1)

@@ -93,7 +93,7 @@ def test_difference_is_not_order() -> None:
 def test_time_left_is_the_services() -> None:
     """NotBefore less Date, less the time since the response, less the second that Date is rounded by."""
     date = "Mon, 19 Sep 2016 18:14:47 GMT"
-    body = document(event(NotBefore="Mon, 19 Sep 2016 18:29:47 GMT"), event(E1, EventStatus="Started"))
+    body = document(event(NotBefore="Mon, 19 Sep 2016 18:29:47 GMT"), event(E2, EventStatus="Started"))
     read = parse_document(body, date=date, received_s=50.0)
     scheduled, started = read.events
     assert read.time_left_s(scheduled, 50.0) == 899

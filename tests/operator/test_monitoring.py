@@ -130,7 +130,9 @@ def test_metrics_count_the_requests_of_guests() -> None:
         assert seen["connections"] == 3
         assert seen["waiting"] == 1
         assert seen["connections_accepted_total"] == 4
-        assert seen["connections_refused_total"] == 1
+        assert seen['connections_refused_total{limit="machine"}'] == 1
+        assert seen['connections_refused_total{limit="unknown"}'] == 0
+        assert seen["connections_paused_total"] == 0
         assert seen["unknown_callers_total"] == 1
         assert seen["forged_identities_total"] == 1
         assert seen["timed_out_total"] == 0

@@ -291,3 +291,35 @@ def test_a_doubtful_order_that_a_failover_lost_is_dropped(what: str) -> None:
     lose(store, event_id, what)
     ticker.cycle()
     assert executor.calls == []
+
+
+def test_an_order_that_ended_while_its_status_was_requested_is_not_begun() -> None:
+    """Requesting a status may take long. If the order failed meanwhile, an operator may already have begun it again."""
+
+    class SlowExecutor(ScriptedExecutor):
+        def status(self, work: Work) -> Progress | Outcome:
+            service.control.report_order(work.order.id, Outcome(ok=False, reason="timed out"), OPERATOR)
+            return super().status(work)
+
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = SlowExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == ["status"]
+
+
+def test_an_order_that_was_taken_over_while_its_status_was_requested_is_not_begun() -> None:
+    """The other node requests the status too, and begins the order if nobody knows it."""
+
+    class SlowExecutor(ScriptedExecutor):
+        def status(self, work: Work) -> Progress | Outcome:
+            service.control.take_over_order(work.order.id, OPERATOR, node="scripted on there", of=work.order.node)
+            return super().status(work)
+
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = SlowExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == ["status"]

@@ -24,7 +24,7 @@ from forewarn.service.orders import Orders
 from forewarn.store.memory import MemoryStore
 from tests.properties import mutations as core
 from tests.sim.database import Database
-from tests.sim.node import MAX_STALE_MS, Node
+from tests.sim.node import MAX_STALE_MS, Node, StateFolder
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -176,10 +176,15 @@ def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
 
     def forgiving(watched: Any, reading: datetime, read_s: float | None = None) -> None:
         read_s = watched._boot_s() if read_s is None else read_s
-        if watched._at is None or reading > watched._at + timedelta(seconds=read_s - watched._at_s):
+        if watched._last is None or reading > watched._last.booted + timedelta(seconds=read_s):
             original(watched, reading, read_s)
 
     patch.setattr(clock._JumpDetector, "observe", forgiving)
+
+
+def a_restart_forgets_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Ignore the reading of the clock that the state folder keeps for the next process."""
+    patch.setattr(StateFolder, "load", lambda folder: None)
 
 
 def late_readings_count(patch: pytest.MonkeyPatch) -> None:
@@ -227,6 +232,7 @@ OF_NODES: dict[Patch, str] = {
     a_jump_is_not_held: "after its publication, without approval",
     a_hold_holds_nothing: "after its publication, without approval",
     back_and_forth_is_no_jump: "after its publication, without approval",
+    a_restart_forgets_the_clock: "after its publication, without approval",
     late_readings_count: "for the first part of its notice",
     epochs_are_not_renewed: "two contents|showed it the older|never saved|with another content",
     every_failover_is_one_step: "two contents|showed it the older|never saved|with another content",

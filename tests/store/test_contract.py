@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
+    MAX_SESSIONS_PER_TOKEN,
     ApprovalMode,
     ClockHold,
     EventType,
@@ -41,6 +42,7 @@ from tests.support.records import (
     saved_maintenance,
     saved_scope,
     scope,
+    session,
     token,
 )
 
@@ -363,6 +365,57 @@ def test_a_token_is_never_updated(store: Store) -> None:
     refused(store, change(tokens=[token("T2", digest=token("T1").digest)], audit=[entry()]), Conflict)
     refused(store, change(tokens=[token("T2"), token("T2", digest="0" * 64)]), Conflict)
     refused(store, change(tokens=[token("T2"), token("T3", digest=token("T2").digest)]), Conflict)
+
+
+def test_a_login_is_kept_until_it_is_ended(store: Store) -> None:
+    """It is found by the digest of its session id; an id is never used twice."""
+    mine, other = session("S1"), session("S2", token_id="T2", expires=at(90))
+    store.add_session(mine)
+    store.add_session(other)
+    with pytest.raises(Conflict):
+        store.add_session(session("S1", token_id="T2"))
+    assert [store.session(each.digest) for each in (mine, other)] == [mine, other]
+    store.end_session(mine.digest)
+    store.end_session(mine.digest)
+    assert [store.session(each.digest) for each in (mine, other)] == [None, other]
+
+
+def test_a_login_goes_with_its_token(store: Store) -> None:
+    """A removed token leaves no login; a token that is in no table may have logins too."""
+    store.apply(change(tokens=[token("T1")]))
+    for id_, token_id in (("S1", "T1"), ("S2", "T1"), ("S3", "environment")):
+        store.add_session(session(id_, token_id=token_id))
+    store.apply(change(removed_tokens=["T1"]))
+    assert [store.session(session(id_).digest) is None for id_ in ("S1", "S2", "S3")] == [True, True, False]
+
+
+def test_logins_that_ended_are_forgotten(store: Store) -> None:
+    """As many as the limit says, and no login that has not ended."""
+    for n in range(4):
+        store.add_session(session(f"S{n}", expires=at(n)))
+    assert store.forget_sessions(at(3), 2) == 2
+    assert store.forget_sessions(at(3), 2) == 1
+    assert [store.session(session(f"S{n}").digest) is None for n in range(4)] == [True, True, True, False]
+
+
+def test_a_token_has_a_limited_number_of_logins(store: Store) -> None:
+    """The login that ends first is deleted."""
+    ids = [f"S{n}" for n in range(MAX_SESSIONS_PER_TOKEN + 2)]
+    for n, id_ in enumerate(ids):
+        store.add_session(session(id_, expires=at(n)))
+    store.add_session(session("other", token_id="T2", expires=at(0)))
+    assert [id_ for id_ in ids if store.session(session(id_).digest) is None] == ids[:2]
+    assert store.session(session("other").digest) is not None
+
+
+def test_the_last_use_of_a_token_is_kept(store: Store) -> None:
+    """The latest time counts, whatever the order of writing; a token that is gone has none."""
+    store.apply(change(tokens=[token("T1"), token("T2"), token("T3")]))
+    store.record_token_uses({"T1": at(5), "T2": at(1), "nobody": at(1)})
+    store.record_token_uses({"T1": at(3), "T2": at(2)})
+    assert store.token_uses() == {"T1": at(5), "T2": at(2)}
+    store.apply(change(removed_tokens=["T1"]))
+    assert store.token_uses() == {"T2": at(2)}
 
 
 def test_a_token_goes(store: Store) -> None:

@@ -276,6 +276,14 @@ def test_the_last_time_a_machine_asked_is_remembered(fleet: Store) -> None:
     assert fleet.last_seen([]) == {}
 
 
+def test_an_older_last_seen_time_replaces_no_later_one(fleet: Store) -> None:
+    """A node that could not save a time for a while does not undo what another node has saved since."""
+    fleet.record_last_seen([MachineLastSeen("shop", "web-0", at(8))])
+    fleet.record_last_seen([MachineLastSeen("shop", "web-0", at(7))])
+    assert fleet.last_seen([("shop", "web-0")]) == {("shop", "web-0"): at(8)}
+    assert fleet.last_seen_by_scope(["shop"]) == {"shop": at(8)}
+
+
 def test_a_machine_that_left_is_not_remembered(fleet: Store) -> None:
     """It is forgotten with the machine, a late record of it is no error, and a namesake begins anew."""
     fleet.record_last_seen([MachineLastSeen("wiki", "x", at(5)), MachineLastSeen("shop", "web-0", at(5))])

@@ -18,6 +18,7 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    LoginSession,
     Machine,
     Maintenance,
     MaintenanceStatus,
@@ -114,6 +115,12 @@ def token(id_: str = "T1", **fields: Any) -> Token:
     return Token(
         **{"id": id_, "name": f"name of {id_}", "role": Role.OPERATOR, "digest": digest, "created": at(0), **fields}
     )
+
+
+def session(id_: str = "S1", **fields: Any) -> LoginSession:
+    """A login whose session id is `id_`."""
+    digest = sha256(id_.encode()).hexdigest()
+    return LoginSession(**{"digest": digest, "token_id": "T1", "created": at(0), "expires": at(60), **fields})
 
 
 def receipt(key: str = "K1", **fields: Any) -> Receipt:
@@ -308,6 +315,7 @@ def tokens(draw: st.DrawFn, id_: str) -> Token:
         digest=sha256(id_.encode()).hexdigest(),
         created=draw(moments),
         created_by=draw(texts),
+        expires=draw(st.none() | moments),
     )
 
 

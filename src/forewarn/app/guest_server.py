@@ -83,6 +83,7 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(
         requests_per_s=settings.rate_limit,
         connections=settings.guest_connections,
+        unknown_connections=settings.guest_unknown_connections,
         waiting=settings.guest_waiting,
         all_connections=settings.guest_all_connections,
         head_bytes=settings.guest_header_bytes,

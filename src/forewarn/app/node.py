@@ -19,7 +19,7 @@ from forewarn.endpoint.last_seen import LastSeen
 from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
-from forewarn.service.clock import Clock, KeptClock, boot_clock_s
+from forewarn.service.clock import Clock, KeptClock, SavedReading, boot_clock_s
 from forewarn.service.control import Control
 from forewarn.service.decisions import RenderReceipt, render_nothing
 from forewarn.service.follower import Follower
@@ -40,9 +40,12 @@ class Times:
 REAL = Times()
 
 
-def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptClock]:
-    """Start following a store that other nodes write to: from here on no change is missed, and its time is ours."""
-    clock = KeptClock(shared.now, times.boot_s, times.monotonic)
+def follow(shared: SharedStore, times: Times = REAL, saved: SavedReading | None = None) -> tuple[Follower, KeptClock]:
+    """Start following a store that other nodes write to: from here on no change is missed, and its time is ours.
+
+    `saved` keeps a reading of the store's clock for the next start of this node.
+    """
+    clock = KeptClock(shared.now, times.boot_s, times.monotonic, saved)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
     try:
         follower.start()

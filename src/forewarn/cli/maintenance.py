@@ -7,12 +7,13 @@ import typer
 
 from forewarn.cli import plan_text
 from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.formatting import full_time, reasons, update_domain_name, when
 from forewarn.cli.live_maintenance import follow
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Session, command, group
-from forewarn.core.formatting import names, span
+from forewarn.core.formatting import span
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
@@ -73,10 +74,8 @@ def schedule(
         OnFailure, typer.Option(help="What happens to the other events when the work of one event fails.")
     ] = OnFailure.HOLD,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)] = False,
-    no_notice_ok: Annotated[
-        bool, typer.Option("--no-notice-ok", help="Also schedule a plan that gives no notice.", show_default=False)
-    ] = False,
+    yes: Yes = False,
+    no_notice_ok: NoNoticeOk = False,
     wait: Annotated[
         Until | None, typer.Option(help="Follow the maintenance until its first wave has started, or until it is done.")
     ] = None,
@@ -104,7 +103,9 @@ def schedule(
     _show_plan(session, plan, request, now)
     if dry_run:
         return
-    _confirm(plan, yes=yes, no_notice_ok=no_notice_ok)
+    refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
+    otherwise = "nothing was scheduled: the plan was not confirmed; --yes schedules without a question"
+    confirm("Schedule this?", yes=yes, otherwise=otherwise)
     maintenance = session.api.post("/v1/maintenances", request, creating=True)
     if plan_text.shape(maintenance) != plan_text.shape(plan):
         session.out.aside(
@@ -206,25 +207,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     if request["earliest"]:
         session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan))
-    if warning := plan_text.warning(plan):
-        session.out.say(warning)
-
-
-def _confirm(plan: Json, *, yes: bool, no_notice_ok: bool) -> None:
-    scopes = plan_text.scopes_without_notice(plan)
-    if scopes and not no_notice_ok:
-        raise usage(
-            f"nothing was scheduled: this plan gives no notice to {names(scopes)}; add --no-notice-ok to schedule it anyway"
-        )
-    if yes:
-        return
-    try:
-        confirmed = typer.confirm("Schedule this?", err=True)
-    except typer.Abort:
-        confirmed = False
-        typer.echo(err=True)  # the cursor is still on the line of the question
-    if not confirmed:
-        raise Failed("nothing was scheduled: the plan was not confirmed; --yes schedules without a question")
+    for warning in plan["warnings"]:
+        session.out.say(f"! {warning['message']}")
 
 
 def _end(session: Session, maintenance: Json, until: Until) -> None:

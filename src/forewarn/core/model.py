@@ -30,6 +30,7 @@ MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
+MAX_SESSIONS_PER_TOKEN = 100
 
 
 class Status(StrEnum):
@@ -322,7 +323,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored."""
+    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored.
+
+    A token without `expires` is valid until it is revoked.
+    """
 
     id: str
     name: str
@@ -331,6 +335,7 @@ class Token:
     digest: str
     created: datetime
     created_by: str = ""
+    expires: datetime | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.name), "the token has no name: name it after its user")
@@ -344,6 +349,19 @@ class Token:
             require(not self.scopes, f"only role owner takes scopes: leave them out for role {self.role}")
         for scope in self.scopes:
             check_name("scope", scope)
+        require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginSession:
+    """A login of the portal with a token. `digest` is the hash of the session id, which only the browser has."""
+
+    digest: str
+    token_id: str
+    created: datetime
+    expires: datetime
+
+    def __post_init__(self) -> None:
         require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
 
 

@@ -164,6 +164,17 @@ def publication(
     }
 
 
+def due_notice_s(wave: Iterable[Event], scopes: Mapping[str, Scope]) -> int | None:
+    """Return the minimum notice that an unpublished wave would give as the scopes are now; None if a scope is gone."""
+    due = []
+    for event in wave:
+        scope = scopes.get(event.scope)
+        if scope is None:
+            return None
+        due.append(0 if event.born_approved or not scope.enabled else scope.notice_s(event.type))
+    return max(due, default=None)
+
+
 def _whole_second(moment: datetime) -> datetime:
     """Round up: guests see whole seconds, and the NotBefore they see must not be earlier than the notice requires."""
     return moment if moment.microsecond == 0 else moment.replace(microsecond=0) + timedelta(seconds=1)

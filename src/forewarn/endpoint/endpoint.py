@@ -13,7 +13,7 @@ from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import DocumentState, Moment, ScopeView, Waiter
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.identity import Trust
-from forewarn.endpoint.limits import MAX_QUEUED_S, Limits
+from forewarn.endpoint.limits import MAX_QUEUED_S, Limits, UnknownConnections
 from forewarn.endpoint.loop import Loop
 from forewarn.service.control import Control
 from forewarn.store import EventFirstSeen
@@ -39,14 +39,16 @@ class Counters:
     """Counts since the start; only the listener's thread writes them."""
 
     __slots__ = (
-        "accepted", "forged", "not_modified", "outcomes", "parsed", "refused", "remembered", "timed_out", "unknown",
+        "accepted", "forged", "not_modified", "outcomes", "parsed", "paused", "refused", "remembered", "timed_out", "unknown",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.remembered = self.parsed = self.not_modified = 0
-        self.accepted = self.refused = self.timed_out = 0
+        self.accepted = self.paused = self.timed_out = 0
         self.unknown = self.forged = 0
         self.outcomes: Counter[int] = Counter()
+        # Connections by the limit they were over; unknown addresses have one each and one together.
+        self.refused: Counter[str] = Counter(machine=0, unknown=0, all=0, stopping=0)
 
 
 class EndpointState:
@@ -82,6 +84,7 @@ class EndpointState:
         self.request_share_s = 1.0 / limits.requests_per_s if limits.requests_per_s else 0.0
         self.counters = Counters()
         self.connections: dict[GuestConnection, None] = {}
+        self.unknown_connections = UnknownConnections(limits)
         # Bytes -> the index of the response they ask for, the tag they carry, whether the connection closes.
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()

@@ -42,8 +42,9 @@ class LastSeen:
         if due is None or self._after is None or now < due:
             return 0
         idle = self._silent_everywhere(now, self._after)
-        if idle and self._control.clock_hold() is not None:
-            self._next_due = now + HELD_CLOCK_WAIT  # after a jump of the clock the length of a silence is unknown
+        wait_until = self._silence_unknown_until(now, self._after) if idle else None
+        if wait_until is not None:
+            self._next_due = wait_until
             return 0
         for scope in idle:
             try:
@@ -52,6 +53,18 @@ class LastSeen:
                 self._documents.refresh([scope])
         self._next_due = self._documents.next_idle(self._after)
         return len(idle)
+
+    def _silence_unknown_until(self, now: datetime, after: timedelta) -> datetime | None:
+        """Return until when no scope may be disabled, because the clock jumped during the silence; None if it did not.
+
+        A confirmed jump says that the clock is right now. It does not say how long before it a guest was seen.
+        """
+        hold = self._control.last_clock_hold()
+        if hold is None:
+            return None
+        if hold.confirmed is None:
+            return now + HELD_CLOCK_WAIT
+        return hold.confirmed + after if now - hold.confirmed < after else None
 
     def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
         """Return the silent scopes of which the store knows no later request to another node."""

@@ -84,6 +84,16 @@ def replace_file(
                 os.fchown(file, owner.st_uid, owner.st_gid)
 
 
+def create_file(path: Union[str, Path], mode: int) -> int:
+    """Put a new empty file in the place of the file and return its descriptor for writing."""
+    with contextlib.ExitStack() as after_error:
+        with _new_file(path, mode, follow=False, sync=False) as file:
+            copy = os.dup(file)
+            after_error.callback(os.close, copy)
+        after_error.pop_all()
+    return copy
+
+
 @contextlib.contextmanager
 def _new_file(path: Union[str, Path], mode: int, *, follow: bool, sync: bool) -> Iterator[int]:
     """Yield a new file under a name that nobody can foresee; give it its own name at the end, or remove it after an error."""

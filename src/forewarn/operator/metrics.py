@@ -55,7 +55,8 @@ class GuestCounts:
     connections: int
     waiting: int
     accepted: int
-    refused: int
+    refused: Mapping[str, int]
+    paused: int
     timed_out: int
     unknown: int
     forged: int
@@ -79,9 +80,12 @@ class GuestMetrics:
             ("forewarn_guest_connections", "Open connections of guests.", counts.connections),
             ("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting),
         )
+        text = "Connections closed at once, by the limit they were over."
+        refused = CounterMetricFamily("forewarn_guest_connections_refused", text, labels=["limit"])
+        yield _by_label(refused, counts.refused)
         for name, text, count in (
             ("connections_accepted", "Connections accepted.", counts.accepted),
-            ("connections_refused", "Connections over a limit, closed at once.", counts.refused),
+            ("connections_paused", "Times a connection was not read because of rejected requests.", counts.paused),
             ("timed_out", "Connections closed because a deadline passed.", counts.timed_out),
             ("unknown_callers", "Requests of callers that are no known machine.", counts.unknown),
             ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counts.forged),

@@ -14,7 +14,7 @@ from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import Difference, apply_difference, difference
+from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import (
     OPEN,
@@ -29,6 +29,7 @@ from forewarn.core.model import (
     Targets,
     Token,
 )
+from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
 from forewarn.service.decisions import Decision, Decisions, Once, too_many_conflicts
@@ -37,11 +38,12 @@ from forewarn.store import Focus
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A maintenance just submitted, at what time, and the snapshot that its change leads to."""
+    """A maintenance just submitted, at what time, the snapshot that its change leads to, and warnings about it."""
 
     maintenance_id: str
     snapshot: Snapshot
     at: datetime
+    warnings: tuple[PlanWarning, ...] = ()
 
 
 class Control(Decisions):
@@ -55,13 +57,19 @@ class Control(Decisions):
         actor: Actor,
         *,
         prune: bool = False,
+        large_removal_ok: bool = True,
         dry_run: bool = False,
         once: Once | None = None,
     ) -> Difference:
         """Make the inventory as `fleet` states it. Applying the same fleet again changes nothing."""
-        return self._change_fleet(
-            lambda current: difference(current, fleet, prune=prune), actor, dry_run=dry_run, once=once
-        )
+
+        def compare(current: Fleet) -> Difference:
+            diff = difference(current, fleet, prune=prune)
+            if not large_removal_ok:
+                refuse_large_removal(diff)
+            return diff
+
+        return self._change_fleet(compare, actor, dry_run=dry_run, once=once)
 
     def put_scope(self, scope: Scope, actor: Actor) -> bool:
         """Return whether it is new."""
@@ -124,19 +132,24 @@ class Control(Decisions):
         dry_run: bool = False,
         once: Once | None = None,
     ) -> Difference:
-        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default."""
+        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default.
+
+        A dry run decides in the same way and saves nothing.
+        """
         for _ in self._tries():
             with self._deciding:
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory() if focus is None else self._store.snapshot(focus)
                 diff = compare(Fleet(current.scopes, current.machines))
-                if dry_run or not (diff.lines or once):
+                if not diff.lines and (dry_run or once is None):
                     return diff
-                now = self._now()
+                now = self._clock.now() if dry_run else self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
+                if dry_run:
+                    return diff
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
@@ -151,8 +164,7 @@ class Control(Decisions):
         """Schedule a maintenance; with `once`, save the response with it."""
 
         def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
-            maintenance_id, change = self._submitted(snapshot, request, now, actor)
-            return change, Submission(maintenance_id, _applied(snapshot, change), now)
+            return self._submitted(snapshot, request, now, actor)
 
         return self._decide_once(_focus_of(request.targets), decide, once)
 
@@ -162,16 +174,18 @@ class Control(Decisions):
         """Return what `submit_once` would lead to, without saving it; `read` may replace `Store.snapshot`."""
         snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
         now = self._clock.now()
-        maintenance_id, change = self._submitted(snapshot, request, now, actor)
-        return Submission(maintenance_id, _applied(snapshot, change), now)
+        return self._submitted(snapshot, request, now, actor)[1]
 
     def _submitted(
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
-    ) -> tuple[str, Change]:
+    ) -> tuple[Change, Submission]:
         _refuse_unknown_scope(snapshot, request.targets)
-        return lifecycle.submit(
+        maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
+        after = _applied(snapshot, change)
+        warnings = plan_warnings(snapshot, after, maintenance_id, now)
+        return change, Submission(maintenance_id, after, now, warnings)
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))

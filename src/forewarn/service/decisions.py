@@ -102,6 +102,11 @@ class Decisions:
     def clock_hold(self) -> ClockHold | None:
         return self._store.snapshot(Focus()).hold
 
+    def last_clock_hold(self) -> ClockHold | None:
+        """Return the hold of the clock, or the last one that an operator confirmed."""
+        snapshot = self._store.snapshot(Focus())
+        return snapshot.hold or snapshot.confirmed
+
     def _now(self) -> datetime:
         """Return the time for a decision on a snapshot read after this. A jump of the clock is saved first."""
         now = self._clock.now()
@@ -117,13 +122,17 @@ class Decisions:
                 )
             self._clock.note_jump(jump)
             self._notify(change)
+        # What is decided now depends on where the clock stands now: the next process must know it, if this one dies.
+        self._clock.save_reading()
         return now
 
     def watch_clock(self) -> None:
-        """Save a jump of the clock, if there was one."""
-        if self._clock.jump() is not None:
-            with self._deciding:
-                self._now()
+        """Save a jump of the clock, if there was one, and where the clock stands."""
+        if self._clock.jump() is None:
+            self._clock.save_reading()
+            return
+        with self._deciding:
+            self._now()
 
     def refuse_repetition(self, once: Once | None) -> None:
         """Raise RepeatedRequest if this request was answered before, KeyReused if its key came with another request."""

@@ -190,8 +190,19 @@ class Orders:
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.RUNNING:
             self._executor.watch(work)
-        else:
+        elif self._is_unchanged(work.order):
             self._hand_to_executor(work)
+
+    def _is_unchanged(self, order: Order) -> bool:
+        """Whether the order still runs under the same name: requesting its status may have taken long."""
+        with suppress(NotFound):
+            _, saved = self._control.event(order.id)
+            return saved is not None and (saved.state, saved.attempt, saved.node) == (
+                order.state,
+                order.attempt,
+                order.node,
+            )
+        return False
 
     def _hand_to_executor(self, work: Work) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import wraps
@@ -13,10 +13,12 @@ from typing import Any, TypeVar, cast
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
+    MAX_SESSIONS_PER_TOKEN,
     OPEN,
     AuditEntry,
     ClockHold,
     Event,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -83,6 +85,8 @@ class MemoryStore:
         self._first_seen: dict[str, dict[str, datetime]] = {}
         self._event_count = 0
         self._tokens: dict[str, Token] = {}
+        self._token_uses: dict[str, datetime] = {}
+        self._sessions: dict[str, LoginSession] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._hold: ClockHold | None = None
 
@@ -158,6 +162,8 @@ class MemoryStore:
             self._audit.append(replace(entry, id=self._audit_count))
         for token_id in change.removed_tokens:
             self._tokens.pop(token_id, None)
+            self._token_uses.pop(token_id, None)
+            self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
         self._tokens |= {token.id: token for token in change.tokens}
         self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
         self._put_hold(change)
@@ -179,7 +185,10 @@ class MemoryStore:
 
     @_locked
     def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
-        self._last_seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
+        for s in seen:
+            if s.name in self._machines.get(s.scope, ()):
+                key = (s.scope, s.name)
+                self._last_seen[key] = max(s.at, self._last_seen.get(key, s.at))
 
     @_locked
     def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
@@ -343,6 +352,40 @@ class MemoryStore:
     @_locked
     def tokens(self) -> list[Token]:
         return sorted(self._tokens.values(), key=lambda t: (t.created, t.id), reverse=True)
+
+    @_locked
+    def record_token_uses(self, uses: Mapping[str, datetime]) -> None:
+        for token_id, at in uses.items():
+            if token_id in self._tokens:
+                self._token_uses[token_id] = max(at, self._token_uses.get(token_id, at))
+
+    @_locked
+    def token_uses(self) -> dict[str, datetime]:
+        return dict(self._token_uses)
+
+    @_locked
+    def add_session(self, session: LoginSession) -> None:
+        if session.digest in self._sessions:
+            raise Conflict("a login with this session id exists already")
+        self._sessions[session.digest] = session
+        same = [s for s in self._sessions.values() if s.token_id == session.token_id]
+        for last in sorted(same, key=lambda s: s.expires, reverse=True)[MAX_SESSIONS_PER_TOKEN:]:
+            del self._sessions[last.digest]
+
+    @_locked
+    def session(self, digest: str) -> LoginSession | None:
+        return self._sessions.get(digest)
+
+    @_locked
+    def end_session(self, digest: str) -> None:
+        self._sessions.pop(digest, None)
+
+    @_locked
+    def forget_sessions(self, before: datetime, limit: int) -> int:
+        ended = [digest for digest, session in self._sessions.items() if session.expires < before][:limit]
+        for digest in ended:
+            del self._sessions[digest]
+        return len(ended)
 
     @_locked
     def receipt(self, token_id: str, key: str) -> Receipt | None:

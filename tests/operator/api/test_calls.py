@@ -118,7 +118,14 @@ def test_the_fleet_is_applied_from_toml_and_exported(service: RunningService) ->
     more = FLEET + '\n[[machines]]\nscope = "shop"\nname = "web-2"\n'
     as_toml = {"Content-Type": "application/toml"}
     dry = service.request("POST", "/v1/fleet?dry_run=true", more, headers=as_toml).json
-    assert dry == {"lines": ["+ machine shop/web-2"], "warnings": [], "dry_run": True}
+    assert dry == {
+        "lines": ["+ machine shop/web-2"],
+        "warnings": [],
+        "dry_run": True,
+        "removed_scopes": 0,
+        "removed_machines": 0,
+        "large_removal": False,
+    }
     assert service.request("GET", "/v1/scopes/shop/machines/web-2").status == 404
     assert service.request("POST", "/v1/fleet", more, headers=as_toml).json["lines"] == ["+ machine shop/web-2"]
     assert service.request("POST", "/v1/fleet", more, headers=as_toml).json["lines"] == []
@@ -129,6 +136,31 @@ def test_the_fleet_is_applied_from_toml_and_exported(service: RunningService) ->
     assert exported.headers["content-type"] == "application/toml"
     assert parse_fleet(exported.raw.decode(), "the export") == parse_fleet(FLEET, "the test")
     assert service.request("POST", "/v1/fleet?prune=true", exported.raw, headers=as_toml).json["lines"] == []
+
+
+def test_a_dry_run_refuses_what_applying_refuses(service: RunningService) -> None:
+    """A machine with an open event can be neither removed nor moved: both requests get the same error."""
+    service.enable("shop")
+    service.schedule("shop/web-0")
+    moved = service.get("/v1/fleet")
+    next(m for m in moved["machines"] if m["name"] == "web-0")["update_domain"] = 7
+    for query, body in (("prune=true", {"scopes": [], "machines": []}), ("prune=false", moved)):
+        dry = service.request("POST", f"/v1/fleet?{query}&dry_run=true", body)
+        real = service.request("POST", f"/v1/fleet?{query}", body)
+        assert (dry.status, dry.code, dry.message) == (real.status, real.code, real.message)
+        assert dry.status == 409
+        assert "open event" in dry.message
+
+
+def test_an_empty_fleet_removes_everything_on_request(service: RunningService) -> None:
+    """The API does not ask; its dry run says how much would go."""
+    nothing: dict[str, object] = {"scopes": [], "machines": []}
+    dry = service.post("/v1/fleet?prune=true&dry_run=true", nothing)
+    assert dry["large_removal"]
+    assert (dry["removed_scopes"], dry["removed_machines"]) == (2, 3)
+    assert service.get("/v1/counts")["machines"] == 3
+    assert service.post("/v1/fleet?prune=true", nothing)["large_removal"]
+    assert service.get("/v1/counts")["machines"] == 0
 
 
 def test_an_exported_fleet_can_be_applied_as_json(service: RunningService) -> None:
@@ -150,6 +182,23 @@ def test_a_bad_fleet_changes_nothing(service: RunningService) -> None:
 
 
 # -- maintenances
+
+
+def test_warnings_are_in_the_plan_and_in_the_result(service: RunningService) -> None:
+    """The API warns and never refuses: no notice, a time that has passed, and a machine with an open event."""
+    restart = "/v1/scopes/blog/machines/db/restart"
+    assert not service.get("/v1/scopes/blog")["enabled"]
+    planned = service.post(restart + "?dry_run=true")
+    made = service.post(restart, status=202)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice"]
+    assert made["warnings"] == planned["warnings"]
+    assert made["status"] == "Started"
+    body = {"type": "Freeze", "targets": {"machines": ["blog/db"]}, "not_before": "2001-01-01T00:00:00Z"}
+    planned = service.post("/v1/maintenances?dry_run=true", body)
+    made = service.post("/v1/maintenances", body, 201)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice", "past-not-before", "already-open"]
+    assert made["warnings"] == planned["warnings"]
+    assert "warnings" not in service.get(f"/v1/maintenances/{made['id']}")
 
 
 def test_the_plan_shown_is_the_plan_that_happens(service: RunningService) -> None:

@@ -103,9 +103,15 @@ def post_token(api: Api, context: CallContext) -> Result:
 
 
 def repeat_token(context: CallContext, saved: str) -> Result:
-    """Return the saved response with its secret opened again."""
+    """Return the saved response with its secret opened again. A login of the portal opens only what it sealed itself."""
     response = msgspec.json.decode(saved, type=SavedToken)
-    return _new_token(response.token, sealed(context.caller, response.token.id, response.sealed))
+    secret = sealed(context.caller, response.token.id, response.sealed)
+    if response.digest and digest(secret_text(secret)) != response.digest:
+        raise Refused(
+            f"token {response.token.id} was created by this request before, in another login, and its secret cannot be shown"
+            " again: revoke that token and create another"
+        )
+    return _new_token(response.token, secret)
 
 
 def _new_token(token: bodies.TokenOut, secret: bytes) -> Result:

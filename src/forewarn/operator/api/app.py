@@ -34,7 +34,10 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.request_path import path_of, target_of
 
 READ_WITHIN_S = 60.0
-DOCS_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none';"
+    " frame-ancestors 'none'"
+)
 DOCS = {
     "/v1/docs": ("docs.html", "text/html; charset=utf-8"),
     "/v1/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
@@ -99,6 +102,7 @@ async def _respond(request: Request, api: Api, access: Access, streams: Streams,
     query = read_query(call, request.query_params.multi_items())
     key = read_key(call, request.headers.get("idempotency-key"))
     body = await read_bytes(request, call.max_bytes)
+    access.check_body(body, request.headers.get("content-type", ""))
     context = CallContext(
         caller=caller,
         path=names,

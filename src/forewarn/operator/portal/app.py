@@ -35,6 +35,7 @@ MAX_FORM_BYTES = 256 * 1024
 MAX_KEPT_CHARS = 64 * 1024
 MAX_FIELDS = 100
 MAX_PATH_CHARS = 2_048
+PATH_MARKS = "/:@!$&'()*+,;="
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " frame-ancestors 'none'; base-uri 'none'"
@@ -130,6 +131,12 @@ def page_of_form(path: str) -> str:
     return f"/{kind}/{quote(thing, safe='')}" if kind in ("events", "maintenances") and thing else "/"
 
 
+def page_address(path: str, query: str) -> str:
+    """Return the address of a page of this site: never one of another site, as `//other.example` would be."""
+    address = local_path(quote(path, safe=PATH_MARKS))
+    return f"{address}?{query}" if query else address
+
+
 def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
     return path in ("/plan", "/tokens") or (path.startswith("/orders/") and path.endswith("/fail"))
@@ -180,7 +187,7 @@ class Portal:
             *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in (*PAGES, *CONFIRMATIONS)),
             *(Route(path, self._endpoint(make), methods=["POST"]) for path, make in ACTIONS),
             Route("/login", self._log_in, methods=["GET", "POST"]),
-            Route("/logout", self._endpoint(lambda _: Redirect("/login")), methods=["POST"]),
+            Route("/logout", self._endpoint(self._log_out), methods=["POST"]),
             Route("/live", self._live, methods=["GET"]),
             *(Route(f"/{name}", self._file, methods=["GET"]) for name in FILES),
         ]
@@ -213,6 +220,10 @@ class Portal:
 
     async def _log_in(self, request: Request) -> Response:
         return await self._respond(request, lambda form: self._login_response(request, form))
+
+    def _log_out(self, request: PageRequest) -> Redirect:
+        self._sessions.log_out(request.login)
+        return Redirect("/login")
 
     async def _live(self, request: Request) -> Response:
         try:
@@ -270,7 +281,7 @@ class Portal:
             login=login,
             api=api,
             site=self._site,
-            url=page_of_form(path) if request.method == "POST" else f"{path}?{search}" if search else path,
+            url=page_of_form(path) if request.method == "POST" else page_address(path, search),
             now=api.get("/v1/clock").now,
             path_names=request.path_params,
             query=query,
@@ -307,8 +318,7 @@ class Portal:
         """Return the login page. After the login the browser gets the page it requested, or the form it submitted."""
         path = path_of(request)
         if request.method != "POST":
-            query = request.scope["query_string"].decode("latin-1")
-            to = path + (f"?{query}" if query else "")
+            to = page_address(path, request.scope["query_string"].decode("latin-1"))
             return self._login_page(401, error_message=error_message, to=to)
         fields = {name: value for name, value in form.items() if name not in ("proof", "key", "step")}
         kept = msgspec.json.encode(KeptForm(path, fields)).decode() if has_typed_fields(path) else ""
@@ -332,7 +342,7 @@ class Portal:
         check_origin(request.headers)
         to, kept = local_path(form.get("to", "/")), form.get("carried", "")
         try:
-            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, peer)
+            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, request.cookies, peer)
         except Unauthorized as error:
             log.warning("a login failed, from %s", peer)
             self._attempts.check(peer)

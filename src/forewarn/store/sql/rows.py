@@ -19,6 +19,7 @@ from forewarn.core.model import (
     ClockHold,
     Event,
     EventType,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -179,6 +180,7 @@ class Rows:
         self.order = Codec(coders, Order, by_name=by_name)
         self.audit = Codec(coders, AuditEntry, by_name=by_name)
         self.token = Codec(coders, Token, by_name=by_name)
+        self.session = Codec(coders, LoginSession, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
         self.hold = Codec(coders, ClockHold, by_name=by_name)
 

@@ -14,9 +14,11 @@ from typing import Any
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
+    MAX_SESSIONS_PER_TOKEN,
     Approval,
     AuditEntry,
     Event,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -258,11 +260,41 @@ class SqlStore:
                 forgotten += writer.execute("forget_maintenances", ids=writer.as_list(old))
             return forgotten + writer.execute("forget_audit", before=moment, limit=limit)
 
-    # -- tokens and receipts
+    # -- tokens, sessions and receipts
 
     def tokens(self) -> list[Token]:
         with self._reading() as reader:
             return [reader.rows.token.decode(row) for row in reader.query("tokens_all")]
+
+    def record_token_uses(self, uses: Mapping[str, datetime]) -> None:
+        with self._writing() as writer:
+            writer.execute_many(
+                "record_token_use",
+                ({"token_id": token_id, "at": writer.rows.time(at)} for token_id, at in sorted(uses.items())),
+            )
+
+    def token_uses(self) -> dict[str, datetime]:
+        with self._reading() as reader:
+            return {row["token_id"]: reader.rows.read_time(row["at"]) for row in reader.query("token_uses")}
+
+    def add_session(self, session: LoginSession) -> None:
+        with self._writing() as writer:
+            known = Conflict("a login with this session id exists already")
+            writer.execute_many("add_session", [writer.rows.session.encode(session)], error_if_unchanged=known)
+            writer.execute("limit_sessions", token_id=session.token_id, keep=MAX_SESSIONS_PER_TOKEN)
+
+    def session(self, digest: str) -> LoginSession | None:
+        with self._reading() as reader:
+            found = list(reader.query("session", digest=digest))
+            return reader.rows.session.decode(found[0]) if found else None
+
+    def end_session(self, digest: str) -> None:
+        with self._writing() as writer:
+            writer.execute("end_session", digest=digest)
+
+    def forget_sessions(self, before: datetime, limit: int) -> int:
+        with self._writing() as writer:
+            return writer.execute("forget_sessions", before=writer.rows.time(before), limit=limit)
 
     def receipt(self, token_id: str, key: str) -> Receipt | None:
         with self._reading() as reader:

@@ -58,6 +58,7 @@ def write_maintenances(writer: SqlSession, change: Change) -> None:
 
 
 def write_tokens(writer: SqlSession, change: Change) -> None:
+    writer.execute_many("end_sessions_of_token", ({"token_id": token_id} for token_id in change.removed_tokens))
     writer.execute_many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
     tokens = [writer.rows.token.encode(t) for t in change.tokens]
     writer.execute_many(

@@ -246,9 +246,26 @@ CREATE TABLE tokens (
     digest     TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
     created    TEXT NOT NULL,
     created_by TEXT NOT NULL,
+    expires    TEXT,
     CHECK ((role = 'owner') = (json_array_length(scopes) > 0))
 ) WITHOUT ROWID;
 CREATE INDEX tokens_by_age ON tokens (created, id);
+
+-- When a token was last used. Apart from the tokens, and as loose as last_seen.
+CREATE TABLE token_uses (
+    token_id TEXT PRIMARY KEY REFERENCES tokens (id) ON DELETE CASCADE,
+    at       TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- A login of the portal. The session id itself is in the browser's cookie alone.
+CREATE TABLE sessions (
+    digest   TEXT PRIMARY KEY CHECK (length(digest) = 64),
+    token_id TEXT NOT NULL,
+    created  TEXT NOT NULL,
+    expires  TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_token ON sessions (token_id, expires);
+CREATE INDEX sessions_by_end ON sessions (expires);
 
 -- The responses to requests with an Idempotency-Key. They are deleted by age, also after their token was deleted.
 CREATE TABLE receipts (
