@@ -163,11 +163,13 @@ def test_terminate_notice_lies_between_5_and_15_minutes() -> None:
 
 
 def test_max_user_operations_is_a_number() -> None:
-    """0 means no limit; a negative number is refused."""
+    """0 means the general limit; a negative number is refused."""
     for good in (0, 10, 1_000_000):
         assert scope(max_user_operations=good).max_user_operations == good
     for bad in (-1, 1_000_001):
-        with pytest.raises(Invalid, match=rf"max_user_operations is {bad}: use 0 \(no limit\) or a positive number"):
+        with pytest.raises(
+            Invalid, match=rf"max_user_operations is {bad}: use 0 \(the general limit\) or a positive number"
+        ):
             scope(max_user_operations=bad)
 
 

@@ -27,6 +27,7 @@ from forewarn.guest.document import (
 from forewarn.guest.journal import Journal, read
 from forewarn.guest.main import _history_line, log_formatter
 from forewarn.guest.printable import MAX_LINE_CHARS, printable
+from forewarn.guest.safe_files import replace_file
 from forewarn.guest.state import MAX_ENDED_EVENTS, MAX_MESSAGES, fold_records, state_record
 from tests.guest.in_process_agent import AgentHarness, step
 from tests.support.fake_endpoint import E1, E2, document, event
@@ -84,7 +85,7 @@ def test_a_long_event_type_does_not_fail_a_required_step(tmp_path: Path) -> None
 
 def test_unreadable_events_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """A document full of them does not fill the log."""
-    assert parse_document(document(*[{"EventId": 1}] * 900)).events == ()
+    assert parse_document(document(*[event(E1, EventId=1)] * 900)).events == ()
     (record,) = caplog.records
     assert record.getMessage().startswith("an event cannot be read and is ignored: ")
     assert record.getMessage().endswith("(and 899 more)")
@@ -134,8 +135,8 @@ def test_status_and_history_cannot_be_forged(tmp_path: Path) -> None:
     """Every line is one of the agent's own, whatever the endpoint sends."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
     harness.endpoint.name = "web-0"
-    odd = {"EventType": f"Reboot {E2} Started{ESCAPES}", "EventSource": ESCAPES, "Description": ESCAPES}
-    harness.endpoint.announce(f"{E1}{ESCAPES}", **odd)
+    odd_type = f"Reboot {E2} Started{ESCAPES}"
+    harness.endpoint.announce(f"{E1}{ESCAPES}", EventType=odd_type, EventSource=ESCAPES, Description=ESCAPES)
     harness.run()
     shown = json.loads(json.dumps(status.describe(harness.agent)))
     shown["machine"] = shown["failing"] = shown["health"] = ESCAPES
@@ -280,22 +281,22 @@ def test_a_killed_compaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     journal = Journal(tmp_path, max_bytes=100)
     journal.append({"kind": "old", "text": "x" * 200})
-    really, calls = journals.replace_file, []
+    calls: list[tuple[Any, ...]] = []
 
     def fails(*args: Any, **more: Any) -> None:
         calls.append(args)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        really(*args, **more)
+        replace_file(*args, **more)
 
     monkeypatch.setattr(journals, "replace_file", fails)
-    assert journal.is_large
+    assert journal.is_large()
     journal.compact({"kind": "state"})
     assert len(calls) == 2
     assert [record["kind"] for record in journal.records] == ["old"]
-    assert not journal.is_large, "it is tried again when the journal has grown as much once more"
+    assert not journal.is_large(), "it is tried again when the journal has grown as much once more"
     journal.append({"kind": "next", "text": "x" * 200})
-    assert journal.is_large
+    assert journal.is_large()
     journal.compact({"kind": "state"})
     journal.append({"kind": "last"})
     assert [record["kind"] for record in journal.records] == ["state", "last"]

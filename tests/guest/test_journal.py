@@ -141,11 +141,11 @@ def test_one_agent_at_a_time(tmp_path: Path) -> None:
 def test_a_large_journal_is_compacted(tmp_path: Path) -> None:
     """It begins anew with the state, and the previous journal is kept."""
     journal = Journal(tmp_path, max_bytes=100)
-    assert not journal.is_large
+    assert not journal.is_large()
     journal.append({"kind": "old", "text": "x" * 100})
-    assert journal.is_large
+    assert journal.is_large()
     journal.compact({"kind": "state"})
-    assert not journal.is_large
+    assert not journal.is_large()
     journal.append({"kind": "new"})
     journal.close()
     assert [record["kind"] for record in read(journal.path)[0]] == ["state", "new"]

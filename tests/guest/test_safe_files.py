@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest import safe_files, status
-from forewarn.guest.clock import Time
+from forewarn.guest import status
+from forewarn.guest.clock import Time, boot_id
+from forewarn.guest.config import load
 from forewarn.guest.config_values import read_secret
-from forewarn.guest.errors import StepFailed
+from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.handlers import log, nginx_include
 from forewarn.guest.safe_files import open_regular, read_regular, replace_file
 from forewarn.guest.steps import Run
@@ -60,7 +61,7 @@ def test_a_file_is_replaced_whole_and_leaves_nothing(tmp_path: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safe_files.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, b"new", 0o644)
     assert (names(tmp_path), path.read_text()) == (["file"], "old")
@@ -84,7 +85,8 @@ def test_only_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None:
     """Anything else raises OSError at once."""
     path, victim = tmp_path / "file", tmp_path / "victim"
     victim.write_text("x")
-    makers = {**obstacles(tmp_path, victim), "folder": lambda path: path.mkdir(), "missing": lambda _: None}
+    makers = obstacles(tmp_path, victim)
+    makers.update(folder=lambda path: path.mkdir(), missing=lambda _: None)
     makers[kind](path)
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND):
         with pytest.raises(OSError):
@@ -136,7 +138,9 @@ def test_the_log_handler_writes_to_a_file_of_its_own_only(tmp_path: Path, kind: 
     """The owner of the folder cannot make the agent append to another file, or wait."""
     victim, path = tmp_path / "victim", tmp_path / "events.jsonl"
     victim.write_text("root:secret\n")
-    {**obstacles(tmp_path, victim), "second name": lambda path: path.hardlink_to(victim)}[kind](path)
+    makers = obstacles(tmp_path, victim)
+    makers["second name"] = lambda path: path.hardlink_to(victim)
+    makers[kind](path)
     run = Run(step="log", phase="notify", event={}, share_s=1, time=Time())
     with pytest.raises(StepFailed, match=r"events\.jsonl cannot be written: it "):
         log.notify(log.Spec(file=str(path)), run)
@@ -172,3 +176,14 @@ def test_the_nginx_handler_writes_beside_its_file_only(tmp_path: Path, kind: str
     obstacles(tmp_path, victim)[kind](tmp_path / ".web.conf.forewarn")
     nginx_include.write(str(path), nginx_include.Upstream("server a down;\n"))
     assert (victim.read_text(), path.read_text()) == ("root:secret\n", "server a down;\n")
+
+
+@needs_root
+def test_a_pipe_of_another_user_does_not_block_the_start(tmp_path: Path) -> None:
+    """Neither as the configuration file nor as the file with the id of the boot."""
+    path = tmp_path / "agent.toml"
+    os.mkfifo(path, 0o600)
+    assert boot_id(str(path)) == ""
+    os.chown(path, STRANGER, -1)
+    with pytest.raises(ConfigError, match=r"is refused: .*agent\.toml belongs to another user"):
+        load(path, {})

@@ -141,11 +141,9 @@ def test_a_started_program_has_no_open_file_of_the_agent(tmp_path: Path) -> None
 
 def test_a_later_process_with_the_same_pid_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pidfd, the time at which the process began tells the two apart."""
-    from forewarn.guest import processes
-
     for without_pidfd in (False, True):
         if without_pidfd:
-            monkeypatch.delattr(processes.os, "pidfd_open")
+            monkeypatch.delattr(os, "pidfd_open")
         with sleeping() as child, sleeping_later(child) as other:
             handle = ProcessHandle.open(child.pid)
             assert handle is not None

@@ -129,6 +129,7 @@ def guest_counts(endpoint: EndpointState) -> GuestCounts:
         accepted=counters.accepted,
         refused=dict(counters.refused),
         paused=counters.paused,
+        blocked=counters.blocked,
         timed_out=counters.timed_out,
         unknown=counters.unknown,
         forged=counters.forged,

@@ -26,7 +26,7 @@ from forewarn.executors import registry
 from forewarn.executors.base import Executor
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
-from forewarn.service.clock_file import ClockFile, boot_id
+from forewarn.service.clock_file import ClockFile, boot_id, clock_path
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import make_folder
 from forewarn.service.settings import Settings
@@ -79,18 +79,16 @@ class Service:
         follower: Follower | None = None
         try:
             store.claim()
-            if shared is not None and settings.role != "guest":
-                self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
             if shared is not None:
-                follower, clock = follow(shared, times, _clock_file(settings) if self.state_dir is not None else None)
+                follower, clock = follow(shared, times, _clock_file(settings) if settings.role != "guest" else None)
             elif clock is None:
                 changes = [scope.changed for scope in store.scopes().values() if scope.changed is not None]
                 clock = _clock_of(settings, floor=max(changes, default=None))
+            if shared is not None and settings.role != "guest":
+                self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
         except BaseException:
             if follower is not None:
                 follower.close()
-            if self.state_dir is not None:
-                self.state_dir.close()
             store.close()
             raise
         self.node = Node(
@@ -154,17 +152,14 @@ def _store_of(settings: Settings) -> Store:
     return open_store(settings.store_url, direct=settings.store_direct, connections=settings.store_connections)
 
 
-def _clock_file(settings: Settings) -> ClockFile:
-    return ClockFile(settings.state_dir, settings.store_url, boot_id())
+def _clock_file(settings: Settings) -> ClockFile | None:
+    path = clock_path(settings.store_url, settings.state_dir)
+    return ClockFile(path, boot_id()) if path is not None else None
 
 
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
-    saved: ClockFile | None = None
-    if settings.clock == "system" and not settings.store_url.startswith("memory:"):
-        make_folder(settings.state_dir)
-        saved = _clock_file(settings)
     try:
-        return clock_for(settings.clock, floor=floor, saved=saved)
+        return clock_for(settings.clock, floor=floor, saved=_clock_file(settings))
     except Invalid as error:
         raise InvalidSettings(f"clock: {error}") from None
 

@@ -11,6 +11,7 @@ from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.session import Session, command, group
 from forewarn.core.fleet import MAX_FILE_BYTES
+from forewarn.core.fleet_difference import removal_text
 from forewarn.core.formatting import count
 
 app = group("fleet", "Apply, compare and export the fleet: scopes and machines.")
@@ -39,7 +40,7 @@ def apply(
         planned = _post(session, file, text, prune=True, dry_run=True)
         if planned["large_removal"]:
             _show_lines(session, planned)
-            removed = f"{count(planned['removed_machines'], 'machine')} and {count(planned['removed_scopes'], 'scope')}"
+            removed = removal_text(planned["removed_machines"], planned["removed_scopes"])
             otherwise = "nothing was changed: it was not confirmed; --yes applies the file without a question"
             confirm(f"Remove {removed}?", yes=False, otherwise=otherwise)
     _show(session, _post(session, file, text, prune=prune, dry_run=dry_run))

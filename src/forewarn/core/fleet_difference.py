@@ -36,11 +36,6 @@ class Difference:
     large_removal: bool = False
 
     @property
-    def removal_text(self) -> str:
-        """Return `12 machines and 1 scope`."""
-        return f"{count(len(self.removed_machines), 'machine')} and {count(len(self.removed_scopes), 'scope')}"
-
-    @property
     def touched(self) -> tuple[str, ...]:
         """The names of the scopes that the difference changes."""
         names = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
@@ -85,7 +80,13 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
 
 
 def _removal_warning(diff: Difference) -> str:
-    return f"it removes {diff.removal_text} that the file does not contain"
+    removed = removal_text(len(diff.removed_machines), len(diff.removed_scopes))
+    return f"it removes {removed} that the file does not contain"
+
+
+def removal_text(machines: int, scopes: int) -> str:
+    """Return `12 machines and 1 scope`, without what is 0."""
+    return " and ".join(count(number, name) for number, name in ((machines, "machine"), (scopes, "scope")) if number)
 
 
 def refuse_large_removal(diff: Difference) -> None:

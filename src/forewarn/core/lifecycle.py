@@ -23,6 +23,7 @@ from forewarn.core.errors import (
 )
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
+    MAX_OPEN_USER_EVENTS,
     OPEN,
     UNSTARTED,
     Actor,
@@ -71,6 +72,7 @@ def submit(
     if request.emergency:
         _refuse_busy(draft, events)
     if request.source is Source.USER:
+        _refuse_second_operation(draft, events)
         _refuse_too_many(draft, events)
     draft.put_maintenance(maintenance)
     for event in events:
@@ -90,11 +92,24 @@ def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
                 )
 
 
+def _refuse_second_operation(draft: Draft, events: Iterable[Event]) -> None:
+    """Refuse a user operation on a machine that has an open one of the same type."""
+    planned = {(e.scope, name): e.type for e in events for name in e.resources}
+    for scope in {scope for scope, _ in planned}:
+        for other in draft.events_in(scope):
+            for name in other.resources if other.source is Source.USER else ():
+                if planned.get((scope, name)) is other.type:
+                    raise MachineBusy(
+                        f"machine {scope}/{name} already has an open {other.type} by its user, event {other.id}:"
+                        " cancel it or wait until it ends"
+                    )
+
+
 def _refuse_too_many(draft: Draft, events: Iterable[Event]) -> None:
     for name, count in Counter(event.scope for event in events).items():
-        limit = draft.scopes[name].max_user_operations
+        limit = min(draft.scopes[name].max_user_operations or MAX_OPEN_USER_EVENTS, MAX_OPEN_USER_EVENTS)
         already_open = sum(e.source is Source.USER for e in draft.events_in(name))
-        if limit and already_open + count > limit:
+        if already_open + count > limit:
             raise TooManyUserOperations(
                 f"scope {name} allows {limit} user operations at once and {already_open} are open: wait until one ends"
             )

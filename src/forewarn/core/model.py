@@ -28,6 +28,8 @@ MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
+# Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
+MAX_OPEN_USER_EVENTS = 500
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
 MAX_SESSIONS_PER_TOKEN = 100
@@ -179,7 +181,7 @@ class Scope:
         check_name("scope", self.name)
         require(
             0 <= self.max_user_operations <= 1_000_000,
-            f"max_user_operations is {self.max_user_operations}: use 0 (no limit) or a positive number",
+            f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
         require(

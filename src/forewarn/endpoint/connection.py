@@ -53,7 +53,7 @@ class Connection:
         "transport",
     )
 
-    proxied = _paused = _half_closed = _lingering = False
+    proxied = over_share = _paused = _half_closed = _lingering = False
     _queue: deque[Request | Response] | None = None
     _buffered: bytearray | None = None
     _exchange: Exchange | Pause | None = None
@@ -91,7 +91,7 @@ class Connection:
         if endpoint.stopping or share_used or len(endpoint.connections) >= limits.all_connections:
             limit = "all" if not share_used else "machine" if caller is not None else "unknown"
             endpoint.counters.refused["stopping" if endpoint.stopping else limit] += 1
-            self.gone = True
+            self.gone, self.over_share = True, share_used
             return False
         if caller is not None:
             caller.connections += 1

@@ -39,12 +39,13 @@ class Counters:
     """Counts since the start; only the listener's thread writes them."""
 
     __slots__ = (
-        "accepted", "forged", "not_modified", "outcomes", "parsed", "paused", "refused", "remembered", "timed_out", "unknown",
+        "accepted", "blocked", "forged", "not_modified", "outcomes", "parsed", "paused", "refused", "remembered", "timed_out",
+        "unknown",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.remembered = self.parsed = self.not_modified = 0
-        self.accepted = self.paused = self.timed_out = 0
+        self.accepted = self.blocked = self.paused = self.timed_out = 0
         self.unknown = self.forged = 0
         self.outcomes: Counter[int] = Counter()
         # Connections by the limit they were over; unknown addresses have one each and one together.

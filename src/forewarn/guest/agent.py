@@ -364,7 +364,7 @@ class Agent:
 
     def _record(self, record: Mapping[str, Any]) -> None:
         self.state.apply(self.journal.append(record))
-        if self.journal.is_large:
+        if self.journal.is_large():
             self.journal.compact(state_record(self.state))
 
     def _set_retry(self, action: str, ok: bool) -> None:

@@ -20,7 +20,7 @@ from forewarn.guest.errors import BadDocument
 SCHEDULED, STARTED = "Scheduled", "Started"
 # The Date header has whole seconds: the service's clock may be up to this much ahead of it.
 DATE_RESOLUTION_S = 1.0
-MAX_EVENTS = 1_000
+MAX_EVENTS = 10_000
 # Longer texts and lists are cut: they end up in the journal, in variables of programs and on terminals.
 MAX_WORD_CHARS = 64
 MAX_TEXT_CHARS = 1_024
@@ -173,6 +173,8 @@ def bare_name(resource: str) -> str:
 
 def parse_moment(text: str) -> Optional[datetime]:
     """Parse RFC 1123 or ISO 8601 into UTC; return None for "" and for any other text."""
+    if len(text) > MAX_WORD_CHARS:
+        return None
     match = _ISO.fullmatch(text.strip())
     try:
         if match is not None:

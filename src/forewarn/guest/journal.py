@@ -75,9 +75,8 @@ class Journal:
             raise JournalError(f"{self.path} cannot be written: {error.strerror}") from None
         return dated
 
-    @property
     def is_large(self) -> bool:
-        """Whether it is time to compact the journal."""
+        """Return whether it is time to compact the journal."""
         return os.fstat(self._file).st_size > self._compacted_bytes + self.max_bytes
 
     def compact(self, state: Mapping[str, Any]) -> None:
@@ -113,14 +112,15 @@ class Journal:
 class MemoryJournal:
     """A journal that is not stored, for dry runs."""
 
-    is_large = False
-
     def __init__(self, time: Optional[Time] = None) -> None:
         self._time = time or Time()
         self.records: List[Dict[str, Any]] = []
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
         return {"at": format_time(self._time.wall()), **record}
+
+    def is_large(self) -> bool:
+        return False
 
     def compact(self, state: Mapping[str, Any]) -> None:
         del state

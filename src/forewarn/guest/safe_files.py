@@ -18,9 +18,10 @@ from typing import Iterator, List, NamedTuple, Optional, Set, Union
 MAX_LINKS = 40
 # How many names of a folder are searched for files that a killed agent left behind.
 MAX_NAMES_SEARCHED = 10_000
-# What Windows lacks is 0 there.
+# 0 where the system does not have the flag.
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_BINARY: int = getattr(os, "O_BINARY", 0)
 _PATH_ONLY: int = getattr(os, "O_PATH", 0)
 _DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 
@@ -43,7 +44,7 @@ def open_regular(path: Union[str, Path], flags: int = os.O_RDONLY, mode: int = 0
     """
     with _locate(path, follow=follow) as location:
         try:
-            file = os.open(location.name, flags | _NOFOLLOW | _NEVER_WAIT, mode, dir_fd=location.folder)
+            file = os.open(location.name, flags | _NOFOLLOW | _NEVER_WAIT | _BINARY, mode, dir_fd=location.folder)
         except OSError as error:
             raise _explained(error) from None
         try:
@@ -103,7 +104,7 @@ def _new_file(path: Union[str, Path], mode: int, *, follow: bool, sync: bool) ->
         _remove_leftovers(location)
         base = Path(location.name).name
         temporary = location.sibling(f".{base}.{os.urandom(8).hex()}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY
         file = os.open(temporary, flags, 0o600, dir_fd=location.folder)
         try:
             try:
@@ -197,7 +198,7 @@ def _open_path(name: str, folder: Optional[int], opened: contextlib.ExitStack) -
 
 
 def _check_links(location: _Location, status: os.stat_result) -> None:
-    if location.link_owners - {0, os.geteuid(), status.st_uid}:
+    if location.link_owners and location.link_owners - {0, os.geteuid(), status.st_uid}:
         raise OSError(errno.EPERM, "a link of another user leads to it")
 
 

@@ -57,6 +57,7 @@ class GuestCounts:
     accepted: int
     refused: Mapping[str, int]
     paused: int
+    blocked: int
     timed_out: int
     unknown: int
     forged: int
@@ -86,6 +87,7 @@ class GuestMetrics:
         for name, text, count in (
             ("connections_accepted", "Connections accepted.", counts.accepted),
             ("connections_paused", "Times a connection was not read because of rejected requests.", counts.paused),
+            ("addresses_blocked", "Times an address was kept out because of a flood of connections.", counts.blocked),
             ("timed_out", "Connections closed because a deadline passed.", counts.timed_out),
             ("unknown_callers", "Requests of callers that are no known machine.", counts.unknown),
             ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counts.forged),

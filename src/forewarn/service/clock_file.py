@@ -1,4 +1,4 @@
-"""The reading of the clock that a state folder keeps for the next start, in one small file for each store.
+"""The reading of the clock that a node keeps for its next start, in one small file for each store.
 
 The file names the boot of the machine: the boot clock of another boot cannot be compared. A node whose machine was restarted
 notices no jump that happened meanwhile.
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from forewarn.core.errors import InvalidSettings
 from forewarn.service.clock import Reading
 from forewarn.service.private_files import read_private, write_private
+from forewarn.store.opening import MEMORY, SQLITE, store_file, store_kind
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -28,11 +29,26 @@ def boot_id() -> str:
         return ""
 
 
-class ClockFile:
-    """Keeps a reading in `folder`. Services with different stores may share the folder: each must notice a jump itself."""
+def clock_path(store_url: str, state_dir: Path) -> Path | None:
+    """Return where the reading for a store is kept: beside an SQLite file, or in the state folder; None for `memory:`.
 
-    def __init__(self, folder: Path, store_url: str, boot: str) -> None:
-        self._path = folder / f"clock-{_digest(store_url)}"
+    Services with different stores may share a state folder: each must notice a jump itself.
+    """
+    kind = store_kind(store_url)
+    if kind == MEMORY:
+        return None
+    if kind == SQLITE:
+        database = store_file(store_url)
+        return database.with_name(f"{database.name}.clock")
+    parts = urlsplit(store_url)
+    # Without the user, the password and the options, which may change.
+    where = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return state_dir / f"clock-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
+
+
+class ClockFile:
+    def __init__(self, path: Path, boot: str) -> None:
+        self._path = path
         self._boot = boot
         self._complained = False
 
@@ -66,10 +82,3 @@ class ClockFile:
             return False
         self._complained = False
         return True
-
-
-def _digest(store_url: str) -> str:
-    """Return a short name for a store, without its user and password, which may change."""
-    parts = urlsplit(store_url)
-    where = f"{parts.scheme}:{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return hashlib.sha256(where.encode()).hexdigest()[:12]

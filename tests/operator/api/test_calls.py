@@ -95,7 +95,7 @@ def test_a_poll_is_shown_as_last_seen(service: RunningService) -> None:
 
 
 def test_a_user_restarts_and_redeploys(service: RunningService) -> None:
-    """202 with the event; 409 over the scope's limit."""
+    """202 with the event; 409 over the scope's limit, and for a second open operation of the same machine and type."""
     service.enable("shop", "blog")
     event = service.post("/v1/scopes/blog/machines/db/restart", status=202)
     assert (event["type"], event["source"], event["resources"], event["status"]) == (
@@ -106,7 +106,11 @@ def test_a_user_restarts_and_redeploys(service: RunningService) -> None:
     )
     refused = service.request("POST", "/v1/scopes/blog/machines/db/redeploy")
     assert (refused.status, refused.code) == (409, "too_many_user_operations")
-    assert service.post("/v1/scopes/shop/machines/web-0/redeploy", status=202)["type"] == "Redeploy"
+    first = service.post("/v1/scopes/shop/machines/web-0/redeploy", status=202)
+    assert first["type"] == "Redeploy"
+    second = service.request("POST", "/v1/scopes/shop/machines/web-0/redeploy")
+    assert (second.status, second.code) == (409, "machine_busy")
+    assert first["id"] in second.message
     assert service.request("POST", "/v1/scopes/shop/machines/none/restart").status == 404
 
 
