@@ -356,8 +356,8 @@ def test_unsafe_settings_are_refused(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], message: str
 ) -> None:
     """Exit code 2 and one sentence."""
-    options = [*IN_MEMORY, "--operator", "127.0.0.1:0", "--state-dir", str(tmp_path)]
-    result = run("serve", *options, *arguments, **environment)
+    operator = [] if "--operator" in arguments else ["--operator", "127.0.0.1:0"]
+    result = run("serve", *IN_MEMORY, *operator, "--state-dir", str(tmp_path), *arguments, **environment)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
