@@ -3,13 +3,15 @@
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, StoreInUse, StoreUnavailable
+from forewarn.core.model import AuditEntry
+from forewarn.store.audit_chain import chained
 from forewarn.store.sql.rows import TEXT_ROWS
 from forewarn.store.sql.scripts import migrations, queries, schema
 
@@ -188,7 +190,16 @@ def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
     connection.execute(_SQL["begin_epochs"])
     if change.store_hold is not None:
         connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
-    connection.executemany(_SQL["add_audit"], [TEXT_ROWS.audit.encode(entry) for entry in change.audit])
+    add_audit(connection, change.audit)
+
+
+def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> None:
+    """Add audit entries to the end of the chain, in the open transaction."""
+    if not entries:
+        return
+    newest = connection.execute(_SQL["newest_audit"]).fetchone() or connection.execute(_SQL["audit_start"]).fetchone()
+    values = [TEXT_ROWS.audit.encode(entry) for entry in chained(newest[1], entries)]
+    connection.executemany(_SQL["add_audit"], values)
 
 
 def _end_logins(connection: sqlite3.Connection, change: Change, *, revoke_tokens: bool) -> int:
