@@ -68,7 +68,7 @@ def test_a_clock_set_back_and_forth_has_jumped() -> None:
     trusted = times.wall
     times.set_by(3_600)
     clock.now()
-    assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60))
+    assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60), times.boot - 60)
 
 
 def test_a_jump_has_the_last_trusted_time() -> None:
@@ -80,11 +80,14 @@ def test_a_jump_has_the_last_trusted_time() -> None:
     times.set_by(3_600)
     clock.now()
     first = clock.jump()
-    assert first == (trusted, 3_600.0, trusted - timedelta(minutes=10))
+    assert first == (trusted, 3_600.0, trusted - timedelta(minutes=10), times.boot - 600)
     times.set_by(60)
     clock.now()
     second = clock.jump()
-    assert second == (trusted, 3_660.0, trusted - timedelta(minutes=10))
+    assert second == (trusted, 3_660.0, trusted - timedelta(minutes=10), times.boot - 600)
+    assert clock.seconds_since(second) == 600
+    times.pass_by(5)
+    assert clock.seconds_since(second) == 605
     clock.note_jump(first)
     assert clock.jump() == second
     clock.note_jump(second)
@@ -184,13 +187,13 @@ def test_a_jump_of_the_databases_clock_is_noticed() -> None:
     trusted = times.wall
     times.set_by(31)
     clock.keep(times.wall)
-    assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1))
+    assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1), times.boot - 1)
 
 
-def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
+def test_no_event_starts_early_because_the_clock_was_set(store: Store, tmp_path: Path) -> None:
     """On a clock set two hours ahead nothing starts unapproved, also after a restart, until an operator confirms the clock."""
     times = Times()
-    settings = Settings(store="memory:", executor="external")
+    settings = Settings(store="memory:", state_dir=tmp_path, executor="external")
     service = Service(settings, clock=times.clock(), store=store, node="here")
     fleet = Fleet(
         {"shop": Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)},

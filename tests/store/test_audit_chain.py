@@ -23,7 +23,7 @@ from forewarn.store.sqlite.store import SqliteStore
 from tests.conftest import STORES
 from tests.support.builders import OPERATOR
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import at, change, entry
+from tests.support.records import at, change, entry, token
 
 
 def fill(store: Store, count: int = 6) -> None:
@@ -205,9 +205,15 @@ def test_a_restored_backup_is_a_chain_of_its_own(tmp_path: Path) -> None:
         file.backup(path, copy)
         fill(store)
         after = store.audit_chain().head.hash
-    file.restore(copy, path, restored(copy, now=at(60), actor=OPERATOR))
+    with closing(SqliteStore(copy)) as store:
+        store.apply(change(tokens=[token()]))
+    file.restore(copy, path, restored(copy, now=at(60), actor=OPERATOR), revoke_tokens=True)
     with closing(SqliteStore(path)) as store:
-        assert [each.action for each in store.audit(AuditQuery(limit=2))] == ["store held", "database restored"]
+        assert [each.action for each in store.audit(AuditQuery(limit=3))] == [
+            "token revoked",
+            "store held",
+            "database restored",
+        ]
         assert check(store, before) == ""
         assert "a backup was restored" in check(store, after)
 
@@ -266,6 +272,12 @@ def test_several_nodes_write_one_chain() -> None:
     finally:
         for each in stores:
             each.close()
+
+
+def test_an_entry_without_a_hash_is_refused(tmp_path: Path) -> None:
+    """SQLite cannot compute the hash itself, so code that forgets it must fail."""
+    with closing(SqliteStore(tmp_path / "x.db")) as store, pytest.raises(sqlite3.IntegrityError, match="has a hash"):
+        store._writer.execute("INSERT INTO audit VALUES (NULL, '2029', 'a', 'b', '', '', '', '', '', '')")
 
 
 def test_memory_keeps_a_chain_too() -> None:

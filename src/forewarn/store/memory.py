@@ -181,6 +181,7 @@ class MemoryStore:
     def begin_anew(self, change: Change) -> None:
         for scope in [s for s in self._scopes.values() if s.epoch]:
             self._scopes[scope.name] = replace(scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1)
+        self._sessions.clear()
         self._put_store_hold(change)
         self._add_audit(change.audit)
 

@@ -200,7 +200,7 @@ class Store(Protocol):
     def begin_anew(self, change: Change) -> None:
         """Save the hold of a database that was replaced, and begin a new epoch in every scope.
 
-        Guests may have seen later incarnations, which must not be used again in the old epoch.
+        Guests may have seen later incarnations, which must not be used again in the old epoch. Every login ends.
         """
 
     # Hints: may be a moment old; the caller decides again on a snapshot.

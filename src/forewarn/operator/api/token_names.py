@@ -10,7 +10,6 @@ from forewarn.core.model import NAME
 RESERVED = frozenset(
     {
         "clock",
-        "command line",
         "executor",
         "fleet file",
         "forewarn",
@@ -25,7 +24,7 @@ RESERVED = frozenset(
         "ticker",
     }
 )
-RESERVED_BEGINNINGS = ("operator of ",)
+RESERVED_BEGINNINGS = ("forewarn ", "operator of ")
 # Cyrillic and Greek letters that look like Latin ones.
 LOOKALIKES = str.maketrans("авсԁеһіјкӏмнорԛѕтуԝхѵαεικνορτυχ", "abcdehijklmhopqstywxvaeiknoptux")
 

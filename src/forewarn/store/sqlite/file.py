@@ -177,7 +177,9 @@ def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = F
                     reading.backup(between)
                     migrate(between, draft)
                     begin_anew(between, change)
-                    tokens = _end_logins(between, change, revoke_tokens=revoke_tokens)
+                    tokens = _count_tokens(between)
+                    if revoke_tokens:
+                        _revoke_tokens(between, tokens, change)
                     between.backup(writing)
             finally:
                 draft.unlink(missing_ok=True)
@@ -188,6 +190,7 @@ def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
     """Make a restored or replaced database one of its own: a new identity, new epochs, the hold and its audit entries."""
     connection.execute(_SQL["change_identity"])
     connection.execute(_SQL["begin_epochs"])
+    connection.execute("DELETE FROM sessions")  # a log-out may be later than the backup
     if change.store_hold is not None:
         connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
     add_audit(connection, change.audit)
@@ -202,16 +205,17 @@ def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> 
     connection.executemany(_SQL["add_audit"], values)
 
 
-def _end_logins(connection: sqlite3.Connection, change: Change, *, revoke_tokens: bool) -> int:
-    """Delete the logins, and all tokens if they are to be revoked; return the number of tokens."""
-    connection.execute("DELETE FROM sessions")
-    tokens: int = connection.execute("SELECT count(*) FROM tokens").fetchone()[0]
-    if tokens and revoke_tokens:
-        connection.execute("DELETE FROM tokens")
-        connection.execute("DELETE FROM token_uses")
-        entry = replace(change.audit[0], action="token revoked", detail=f"all {tokens}, at a restore")
-        connection.execute(_SQL["add_audit"], TEXT_ROWS.audit.encode(entry))
-    return tokens
+def _count_tokens(connection: sqlite3.Connection) -> int:
+    count: int = connection.execute("SELECT count(*) FROM tokens").fetchone()[0]
+    return count
+
+
+def _revoke_tokens(connection: sqlite3.Connection, tokens: int, change: Change) -> None:
+    """Delete all tokens of a restored database and say so in the audit, by the actor of the change."""
+    connection.execute("DELETE FROM tokens")
+    connection.execute("DELETE FROM token_uses")
+    entry = replace(change.audit[0], action="token revoked", detail=f"all {tokens}, at a restore")
+    add_audit(connection, [entry])
 
 
 def _require_file(path: Path) -> None:

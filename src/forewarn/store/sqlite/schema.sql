@@ -324,3 +324,9 @@ CREATE TABLE audit_start (
     hash TEXT NOT NULL
 );
 INSERT INTO audit_start SELECT 1, coalesce(max(id), 0), '' FROM audit;
+
+CREATE TRIGGER audit_is_chained BEFORE INSERT ON audit
+WHEN new.hash = ''
+BEGIN
+    SELECT RAISE(ABORT, 'an audit entry has a hash');
+END;
