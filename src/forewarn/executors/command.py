@@ -23,8 +23,11 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.executors.base import Executor, Progress, Work
+from forewarn.executors.command_environment import command_environment, read_names
+from forewarn.executors.command_user import CommandUser, find_user, program_problem
+from forewarn.executors.private_folder import make_private_folder
 from forewarn.executors.runner import boot_id, save
-from forewarn.executors.settings import parse_duration, read_arguments, setting, whole_number
+from forewarn.executors.settings import parse_duration, read_arguments, read_text, setting, whole_number
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _LOST = Outcome(
@@ -46,6 +49,18 @@ class CommandSettings:
     )
     time_limit_s: int = setting(1_800, _time_limit, "a command that runs longer than this is stopped")
     parallel: int = setting(32, whole_number(1, 1_000), "how many commands run at once")
+    user: str = setting(
+        "",
+        read_text,
+        "the user that commands run as, with the groups of that user. By default it is the user of the service. The service must"
+        " run as root, or with the capabilities in `packaging/forewarn-command-user.conf`",
+    )
+    environment: tuple[str, ...] = setting(
+        (),
+        read_names,
+        "names of environment variables that commands receive from the service, besides `PATH`, `HOME`, `LANG`, `LC_*`, `TZ`,"
+        " `TMPDIR`, `USER` and `LOGNAME`",
+    )
 
 
 class CommandExecutor(Executor):
@@ -67,17 +82,20 @@ class CommandExecutor(Executor):
         time_limit_s: int,
         parallel: int,
         environment: Mapping[str, str],
+        also_passed: Collection[str] = (),
+        user: CommandUser | None = None,
     ) -> None:
         self._command = command
         self._folder = folder
         self._time_limit_s = time_limit_s
-        # The command must not see the service's secrets.
-        self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
+        self._environment = command_environment(environment, also_passed, user)
+        self._user = user
         self._parallel = parallel
         self._watched: set[tuple[str, int]] = set()
         self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
         self._nudge: Callable[[], None] = lambda: None
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder.parent)
+        make_private_folder(folder)
         # Another node of this machine may share the folder: `tidy` must not remove the orders it takes from here on.
         self._found_at_start = [each for each in folder.iterdir() if each.is_dir()]
 
@@ -94,13 +112,18 @@ class CommandExecutor(Executor):
 
     @classmethod
     def from_settings(cls, settings: CommandSettings, state_dir: Path) -> "CommandExecutor":
-        return cls(
+        executor = cls(
             settings.command,
             folder=state_dir / "orders",
             time_limit_s=settings.time_limit_s,
             parallel=settings.parallel,
             environment=os.environ,
+            also_passed=settings.environment,
+            user=find_user(settings.user),
         )
+        if problem := executor.problem():
+            raise InvalidSettings(f"command: {problem}")
+        return executor
 
     def connect(self, nudge: Callable[[], None], _: Callable[[Callable[[Change], None]], None]) -> None:
         self._nudge = nudge
@@ -133,6 +156,9 @@ class CommandExecutor(Executor):
     def report_saved(self, report: OrderReport) -> None:
         shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
 
+    def problem(self) -> str:
+        return program_problem(self._command[0], self._environment, self._user)
+
     def tidy(self, running: Collection[Work]) -> None:
         known = {self._folder_of(work) for work in running}
         for folder in self._found_at_start:
@@ -148,25 +174,28 @@ class CommandExecutor(Executor):
         folder.mkdir(mode=0o700)
         request = {
             "command": self._command,
-            "environment": {**self._environment, **_variables(work)},
+            "user": self._user and {"uid": self._user.uid, "gid": self._user.gid, "groups": self._user.groups},
             "stdin": json.dumps(_document(work)) + "\n",
             "time_limit_s": self._time_limit_s,
         }
         save(folder / "request.json", json.dumps(request))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        environment = _in_memory(json.dumps({**self._environment, **_variables(work)}))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # The lock belongs to the open file, which the runner inherits: the runner holds it for as long as it lives.
             return subprocess.Popen(  # noqa: S603 - our own runner
                 [sys.executable, "-I", str(_RUNNER), str(folder)],
                 pass_fds=(lock,),
-                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                stdin=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         finally:
             os.close(lock)
+            os.close(environment)
 
     def _await_in_thread(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
         self._watched.add((work.order.id, work.order.attempt))
@@ -189,6 +218,14 @@ class CommandExecutor(Executor):
             outcome = Outcome(ok=False, reason=f"its result cannot be read: {error}")
         self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
         self._nudge()
+
+
+def _in_memory(text: str) -> int:
+    """Return a file with this text that is never on disk: a variable that an operator passes on may be a secret."""
+    file = os.memfd_create("environment")
+    os.write(file, text.encode("ascii"))
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _may_have_run(folder: Path) -> bool:

@@ -136,7 +136,7 @@ class OperatorMetrics:
         refused_text = "Connections of operators closed at once, by the limit they were over."
         refused = CounterMetricFamily(f"{prefix}_refused", refused_text, labels=["limit"])
         yield _by_label(refused, connections.refused)
-        dropped_text = "Connections of operators without a request that were closed, by reason."
+        dropped_text = "Connections that waited for an operator and were closed, by reason."
         dropped = CounterMetricFamily(f"{prefix}_dropped", dropped_text, labels=["reason"])
         yield _by_label(dropped, connections.dropped)
         overloaded_text = "Requests of operators answered 503 because too many were under way."
