@@ -77,7 +77,7 @@ class Ticker:
         self._nudged = threading.Event()
         self._stopping = threading.Event()
         self.leases = NodeLeases(shared, node, may_tick=may_tick, monotonic=monotonic)
-        self._orders = Orders(
+        self.orders = Orders(
             control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
         )
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
@@ -120,19 +120,10 @@ class Ticker:
         self._stopping.set()
         self.nudge()
 
-    def leave(self) -> None:
-        """Let another node tick at once."""
-        self.leases.release_ticker()
-
     @property
     def leads(self) -> bool:
         """Whether this node moves events and hands out orders, as far as it knows."""
         return self.leases.leads
-
-    @property
-    def taken_over(self) -> int:
-        """How many orders of dead nodes this node has taken over."""
-        return self._orders.taken_over
 
     def nudge(self) -> None:
         """Start the next cycle now: something changed."""
@@ -144,7 +135,7 @@ class Ticker:
     def recover(self) -> None:
         """After a start, ask the executor about the orders that were running."""
         with self._cycling:
-            self._orders.recover()
+            self.orders.recover()
 
     def complaint(self) -> str:
         """Return "", or why other nodes will treat this node as dead: it has saved nothing for too long."""
@@ -160,14 +151,14 @@ class Ticker:
         with self._cycling:
             self._clock.now()
             self._control.watch_clock()
-            self._orders.recover_if_resumed()
-            done = self._orders.take_over() if self.leases.renew() else Counter[str]()
+            self.orders.recover_if_resumed()
+            done = self.orders.take_over() if self.leases.renew() else Counter[str]()
             due = self._due() if self.leads else []
             done += self._tick(due) if due else Counter[str]()
-            done += self._orders.save_reports()
-            self._orders.resolve_doubts()
+            done += self.orders.save_reports()
+            self.orders.resolve_doubts()
             if self.leads:
-                done += self._orders.hand_out()
+                done += self.orders.hand_out()
             for call in self._periodic_calls:
                 if count := call.do(self._clock.now()):
                     done["did {} other thing(s)"] += count
