@@ -190,10 +190,10 @@ def test_a_jump_of_the_databases_clock_is_noticed() -> None:
     assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1), times.boot - 1)
 
 
-def test_no_event_starts_early_because_the_clock_was_set(store: Store, tmp_path: Path) -> None:
+def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
     """On a clock set two hours ahead nothing starts unapproved, also after a restart, until an operator confirms the clock."""
     times = Times()
-    settings = Settings(store="memory:", state_dir=tmp_path, executor="external")
+    settings = Settings(store="memory:", executor="external")
     service = Service(settings, clock=times.clock(), store=store, node="here")
     fleet = Fleet(
         {"shop": Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)},
@@ -263,7 +263,7 @@ def test_an_unknown_clock_is_refused(text: str) -> None:
 
 def test_a_manual_or_scaled_clock_continues_after_a_restart(tmp_path: Path) -> None:
     """A restart does not set the clock back before a change that is already saved."""
-    settings = Settings(store=f"sqlite:{tmp_path}/f.db", clock="manual")
+    settings = Settings(store=f"sqlite:{tmp_path}/f.db", state_dir=tmp_path, clock="manual")
     first = Service(settings)
     first.control.apply_fleet(Fleet({"a": Scope(name="a", kind=ScopeKind.AVAILABILITY_SET)}, {}), OPERATOR)
     first.ticker.advance(5 * 86_400)

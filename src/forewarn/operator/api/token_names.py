@@ -10,6 +10,7 @@ from forewarn.core.model import NAME
 RESERVED = frozenset(
     {
         "clock",
+        "command line",
         "executor",
         "fleet file",
         "forewarn",
