@@ -17,6 +17,7 @@ from forewarn.executors import OrderReport, command_user
 from forewarn.executors.command import CommandExecutor, CommandSettings
 from forewarn.service.settings import Settings, load
 from forewarn.testing.stories import START
+from tests.support.running_service import running_service
 from tests.support.services import ORDER_ID, work
 from tests.support.waiting import PATIENCE_S, until
 
@@ -97,6 +98,20 @@ def test_a_program_that_disappears_is_a_problem_until_it_returns(tmp_path: Path)
     assert runs.problem() == f"{path} cannot be run: No such file or directory"
     program(path)
     assert runs.problem() == ""
+
+
+def test_a_service_whose_program_disappears_is_not_ready(tmp_path: Path) -> None:
+    """/readyz names the program, and the metric of its check is 0; both recover when the program returns."""
+    path = tmp_path / "maintain"
+    with running_service(executor="command", command=program(path)) as service:
+        assert service.get("/readyz")["checks"]["executor"] == "ok"
+        path.unlink()
+        reply = service.request("GET", "/readyz")
+        assert (reply.status, reply.json["ready"]) == (503, False)
+        assert reply.json["checks"]["executor"] == f"{path} cannot be run: No such file or directory"
+        assert b'forewarn_ready{check="executor"} 0.0' in service.request("GET", "/metrics").raw
+        program(path)
+        assert service.get("/readyz")["ready"] is True
 
 
 # -- the environment
