@@ -12,7 +12,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import OrderReport, Progress, Work
+from forewarn.executors import OrderReport, Progress, Unknown, Work
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
@@ -67,14 +67,14 @@ def test_only_as_many_orders_are_taken_as_the_executor_has_free_slots() -> None:
 @pytest.mark.parametrize(
     ("answer", "calls", "status"),
     [
-        (Progress.UNKNOWN, ["status", "take 1 running on h"], Status.STARTED),
+        (Unknown(), ["status", "take 1 running on h"], Status.STARTED),
         (Progress.RUNNING, ["status", "watch"], Status.STARTED),
         (Outcome(ok=True), ["status", "report_saved"], Status.COMPLETED),
         (Outcome(ok=False, reason="no"), ["status", "report_saved"], Status.STARTED),
     ],
 )
 def test_after_a_crash_the_status_of_an_order_comes_first(
-    store: Store, answer: Progress | Outcome, calls: list[str], status: Status
+    store: Store, answer: Progress | Outcome | Unknown, calls: list[str], status: Status
 ) -> None:
     """Known work is watched or reported; only unknown work is taken again, under the same id and attempt."""
     service = make_service(store, enabled=False)
@@ -173,8 +173,8 @@ def test_a_report_survives_a_full_disk() -> None:
     assert executor.calls.count("report_saved") == 2
 
 
-@pytest.mark.parametrize("answer", [Progress.UNKNOWN, Progress.RUNNING])
-def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress) -> None:
+@pytest.mark.parametrize("answer", [Unknown(), Progress.RUNNING])
+def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress | Unknown) -> None:
     """The store failed after it had saved that this node takes the order: no other node will take it, so this one does."""
     store = SilentStore()
     service = make_service(store, enabled=False)
@@ -188,7 +188,7 @@ def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progres
     store.silent = False
     ticker.cycle_until_idle()
     ticker.cycle_until_idle()
-    assert executor.calls == ["status", "take 1 running on h" if answer is Progress.UNKNOWN else "watch"]
+    assert executor.calls == ["status", "take 1 running on h" if isinstance(answer, Unknown) else "watch"]
 
 
 def test_an_order_that_could_not_be_taken_is_taken_later() -> None:

@@ -109,7 +109,7 @@ def runs_again_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_it_may_have_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Orders, "resolve_doubts", lambda orders: None)
+    patch.setattr(Orders, "resume_unconfirmed", lambda orders: None)
 
 
 def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:

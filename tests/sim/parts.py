@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import OrderReport, Outcome
-from forewarn.executors import Executor, Progress, Work
+from forewarn.executors import Executor, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, MachineLastSeen
 from tests.sim.database import Database
@@ -213,12 +213,12 @@ class Works:
         self._universe.log(f"{life} executes {_short(key[0])}/{key[1]}{'' if performed else ', which was known'}")
         self._record(ExecutorCalled(self._universe.now_ms, life, *key, performed))
 
-    def status(self, life: str, key: tuple[str, int]) -> Progress | Outcome:
-        answer: Progress | Outcome = Progress.UNKNOWN
+    def status(self, life: str, key: tuple[str, int]) -> Progress | Outcome | Unknown:
+        answer: Progress | Outcome | Unknown = Unknown()
         if key in self._known:
             answer = self.outcome(key) or Progress.RUNNING
         self._universe.log(f"{life} requests the status of {_short(key[0])}/{key[1]}: {answer}")
-        self._record(StatusRequested(self._universe.now_ms, life, *key, answer is Progress.UNKNOWN))
+        self._record(StatusRequested(self._universe.now_ms, life, *key, isinstance(answer, Unknown)))
         return answer
 
     def outcome(self, key: tuple[str, int]) -> Outcome | None:
@@ -242,6 +242,7 @@ class NodeExecutor(Executor):
     """A node's executor. It keeps the orders it waits for only in memory."""
 
     name = "hands"
+    repeatable = True
 
     def __init__(self, works: Works, universe: Universe, life: Life) -> None:
         self._works = works
@@ -249,7 +250,7 @@ class NodeExecutor(Executor):
         self._life = life
         self._awaited: dict[tuple[str, int], None] = {}
 
-    def status(self, work: Work) -> Progress | Outcome:
+    def status(self, work: Work) -> Progress | Outcome | Unknown:
         disturb(self._universe, self._life, "status")
         return self._works.status(self._life.name, (work.order.id, work.order.attempt))
 

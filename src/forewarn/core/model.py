@@ -73,8 +73,11 @@ class MaintenanceStatus(StrEnum):
 
 
 class OrderState(StrEnum):
+    """The state of an order. In doubt: its work may have begun, and no node knows how it ended."""
+
     OPEN = "open"
     RUNNING = "running"
+    IN_DOUBT = "in-doubt"
     DONE = "done"
     FAILED = "failed"
 

@@ -27,6 +27,8 @@ SAVE_AGAIN_S = 1.0
 
 def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text("utf-8"))
+    if (folder / "begun").exists():
+        return  # another runner began the command
     # From here on the command may have run: a service that finds this file without a result must not run it again.
     save(folder / "begun", boot_id())
     try:

@@ -165,7 +165,7 @@ def _work(facts: Facts) -> Iterator[Metric]:
         return
     statuses = {"Planned": backlog.planned, "Scheduled": backlog.scheduled, "Started": backlog.started}
     yield _gauges("forewarn_events", "Open events, by status.", "status", statuses)
-    states = {"open": backlog.open, "running": backlog.running, "failed": backlog.failed}
+    states = {"open": backlog.open, "running": backlog.running, "in-doubt": backlog.in_doubt, "failed": backlog.failed}
     yield _gauges("forewarn_orders", "Orders that have not ended well, by state.", "state", states)
     if facts.overdue_s is not None:
         text = "How long the event that should have started first is past its NotBefore."

@@ -15,7 +15,7 @@ from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.last_seen import LastSeen
-from forewarn.executors import Progress
+from forewarn.executors import Progress, Unknown
 from forewarn.service.clock import MAX_READING_S, KeptClock, ManualClock
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.leases import ELSEWHERE_AFTER_S, LEASE_S, RENEW_EVERY_S
@@ -375,7 +375,7 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     service = make_service(store, enabled=False)
     begun = running_order(service, ticker_on(service, dead, ScriptedExecutor()))
     store.ticks = "a:1"
-    executor = ScriptedExecutor(Progress.UNKNOWN)
+    executor = ScriptedExecutor(Unknown())
     ticker = ticker_on(service, "a:1", executor)
     ticker.recover()
     ticker.cycle()
@@ -402,7 +402,7 @@ def test_a_node_stopped_before_it_begins_looks_whose_the_order_is(
     """Its lease ended between taking an order and beginning it: another may have begun it, and then it does not."""
     store = SharedMemory()
     service = make_service(store, enabled=False)
-    executor = ScriptedExecutor(Progress.UNKNOWN)
+    executor = ScriptedExecutor(Unknown())
     later_s = 0.0
     ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
@@ -435,7 +435,7 @@ def test_an_order_taken_over_while_the_store_fails_is_taken_up(door: str, monkey
     running_order(service, ticker_on(service, "a:7", ScriptedExecutor()))
     store.alive.clear()
     store.ticks = "a:1"
-    executor = ScriptedExecutor(Progress.UNKNOWN)
+    executor = ScriptedExecutor(Unknown())
     ticker = ticker_on(service, "a:1", executor)
     saved, original = [], {name: getattr(store, name) for name in ("apply", "snapshot")}
 
