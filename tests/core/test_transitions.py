@@ -183,7 +183,9 @@ def test_every_action_on_every_order(state: str, verb: str, leads_to: str) -> No
         assert world.order(order_id).state is OrderState(leads_to)
 
 
-@pytest.mark.parametrize("where", ["open", "running", "in-doubt", "failed", "retried", "Completed", "finished", "Abandoned"])
+@pytest.mark.parametrize(
+    "where", ["open", "running", "in-doubt", "failed", "retried", "Completed", "finished", "Abandoned"]
+)
 def test_what_was_started_is_approved_without_effect(where: str) -> None:
     """ "Approved before, already Started, or ended: nothing changes: repeating is safe." """
     world, event_id = event_that_is(where)

@@ -1,19 +1,22 @@
 """The orders of a node: saved before the executor gets them, reported once, recovered after a crash."""
 
 import logging
+from datetime import timedelta
 
 import pytest
 
+from forewarn.app.service import Service
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
+    Order,
     OrderState,
     Status,
 )
 from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport, Progress, Unknown, Work
-from forewarn.store import Store
+from forewarn.store import AuditQuery, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 from tests.support.services import (
@@ -86,6 +89,95 @@ def test_after_a_crash_the_status_of_an_order_comes_first(
     ticker.cycle_until_idle()
     assert executor.calls == calls
     assert service.control.event(event_id)[0].status is status
+
+
+def order_of(service: Service, event_id: str) -> Order:
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    return order
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "state"),
+    [
+        (Unknown("no trace"), ["status"], OrderState.IN_DOUBT),
+        (Progress.NOT_BEGUN, ["status", "take 1 running on h"], OrderState.RUNNING),
+        (Progress.RUNNING, ["status", "watch"], OrderState.RUNNING),
+        (Outcome(ok=True), ["status", "report_saved"], OrderState.DONE),
+    ],
+)
+def test_work_that_must_not_be_repeated_does_not_begin_again(
+    store: Store, answer: Progress | Outcome | Unknown, calls: list[str], state: OrderState
+) -> None:
+    """After a crash, only work that certainly has not begun is taken; without a trace the order is in doubt."""
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = ScriptedExecutor(answer, repeatable=False)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.cycle_until_idle()
+    assert executor.calls == calls
+    order = order_of(service, event_id)
+    assert (order.state, order.reason) == (state, "no trace" if state is OrderState.IN_DOUBT else "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "state"),
+    [
+        (Unknown(), [], OrderState.IN_DOUBT),
+        (Progress.RUNNING, ["status", "watch"], OrderState.RUNNING),
+        (Progress.NOT_BEGUN, ["status", "take 1 running on h"], OrderState.RUNNING),
+        (Outcome(ok=True), ["status", "report_saved"], OrderState.DONE),
+        (Outcome(ok=False), ["status", "report_saved"], OrderState.FAILED),
+    ],
+)
+def test_a_restart_ends_a_doubt_only_if_the_executor_knows(
+    store: Store, answer: Progress | Outcome | Unknown, calls: list[str], state: OrderState
+) -> None:
+    """An order that stays in doubt is left as it is: no change, no entry in the audit."""
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    service.control.report_order(event_id, Unknown("lost"), Actor("ticker"))
+    before = len(store.audit(AuditQuery()))
+    executor = ScriptedExecutor(answer, repeatable=False)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status", *calls]
+    assert order_of(service, event_id).state is state
+    assert (len(store.audit(AuditQuery())) > before) is (state is not OrderState.IN_DOUBT)
+
+
+def test_what_the_executor_lost_is_in_doubt_and_stays_with_the_executor() -> None:
+    """A lost order is no failure: on_failure does not apply, and what the executor has of it is not removed."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor(repeatable=False)
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    executor.ended = [OrderReport(event_id, 1, Unknown("its runner was killed"))]
+    ticker.cycle_until_idle()
+    assert order_of(service, event_id).state is OrderState.IN_DOUBT
+    assert "report_saved" not in executor.calls
+    assert [reason.code for reason in service.control.why(event_id)] == ["in-doubt"]
+
+
+@pytest.mark.parametrize("answer", [Unknown("no trace"), Outcome(ok=True)])
+def test_a_report_counts_before_a_time_limit(answer: Outcome | Unknown) -> None:
+    """The service was down past the deadline of an order: what its executor then says comes before the time limit."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    order = service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    assert order.deadline is not None
+    service.clock.move_to(order.deadline + timedelta(days=1))
+    ticker = ticker_with(service, ScriptedExecutor(answer, repeatable=False))
+    ticker.recover()
+    ticker.cycle_until_idle()
+    known = OrderState.DONE if isinstance(answer, Outcome) else OrderState.IN_DOUBT
+    assert order_of(service, event_id).state is known
+    assert "order failed" not in [entry.action for entry in service.store.audit(AuditQuery())]
 
 
 def test_a_report_of_an_older_attempt_changes_nothing() -> None:
@@ -173,13 +265,17 @@ def test_a_report_survives_a_full_disk() -> None:
     assert executor.calls.count("report_saved") == 2
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
 @pytest.mark.parametrize("answer", [Unknown(), Progress.RUNNING])
-def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress | Unknown) -> None:
-    """The store failed after it had saved that this node takes the order: no other node will take it, so this one does."""
+def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress | Unknown, repeatable: bool) -> None:
+    """The store failed after it had saved that this node takes the order: no other node will take it, so this one does.
+
+    Its work has not begun, because this node did not hand it to its executor: there is no doubt.
+    """
     store = SilentStore()
     service = make_service(store, enabled=False)
     reboot(service)
-    executor = ScriptedExecutor(answer)
+    executor = ScriptedExecutor(answer, repeatable=repeatable)
     ticker = ticker_with(service, executor)
     store.silent = True
     with pytest.raises(StoreUnavailable):

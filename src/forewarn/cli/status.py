@@ -60,7 +60,11 @@ def status(session: Session) -> None:
     paused = state["paused"]["items"]
     ids = session.out.id_texts(each["id"] for key in ("open", "ended", "paused") for each in state[key]["items"])
     _section(session, "FAILED: use `forewarn event retry`, `finish` or `abandon`", _failed(failed, ids))
-    _section(session, "IN DOUBT: check the machines, then use the same commands", _failed(doubtful, ids))
+    _section(
+        session,
+        "IN DOUBT: check the machines, then use `forewarn event retry`, `finish` or `abandon`",
+        _failed(doubtful, ids),
+    )
     _section(session, "IN PROGRESS", _started(started, ids, now))
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
     _section(session, "PAUSED MAINTENANCES", _paused(paused, ids, {event["maintenance_id"] for event in failed}))

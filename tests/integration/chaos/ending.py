@@ -2,24 +2,29 @@
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from tests.integration.chaos.asking import Answer, Asker, Peer, Peers
 from tests.integration.chaos.history import Audited, Event, Maintenance, Recorder, Scope
-from tests.integration.chaos.load import failed_events
+from tests.integration.chaos.house import work_done
+from tests.integration.chaos.load import events_waiting, failed_events
 
 PAGE = 500
 OPEN = ("Planned", "Running", "Paused")
 LOOK_EVERY_S = 0.5
 # So long what is open is helped along; then what has not started is cancelled.
 PATIENT_S = 6.0
+# A node that knows what became of an order ends its doubt when it next renews its lease, every 3 s.
+DOUBTED_S = 10.0
 
 
 class Closer:
     """The last operator: resumes, approves, tries again and in the end cancels, until every maintenance has ended."""
 
-    def __init__(self, peers: Peers, asker: Asker) -> None:
-        self._peers, self._asker = peers, asker
+    def __init__(self, peers: Peers, asker: Asker, witness: Path) -> None:
+        self._peers, self._asker, self._witness = peers, asker, witness
+        self._doubted_s: dict[tuple[str, str], float] = {}
 
     def end_everything(self, within_s: float) -> None:
         begun_s = time.monotonic()
@@ -39,7 +44,23 @@ class Closer:
                     self._asker.verb(self._peer(), "approve", "event", event["id"])
             for event_id in failed_events(self._asker, self._peer()):
                 self._asker.verb(self._peer(), "retry", "event", event_id)
+            self._resolve_doubts()
             time.sleep(LOOK_EVERY_S)
+
+    def _resolve_doubts(self) -> None:
+        """Like an operator who checks the machines: look at what the commands wrote down, and decide on that alone."""
+        now_s = time.monotonic()
+        for event in events_waiting(self._asker, self._peer(), "in-doubt"):
+            worked = [each for each in work_done(self._witness) if each.order == event["id"]]
+            attempt = max((each.attempt for each in worked), default=0)
+            if now_s < self._doubted_s.setdefault((event["id"], str(event["timeline"])), now_s) + DOUBTED_S:
+                continue
+            running = sum(1 if each.what == "began" else -1 for each in worked)
+            order = self._asker.look(self._peer(), f"/v1/orders/{event['id']}")
+            if running or order.status != 200:
+                continue
+            verb = "finish" if order.json()["attempt"] == attempt else "retry"
+            self._asker.verb(self._peer(), verb, "event", event["id"])
 
     def read(self, recorder: Recorder) -> None:
         """All there is, into the history."""

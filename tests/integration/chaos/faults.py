@@ -1,7 +1,7 @@
 """What is done to the nodes, and when: one seed decides it all beforehand; nobody is spared.
 
-A node is killed and comes back; the holder of the ticker's lease is stopped until its lease has ended, and goes on; the way
-to the database is cut or falls silent, for one node or for all.
+A node is killed, or told to stop, and comes back; the holder of the ticker's lease is stopped until its lease has ended, and
+goes on; the way to the database is cut or falls silent, for one node or for all.
 """
 
 import signal
@@ -19,6 +19,7 @@ EVERYBODY = -1
 HOLDER = -2
 # A lease lasts 10 s: its holder is stopped for longer.
 STOPPED_S = (11.0, 13.0)
+DOWN = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
 CALM_BEFORE_S = 1.0
 # So long after the last fault may have begun, everything is mended.
 CALM_AFTER_S = 1.0
@@ -40,9 +41,9 @@ def schedule(seed: int, seconds: float, nodes: int = 3) -> list[Fault]:
     found = [Fault(at_s, "stop", HOLDER, chance.uniform(*STOPPED_S))]
     at_s = CALM_BEFORE_S
     while (at_s := at_s + chance.uniform(0.7, 3.0)) < seconds:
-        what = chance.choice(("kill", "kill", "cut", "stall") if at_s < seconds - NO_KILL_S else ("cut", "stall"))
+        what = chance.choice(("kill", "terminate", "cut", "stall") if at_s < seconds - NO_KILL_S else ("cut", "stall"))
         node = chance.randrange(nodes)
-        if what != "kill" and chance.random() < 0.3:
+        if what not in DOWN and chance.random() < 0.3:
             node = EVERYBODY
         found.append(Fault(at_s, what, node, min(chance.uniform(0.3, 5.0), seconds + CALM_AFTER_S - at_s)))
     return sorted(found)
@@ -74,10 +75,10 @@ class Doing:
                 getattr(wire, fault.what)()
             self._note(fault.what, fault.node)
             return
-        if fault.what == "kill" and self._down.setdefault(fault.node, number) != number:
+        if fault.what in DOWN and self._down.setdefault(fault.node, number) != number:
             return  # it is down already
         node = self._stopped.setdefault(number, self._house.holder()) if fault.node == HOLDER else fault.node
-        self._house.signal(node, signal.SIGKILL if fault.what == "kill" else signal.SIGSTOP)
+        self._house.signal(node, DOWN.get(fault.what, signal.SIGSTOP))
         self._note(fault.what, node)
 
     def end(self, number: int, fault: Fault) -> None:
@@ -85,7 +86,7 @@ class Doing:
             for wire in self._wires_of(fault):
                 wire.mend()
             self._note("mend", fault.node)
-        elif fault.what == "kill" and self._down.get(fault.node) == number:
+        elif fault.what in DOWN and self._down.get(fault.node) == number:
             del self._down[fault.node]
             self._house.restart(fault.node)
             self._note("restart", fault.node)

@@ -168,14 +168,15 @@ class Operator(threading.Thread):
 
 
 def failed_events(asker: Asker, peer: Peer) -> list[str]:
+    return [event["id"] for event in events_waiting(asker, peer, "order-failed")]
+
+
+def events_waiting(asker: Asker, peer: Peer, code: str) -> list[dict[str, Any]]:
+    """The started events that wait for this reason."""
     answer = asker.look(peer, "/v1/events?status=Started&limit=100")
     if answer.status != 200:
         return []
-    return [
-        event["id"]
-        for event in answer.json()["items"]
-        if any(reason["code"] == "order-failed" for reason in event["waiting_for"])
-    ]
+    return [event for event in answer.json()["items"] if any(reason["code"] == code for reason in event["waiting_for"])]
 
 
 def _target(chance: Random, machine: Machine) -> dict[str, object]:

@@ -65,7 +65,7 @@ def run(
             disturb(recorder)
             time.sleep(max(0.0, begun_s + seconds - time.monotonic()))
             _end(operators, operators_stop)
-            ending = Closer(peers, closer)
+            ending = Closer(peers, closer, witness)
             ending.end_everything(END_WITHIN_S)
         finally:
             operators_stop.set()
