@@ -62,6 +62,8 @@ class Orders:
         self._reporter = self._taker if leases.shared else ""
         # Reports that are not saved yet: they must survive a store that is away.
         self._unsaved: deque[OrderReport] = deque()
+        # Another thread counts the orders at work: none may be between the executor and `_unsaved` then.
+        self._counting = threading.Lock()
         # Orders that may be ours: the store failed while it saved them, or our lease ended. If they are ours, no other
         # node will hand them to its executor. True if this node was the first to take it: then its work has not begun.
         self._unconfirmed: dict[str, bool] = {}
@@ -160,9 +162,8 @@ class Orders:
                 self._unconfirmed[order.id] = True
                 raise
             if self._leases.expired():
-                self._unconfirmed[order.id] = (
-                    True  # this process was stopped: another node may have taken over the order
-                )
+                # This process was stopped, and another node may have taken over the order.
+                self._unconfirmed[order.id] = True
                 break
             self._hand_to_executor(replace(work, order=taken))
             done["took {} order(s)"] += 1
@@ -185,13 +186,15 @@ class Orders:
 
     def at_work(self) -> int:
         """Return how many orders are under way on this node, or have ended and are not saved."""
-        return self._executor.at_work() + len(self._unsaved)
+        with self._counting:
+            return self._executor.at_work() + len(self._unsaved)
 
     def save_reports(self) -> Counter[str]:
         """Save the executor's reports, many at once; save a report by itself only if the batch is refused."""
         done: Counter[str] = Counter()
-        reports = self._executor.reports(self._clock.now())
-        self._unsaved.extend(replace(report, node=self._reporter) for report in reports)
+        with self._counting:
+            reports = self._executor.reports(self._clock.now())
+            self._unsaved.extend(replace(report, node=self._reporter) for report in reports)
         while self._unsaved and not self._stopping.is_set():
             batch = list(islice(self._unsaved, BATCH))
             try:
