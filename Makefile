@@ -1,10 +1,11 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run screenshots test quick flaky check format bench soak interop agent dist image lock clean
+.PHONY: setup run screenshots test quick flaky check format bench soak interop agent dist image audit lock clean
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+AUDIT  := $(VENV)-audit
 
 setup: $(READY)  ## create .venv with everything the project needs
 
@@ -40,7 +41,7 @@ flaky: setup  ## run parts N times under load, report which tests failed how oft
 	scripts/test_tools
 	$(BIN)/python scripts/flaky.py --runs $(or $(N),20) $(PART)
 
-soak: setup  ## the long-running tests with ten times the budget
+soak: setup  ## the long-running tests with ten times the budget, and 50,000 fresh seeds of the simulation
 	scripts/test_tools
 	$(BIN)/python scripts/test_parts.py --soak
 
@@ -59,9 +60,14 @@ dist: setup  ## dist/*.whl and dist/*.tar.gz: what is published
 image: dist  ## build the container image, and try it (podman and runc; installs them)
 	scripts/image
 
+audit: dist agent  ## known vulnerabilities, bill of materials (dist/forewarn.cdx.json), secrets, reproducible builds
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	$(AUDIT)/bin/python scripts/audit.py
+
 lock: setup  ## pin the development environment and the image's again (hashes, no registry host)
-	@for extra in dev server; do $(BIN)/uv pip compile pyproject.toml --extra $$extra --generate-hashes --python-version 3.11 \
+	@for extra in dev server audit; do $(BIN)/uv pip compile pyproject.toml --extra $$extra --generate-hashes --python-version 3.11 \
 	    --no-emit-index-url --no-header --quiet -o requirements/$$extra.txt || exit 1; done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

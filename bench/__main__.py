@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bench import agent, emulator, failover, lists, nodes, poll, portal, scale, transitions
+from bench import agent, emulator, failover, floods, lists, nodes, poll, portal, scale, transitions
 from bench.fleet import MACHINES_PER_SCOPE
 from bench.report import Verdict
 from bench.size import FULL, TOY, Size
@@ -25,6 +25,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
     "lists": lists.run,
     "portal": portal.run,
     "poll": poll.run,
+    "floods": floods.run,
     "agent": agent.run,
     "emulator": emulator.run,
     "failover": failover.run,

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from bench.guests import POLL, address, long_poll
@@ -22,6 +23,8 @@ GIVE_UP_AFTER_S = 60.0
 LONG_WAIT_S = 60
 TRY_AGAIN_S = 0.005
 PROBE_EVERY_S = 0.002
+FLOOD_AT_ONCE = 64
+FLOOD_IDLE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +256,79 @@ def probe(task: Task) -> Callable[[], dict[str, object]]:
     return go
 
 
+def probe_machines(task: Task) -> Callable[[], dict[str, object]]:
+    """Poll as one machine after the other, each below its rate, until the time is over; how long each answer took.
+
+    A machine polls twice in its turn: on its open connection, and on a new one.
+    """
+    open_connections = [connected(task, number) for number in range(task.sources)]
+    for connection in open_connections:
+        ask(connection)
+
+    def go() -> dict[str, object]:
+        kept_s: list[float] = []
+        new_s: list[float] = []
+        end_s = time.monotonic() + task.seconds
+        while time.monotonic() < end_s or not new_s:
+            time.sleep(PROBE_EVERY_S)
+            number = len(kept_s) % task.sources
+            sent_s = time.monotonic()
+            ask(open_connections[number])
+            kept_s.append(time.monotonic() - sent_s)
+            time.sleep(PROBE_EVERY_S)
+            sent_s = time.monotonic()
+            with connected(task, number) as fresh:
+                ask(fresh)
+            new_s.append(time.monotonic() - sent_s)
+        return {"kept_s": kept_s, "new_s": new_s}
+
+    return go
+
+
+def flood(task: Task) -> Callable[[], dict[str, object]]:
+    """Send as many requests as the server takes on each connection, and connect again at once if it is closed."""
+    poller = select.epoll()
+    by_fd: dict[int, socket.socket] = {}
+    seen = {"connections": 0, "answers": 0}
+
+    def connect_again() -> None:
+        made = socket.socket()
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        made.bind((address(task.first_source), 0))
+        made.connect_ex(("127.0.0.1", task.port))
+        by_fd[made.fileno()] = made
+        poller.register(made, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        seen["connections"] += 1
+
+    def serve(fd: int) -> None:
+        """Read what is there, and fill the connection with requests again."""
+        connection = by_fd[fd]
+        try:
+            with suppress(BlockingIOError):
+                data = connection.recv(RECEIVE_BYTES)
+                seen["answers"] += data.count(b"HTTP/1.1 ")
+                if not data:
+                    raise ConnectionResetError
+            with suppress(BlockingIOError):
+                connection.send(POLL * FLOOD_AT_ONCE)
+        except OSError:
+            del by_fd[fd]
+            connection.close()
+            connect_again()
+
+    def go() -> dict[str, object]:
+        for _ in range(task.connections):
+            connect_again()
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            for fd, _ in poller.poll(FLOOD_IDLE_S):
+                serve(fd)
+        sys.stdin.readline()
+        return dict(seen)
+
+    return go
+
+
 def storm(task: Task) -> Callable[[], dict[str, object]]:
     """Connections that are all lost with the server; as soon as it accepts again all come back at once."""
     crowd = Crowd(task)
@@ -304,7 +380,7 @@ def _all_again(task: Task, up_s: float) -> list[float]:
 
 
 _STAYING: list[socket.socket] = []
-MODES = {each.__name__: each for each in (keep_alive, connect, idle, paced, wait, probe, storm)}
+MODES = {each.__name__: each for each in (keep_alive, connect, idle, paced, wait, probe, probe_machines, flood, storm)}
 
 
 def main() -> None:

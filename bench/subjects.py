@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,19 +87,21 @@ def pinned(command: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def serving(database: Path, port: int = 0) -> Iterator[Subject]:
-    with serving_at("forewarn", f"sqlite:{database}", database.parent, port) as subject:
+def serving(database: Path, port: int = 0, *, limits: Mapping[str, str] = LIMITS) -> Iterator[Subject]:
+    with serving_at("forewarn", f"sqlite:{database}", database.parent, port, limits=limits) as subject:
         yield subject
 
 
 @contextmanager
-def serving_at(name: str, store: str, state: Path, port: int = 0) -> Iterator[Subject]:
+def serving_at(
+    name: str, store: str, state: Path, port: int = 0, *, limits: Mapping[str, str] = LIMITS
+) -> Iterator[Subject]:
     """`forewarn serve`, ready. The system clock; every check, counter and limit on. Without a `port` the system chooses one."""
     command = [
         *(sys.executable, "-m", "forewarn", "serve", "--store", store, "--log-level", "error"),
         *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(state)),
     ]
-    with _running(pinned(command)) as process:
+    with _running(pinned(command), limits) as process:
         line = process.stdout.readline() if process.stdout else ""
         if not line.startswith("ready "):
             raise RuntimeError(f"forewarn serve printed {line!r} instead of ready")
@@ -128,8 +130,8 @@ def nginx(folder: Path, body: bytes) -> Iterator[Subject]:
 
 
 @contextmanager
-def _running(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")} | LIMITS
+def _running(command: Sequence[str], limits: Mapping[str, str] = LIMITS) -> Iterator["subprocess.Popen[str]"]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")} | dict(limits)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield process

@@ -13,7 +13,7 @@ scope=$1
 
 call() { # method, path, [body]: print the response; on an error print it and fail
     curl --silent --show-error --fail-with-body --request "$1" "$FOREWARN_SERVER$2" ${3+--data "$3"} \
-        --header "Authorization: Bearer $FOREWARN_TOKEN" ${key:+--header "Idempotency-Key: $key"}
+        --header "Authorization: Bearer $FOREWARN_TOKEN" --header 'Content-Type: application/json' ${key:+--header "Idempotency-Key: $key"}
 }
 
 work() { # type, machines: do the work on each machine and print their new hosts as JSON

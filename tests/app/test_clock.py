@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from forewarn.core.change import Change
-from forewarn.core.model import Event, EventType, Hold, Machine, Maintenance, Scope, ScopeKind, Source, Status
+from forewarn.core.model import ClockHold, Event, EventType, Machine, Maintenance, Scope, ScopeKind, Source, Status
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.serve_process import forewarn, serving
 from tests.support.waiting import PATIENCE_S, until
@@ -44,7 +44,7 @@ def held_store(path: Path) -> None:
         wake_at=then,
         observed_published_at=event.published,
     )
-    hold = Hold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
+    hold = ClockHold(trusted=then - timedelta(minutes=10), noticed=now, jumped_s=3_600)
     with closing(SqliteStore(path)) as store:
         store.apply(
             Change(

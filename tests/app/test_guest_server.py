@@ -66,4 +66,4 @@ def test_a_stopping_service_accepts_no_connection() -> None:
     with serving() as served:
         served.endpoint.stopping = True
         assert served.client().closed()
-        assert served.endpoint.counters.refused == 1
+        assert served.endpoint.counters.refused["stopping"] == 1

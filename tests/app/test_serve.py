@@ -1,5 +1,6 @@
 """`forewarn serve` as a real process: ready, healthy, refusing wrong settings, and stopping in time."""
 
+import json
 import os
 import shutil
 import signal
@@ -244,3 +245,17 @@ def test_a_machine_that_is_not_in_the_fleet_file_is_removed_only_with_prune(tmp_
     assert "--prune" in refused.stderr
     with serving(*store, "--fleet", fleet, "--prune") as service:
         assert "- machine shop/web-0" in service.lines
+
+
+def test_a_large_removal_is_refused_at_start(tmp_path: Path, fleet: str) -> None:
+    """`serve` cannot ask, so an emptied fleet file does not empty the fleet; the error says how to do it."""
+    store = ["--store", f"sqlite:{tmp_path}/f.db"]
+    with serving(*store, "--fleet", fleet):
+        pass
+    Path(fleet).write_text("")
+    refused = run("serve", *store, "--fleet", fleet, "--prune", "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0")
+    assert refused.returncode == 2
+    assert "it removes 1 machine and 1 scope that the file does not contain" in refused.stderr
+    assert f"forewarn fleet apply {fleet} --prune" in refused.stderr
+    assert "what is not in the file stays" not in refused.stderr
+    assert json.loads(run("db", "status", "--json", *store).stdout)["machines"] == "1"

@@ -76,7 +76,7 @@ def test_an_operators_approval_starts_an_event(cli: CommandLine) -> None:
     assert watcher.returncode == DONE, errors
     assert "was completed at" in output.splitlines()[-1]
     assert cli.json("machine", "show", "db/db-1")["host"] == "rack9"
-    assert "Started" in cli.output("machine", "restart", "quiet/web-0")
+    assert "Started" in cli.output("machine", "restart", "quiet/web-0", "--no-notice-ok")
     cli.output("order", "finish", cli.open_order()["id"])
 
 
@@ -86,6 +86,29 @@ def test_users_restart_and_redeploy_their_machines(cli: CommandLine) -> None:
         event = cli.json("machine", verb, "shop/web-0")
         assert (event["type"], event["source"]) == (kind, "User")
         assert cli.json("event", "cancel", event["id"])["status"] == "Cancelled"
+
+
+@pytest.mark.parametrize("verb", ["restart", "redeploy"])
+def test_a_restart_without_notice_needs_its_own_option(cli: CommandLine, verb: str) -> None:
+    """As for `maintenance schedule`, --yes is not enough; nothing is created."""
+    before = cli.json("event", "list", "--scope", "quiet")["items"]
+    refused = cli.run("machine", verb, "quiet/web-1", "--yes")
+    assert refused.returncode == USAGE
+    assert "gives no notice to quiet: no machine there has polled" in refused.stderr
+    assert "--no-notice-ok" in refused.stderr
+    assert cli.json("event", "list", "--scope", "quiet")["items"] == before
+
+
+def test_a_restart_of_a_machine_in_an_open_event_asks(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """The question names the other event; --yes answers it."""
+    event_id = first_event(planned)["id"]
+    refused = cli.run("machine", "restart", "shop/web-1", typed="n\n")
+    assert refused.returncode == FAILED
+    assert f"shop/web-1: event {event_id} (Reboot) is already scheduled" in refused.stderr
+    assert "Restart shop/web-1? [y/N]" in refused.stderr
+    event = cli.json("machine", "restart", "shop/web-1", "--yes")
+    assert [warning["code"] for warning in event["warnings"]] == ["already-open"]
+    cli.output("event", "cancel", event["id"])
 
 
 def test_scopes_are_created_and_changed(cli: CommandLine) -> None:
@@ -156,3 +179,23 @@ def test_wrong_options_of_orders_end_with_2(cli: CommandLine) -> None:
     assert "like shop/web-0=rack2-b" in wrong_host.stderr
     assert cli.run("order", "finish", order, "--output", "/nowhere").returncode == USAGE
     assert cli.run("order", "fail", order).returncode == USAGE
+
+
+def test_a_large_removal_asks_first(cli: CommandLine, tmp_path: Path) -> None:
+    """An empty file with --prune would remove the whole fleet: it is applied only after a yes or with --yes."""
+    (tmp_path / "empty.toml").write_text("")
+    before = cli.output("fleet", "export")
+    for typed in ("n\n", ""):
+        refused = cli.run("fleet", "apply", str(tmp_path / "empty.toml"), "--prune", typed=typed)
+        assert refused.returncode == FAILED
+        assert "- machine shop/web-0" in refused.stdout
+        assert "it removes 7 machines and" in refused.stderr
+        assert "Remove 7 machines and" in refused.stderr
+        assert "nothing was changed" in refused.stderr
+    assert cli.output("fleet", "export") == before
+    export = tmp_path / "before.toml"
+    export.write_text(before)
+    assert "- machine shop/web-0" in cli.output("fleet", "apply", str(tmp_path / "empty.toml"), "--prune", "--yes")
+    assert cli.json("fleet", "export")["machines"] == []
+    cli.output("fleet", "apply", str(export))
+    assert cli.output("fleet", "export") == before

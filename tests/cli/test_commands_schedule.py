@@ -1,5 +1,7 @@
 """`maintenance schedule`: the plan, the confirmation, the options."""
 
+from typing import Any
+
 import pytest
 
 from tests.cli.command_line import (
@@ -55,6 +57,19 @@ def test_a_plan_without_notice_needs_its_own_option(cli: CommandLine, extra: lis
     assert len(cli.json("maintenance", "list")["items"]) == before
 
 
+def test_the_plan_shows_its_warnings_before_the_question(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """A second maintenance of the same machines, and a time that has passed."""
+    options = ["--type", "Freeze", "--machine", "shop/web-1", "--not-before", "-2h"]
+    refused = cli.run("maintenance", "schedule", *options, typed="n\n")
+    assert refused.returncode == FAILED
+    assert "! not_before has passed (" in refused.stdout
+    assert f"! shop/web-1: event {first_event(planned)['id']} (Reboot) is already scheduled" in refused.stdout
+    assert [w["code"] for w in cli.json("maintenance", "schedule", *options, "--dry-run")["warnings"]] == [
+        "past-not-before",
+        "already-open",
+    ]
+
+
 def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     """`+2h` is two hours after the time that `clock show` prints."""
     cli.output("clock", "advance", "5h")
@@ -74,7 +89,7 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     [
         ("--type Reboot", "exactly one way: --machine M"),
         ("--type Reboot --scope shop --host rack0", "exactly one way: --machine M"),
-        ("--type Reboot --host rack0 --update-domain 1", "--update-domain: an update domain belongs to a scope"),
+        ("--type Reboot --host rack0 --update-domain 1", "--update-domain: it needs exactly one --scope"),
         ("--type Reboot --scope shop --not-before soon", "--not-before: 'soon' is not a time"),
         (
             "--type Reboot --scope shop --earliest 2030-01-01T00:00:00",

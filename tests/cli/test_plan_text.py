@@ -1,7 +1,5 @@
 """The plan of a maintenance as text."""
 
-import pytest
-
 from forewarn.cli import plan_text
 from tests.cli.api_bodies import SECOND_ID, event, maintenance
 
@@ -12,13 +10,3 @@ def test_a_plan_shows_waves_machines_and_notice() -> None:
     plan = maintenance(event(resources=names), event(SECOND_ID, wave=2, update_domain=1))
     assert plan_text.summary(plan) == "Reboot of 21 machines in 1 scope, 2 waves, one after the other"
     assert plan_text.rows(plan) == [(1, "shop", 0, ", ".join(names), "15m"), (2, "shop", 1, "web-0", "15m")]
-    assert plan_text.warning(plan) == ""
-
-
-@pytest.mark.parametrize(("notice_s", "emergency"), [(0, False), (None, False), (0, True)])
-def test_a_plan_without_notice_says_so(notice_s: int | None, emergency: bool) -> None:
-    """The warning names the scopes without notice, and the reason."""
-    plan = maintenance(event(notice_s=notice_s), emergency=emergency)
-    assert plan_text.scopes_without_notice(plan) == ["shop"]
-    assert plan_text.warning(plan).startswith("This plan gives no notice to shop: ")
-    assert ("emergency" in plan_text.warning(plan)) is emergency

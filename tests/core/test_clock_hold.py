@@ -10,13 +10,13 @@ from forewarn.core.change import Snapshot
 from forewarn.core.clock_hold import confirm_clock, hold_clock
 from forewarn.core.errors import InvariantBroken, Refused
 from forewarn.core.invariants import check_invariants
-from forewarn.core.model import Hold, Order, Status
+from forewarn.core.model import ClockHold, Order, Status
 from tests.support.builders import OPERATOR, World, at, event, maintenance, scope, shop
 
 
-def held(world: World, minutes: float) -> Hold:
+def held(world: World, minutes: float) -> ClockHold:
     """The clock was right until so many minutes after the beginning, and jumped then."""
-    hold = Hold(trusted=at(minutes), noticed=world.now, jumped_s=7_200)
+    hold = ClockHold(trusted=at(minutes), noticed=world.now, jumped_s=7_200)
     world.save(hold_clock(Snapshot(), hold, since=at(minutes), now=world.now))
     return hold
 
@@ -117,7 +117,7 @@ def test_the_invariants_refuse_a_start_by_a_held_clock(limits: dict[str, Any]) -
         scopes={"shop": scope(version=1)},
         maintenances={whole.id: whole},
         events={published.id: published},
-        hold=Hold(trusted=at(1), noticed=at(60), jumped_s=3_600),
+        hold=ClockHold(trusted=at(1), noticed=at(60), jumped_s=3_600),
     )
     started = replace(published, status=Status.STARTED, started=at(60), needs_approval=not limits)
     grown = replace(before.scopes["shop"], incarnation=2, changed=at(60))

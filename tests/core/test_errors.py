@@ -19,6 +19,7 @@ CODES = {
     "IllegalTransition": "illegal_transition",
     "MachineBusy": "machine_busy",
     "KeyReused": "idempotency_key_reused",
+    "LargeRemoval": "large_removal",
     "Unauthorized": "unauthorized",
     "Forbidden": "forbidden",
     "TooLarge": "too_large",

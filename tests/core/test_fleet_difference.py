@@ -8,7 +8,13 @@ import pytest
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import MAX_AUDIT_LINES, Difference, apply_difference, difference
+from forewarn.core.fleet_difference import (
+    MAX_AUDIT_LINES,
+    MAX_REMOVED_UNASKED,
+    Difference,
+    apply_difference,
+    difference,
+)
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     ApprovalMode,
@@ -120,6 +126,30 @@ def test_without_prune_nothing_is_removed() -> None:
     assert diff.removed_machines == (("shop", "web-1"), ("ship", "app-0"))
     assert diff.removed_scopes == ("ship",)
     assert diff.touched == ("ship", "shop")
+
+
+def removing(machines: int, wanted: Fleet, scopes: int = 1, *, prune: bool = True) -> Difference:
+    """Return the difference from a fleet with this many machines, spread over some scopes."""
+    every = [scope(f"s-{number}") for number in range(scopes)]
+    current = fleet(*every, *(machine(f"s-{number % scopes}/m-{number}") for number in range(machines)))
+    return difference(current, wanted, prune=prune)
+
+
+def test_a_removal_above_the_limit_is_large() -> None:
+    """Scopes and machines count together; without prune nothing is removed."""
+    kept = fleet(scope("kept"), machine("kept/m"))
+    assert not removing(MAX_REMOVED_UNASKED - 1, kept).large_removal
+    large = removing(MAX_REMOVED_UNASKED, kept)
+    assert large.large_removal
+    assert large.warnings == ("it removes 10 machines and 1 scope that the file does not contain",)
+    assert not removing(MAX_REMOVED_UNASKED, kept, prune=False).large_removal
+
+
+def test_removing_the_last_machine_is_large() -> None:
+    """A file without machines would empty the fleet, however small the fleet is."""
+    assert removing(1, NOTHING).large_removal
+    assert removing(1, fleet(scope("s-0"))).large_removal
+    assert not difference(NOTHING, NOTHING, prune=True).large_removal
 
 
 def test_identities_are_unique_over_the_whole_fleet() -> None:

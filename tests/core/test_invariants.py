@@ -143,7 +143,7 @@ def test_8_an_event_seen_too_late_may_be_overtaken() -> None:
 )
 def test_1_whose_approval_counts(mode: ApprovalMode, machines: tuple[str, ...], enough: bool) -> None:
     """An approval of any machine, all machines or an operator counts, as the setting says; an operator's always counts."""
-    subject = approved(event(approval=mode, resources=("web-0", "web-1")), *machines)
+    subject = approved(event(approval_mode=mode, resources=("web-0", "web-1")), *machines)
     before = snapshot(subject)
     then = after(before, started(subject, at(1)))
     assert kept(before, then) if enough else broken(before, then).startswith("invariant 1:")

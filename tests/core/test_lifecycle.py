@@ -11,6 +11,7 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
 from forewarn.core.lifecycle import OrderReport, Outcome, tick
 from forewarn.core.model import (
+    MAX_OPEN_USER_EVENTS,
     Approval,
     ApprovalMode,
     EventType,
@@ -152,6 +153,34 @@ def test_one_request_may_not_exceed_the_limit_either() -> None:
     """Each machine of a user's request is an operation."""
     with pytest.raises(TooManyUserOperations):
         shop(domains=3, max_user_operations=2).submit(targets=Targets(scope="shop"), source=Source.USER)
+
+
+def test_a_machine_has_one_open_user_operation_of_a_type() -> None:
+    """A second restart is refused until the first ends; a redeploy, and the platform's reboot, are other operations."""
+    world = shop(domains=2)
+    (first,) = world.submit("shop/web-0", source=Source.USER)
+    with pytest.raises(MachineBusy, match=f"shop/web-0 already has an open Reboot by its user, event {first.id}: "):
+        world.submit("shop/web-1", "shop/web-0", source=Source.USER)
+    world.submit("shop/web-0", type=EventType.REDEPLOY, source=Source.USER)
+    world.submit("shop/web-0")
+    world.submit("shop/web-1", source=Source.USER)
+    world.cancel_event(first.id)
+    assert world.submit("shop/web-0", source=Source.USER)[0].status is Status.SCHEDULED
+
+
+@pytest.mark.parametrize("setting", [0, MAX_OPEN_USER_EVENTS + 1])
+def test_open_user_events_are_bounded_in_every_scope(setting: int) -> None:
+    """Whatever the setting of the scope is, a document stays readable; the platform's events are not refused."""
+    world = shop(domains=MAX_OPEN_USER_EVENTS + 1, max_user_operations=setting)
+    every = [f"shop/web-{number}" for number in range(MAX_OPEN_USER_EVENTS)]
+    events = world.submit(*every, source=Source.USER)
+    one_more = f"shop/web-{MAX_OPEN_USER_EVENTS}"
+    with pytest.raises(TooManyUserOperations, match="shop allows 500 user operations at once and 500 are open: wait"):
+        world.submit(one_more, source=Source.USER)
+    assert world.submit(one_more)[0].status is Status.SCHEDULED
+    assert world.submit(one_more, type=EventType.PREEMPT)[0].status is Status.SCHEDULED
+    world.cancel_event(events[0].id)
+    assert world.submit(one_more, source=Source.USER)[0].status is Status.SCHEDULED
 
 
 def test_platform_maintenance_is_no_user_operation() -> None:

@@ -163,24 +163,31 @@ def test_terminate_notice_lies_between_5_and_15_minutes() -> None:
 
 
 def test_max_user_operations_is_a_number() -> None:
-    """0 means no limit; a negative number is refused."""
+    """0 means the general limit; a negative number is refused."""
     for good in (0, 10, 1_000_000):
         assert scope(max_user_operations=good).max_user_operations == good
     for bad in (-1, 1_000_001):
-        with pytest.raises(Invalid, match=rf"max_user_operations is {bad}: use 0 \(no limit\) or a positive number"):
+        with pytest.raises(
+            Invalid, match=rf"max_user_operations is {bad}: use 0 \(the general limit\) or a positive number"
+        ):
             scope(max_user_operations=bad)
 
 
 # -- requests
 
 
-def test_targets_are_exactly_one_of_three() -> None:
-    """A maintenance targets machines, a scope or hosts."""
-    one: dict[str, Any] = {"machines": (("shop", "web-0"),), "scope": "shop", "hosts": ("h1",)}
+def test_targets_are_exactly_one_of_four() -> None:
+    """A maintenance targets machines, a scope, several scopes or hosts."""
+    one: dict[str, Any] = {
+        "machines": (("shop", "web-0"),),
+        "scope": "shop",
+        "scopes": ("shop", "db"),
+        "hosts": ("h1",),
+    }
     for key, value in one.items():
         assert getattr(Targets(**only(key, value)), key) == value
-    for wrong in ({}, {k: one[k] for k in ("machines", "scope")}, {k: one[k] for k in ("scope", "hosts")}, one):
-        with pytest.raises(Invalid, match="targets must be exactly one of machines, a scope, or hosts"):
+    for wrong in ({}, {k: one[k] for k in ("machines", "scope")}, {k: one[k] for k in ("scope", "scopes")}, one):
+        with pytest.raises(Invalid, match="targets must be exactly one of machines, a scope, scopes, or hosts"):
             Targets(**wrong)
 
 

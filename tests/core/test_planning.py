@@ -21,7 +21,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
-from forewarn.core.planning import plan, publication, resolve
+from forewarn.core.planning import plan, publication, target_machines
 from tests.support.builders import START, at, event, guid, key, machine, maintenance, request, scope
 
 # Two shops of three machines in two update domains each, and a machine of its own; spread over two hosts.
@@ -66,25 +66,29 @@ def waves(events: list[Event]) -> list[str]:
 def test_targets_by_name() -> None:
     """Named machines are targeted each once, in the given order."""
     targets = Targets(machines=(key("ship/app-1"), key("shop/web-0"), key("ship/app-1")))
-    assert names(resolve(targets, snapshot().machines)) == ["ship/app-1", "shop/web-0"]
+    assert names(target_machines(targets, snapshot().machines)) == ["ship/app-1", "shop/web-0"]
 
 
 def test_targets_by_scope() -> None:
     """A scope without an update domain targets every machine in it."""
-    found = resolve(Targets(scope="shop"), snapshot().machines)
+    found = target_machines(Targets(scope="shop"), snapshot().machines)
     assert names(found) == ["shop/web-0", "shop/web-1", "shop/web-2"]
 
 
 def test_targets_by_update_domain() -> None:
     """A scope with an update domain targets the machines of that domain, also of domain 0."""
-    found = resolve(Targets(scope="shop", update_domain=0), snapshot().machines)
+    found = target_machines(Targets(scope="shop", update_domain=0), snapshot().machines)
     assert names(found) == ["shop/web-0", "shop/web-2"]
 
 
 def test_targets_by_host() -> None:
     """A host targets its machines of all scopes."""
-    assert names(resolve(Targets(hosts=("h1",)), snapshot().machines)) == ["shop/web-0", "ship/app-0", "ship/app-1"]
-    assert len(resolve(Targets(hosts=("h1", "h2", "h1")), snapshot().machines)) == len(FLEET)
+    assert names(target_machines(Targets(hosts=("h1",)), snapshot().machines)) == [
+        "shop/web-0",
+        "ship/app-0",
+        "ship/app-1",
+    ]
+    assert len(target_machines(Targets(hosts=("h1", "h2", "h1")), snapshot().machines)) == len(FLEET)
 
 
 @pytest.mark.parametrize(
@@ -97,24 +101,25 @@ def test_targets_by_host() -> None:
         (Targets(machines=(("ship", "web-0"),)), "there is no machine ship/web-0"),
         (Targets(hosts=("h1", "h9")), "no machine is on host 'h9': check the name of the host in the fleet"),
         (Targets(scope="shed"), "scope 'shed' has no machine$"),
+        (Targets(scopes=("shop", "shed")), "scope 'shed' has no machine$"),
         (Targets(scope="shop", update_domain=4), "scope 'shop' has no machine in update domain 4$"),
     ],
 )
 def test_a_target_without_machines_is_not_found(targets: Targets, complaint: str) -> None:
     """The message names the target."""
     with pytest.raises(NotFound, match=complaint):
-        resolve(targets, snapshot().machines)
+        target_machines(targets, snapshot().machines)
 
 
 def test_a_maintenance_has_at_most_ten_thousand_machines() -> None:
     """One machine more is refused with advice."""
     fleet = {each.key: each for each in (machine(f"shop/web-{i}") for i in range(MAX_MACHINES_PER_MAINTENANCE))}
-    assert len(resolve(Targets(scope="shop"), fleet)) == MAX_MACHINES_PER_MAINTENANCE == 10_000
+    assert len(target_machines(Targets(scope="shop"), fleet)) == MAX_MACHINES_PER_MAINTENANCE == 10_000
     one_more = machine("shop/one-more")
     with pytest.raises(
         Invalid, match="the targets are 10001 machines: submit several maintenances of at most 10000 machines each"
     ):
-        resolve(Targets(scope="shop"), fleet | {one_more.key: one_more})
+        target_machines(Targets(scope="shop"), fleet | {one_more.key: one_more})
 
 
 # -- how they become waves
@@ -225,7 +230,10 @@ def test_approval_at_creation_is_a_setting_for_user_events() -> None:
     """approve_user_events approves user events of the scope at creation, and no platform events."""
     within = snapshot(shop=scope("shop", approve_user_events=True, approval=ApprovalMode.ALL))
     _, events = planned("shop/web-0", "ship/app-0", source=Source.USER, within=within)
-    assert [(e.scope, e.born_approved, e.approval) for e in events] == [("ship", False, "any"), ("shop", True, "all")]
+    assert [(e.scope, e.born_approved, e.approval_mode) for e in events] == [
+        ("ship", False, "any"),
+        ("shop", True, "all"),
+    ]
     _, events = planned("shop/web-0", within=within)
     assert [e.born_approved for e in events] == [False]
 

@@ -8,7 +8,7 @@ import pytest
 from forewarn.core.change import Change
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound
 from forewarn.core.model import OPEN, EventType, Order, OrderState, Status
-from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb, after, order_after
+from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb, order_after, status_after
 from tests.support.builders import START, World, at, event, guid, shop
 
 EVENTS = """
@@ -65,10 +65,10 @@ def test_every_verb_on_every_status(status: str, verb: str, leads_to: str) -> No
     subject = event(status=Status(status))
     if leads_to == "-":
         with pytest.raises(IllegalTransition, match=rf"{subject.id} is {status}: '{verb}' is not possible in this"):
-            after(subject, Verb(verb))
+            status_after(subject, Verb(verb))
         assert subject == event(status=Status(status))
     else:
-        assert after(subject, Verb(verb)) is Status(leads_to)
+        assert status_after(subject, Verb(verb)) is Status(leads_to)
 
 
 @pytest.mark.parametrize("state, verb, leads_to", cells(ORDERS))
@@ -94,7 +94,7 @@ def test_the_tables_are_complete() -> None:
 def test_a_refusal_lists_the_possible_verbs() -> None:
     """The message of an illegal verb lists the legal ones."""
     with pytest.raises(IllegalTransition, match=r"\(possible: approve, start, cancel\)"):
-        after(event(status=Status.SCHEDULED), Verb.FINISH)
+        status_after(event(status=Status.SCHEDULED), Verb.FINISH)
 
 
 # -- through the verbs of lifecycle

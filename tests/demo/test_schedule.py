@@ -30,7 +30,7 @@ def make_demo(folder: Path) -> tuple[Service, DemoSchedule]:
     )
     service.apply_fleet_file(FLEET)
     schedule = DemoSchedule(service.control, service.store)
-    service.ticker.add_chore(schedule)
+    service.ticker.call_periodically(schedule)
     return service, schedule
 
 

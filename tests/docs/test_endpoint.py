@@ -11,7 +11,13 @@ from forewarn.service.settings import Settings
 ROOT = Path(__file__).parent.parent.parent
 PROTOCOL = (ROOT / "docs/reference/protocol.md").read_text("utf-8")
 LIMITS = ("rate_limit", "guest_connections", "guest_waiting", "guest_all_connections", "guest_header_bytes")
-MORE_LIMITS = ("guest_headers", "guest_body_bytes", "guest_request_timeout_s", "guest_idle_timeout_s")
+MORE_LIMITS = (
+    "guest_unknown_connections",
+    "guest_headers",
+    "guest_body_bytes",
+    "guest_request_timeout_s",
+    "guest_idle_timeout_s",
+)
 
 
 def test_every_error_is_described() -> None:

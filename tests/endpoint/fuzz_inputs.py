@@ -92,6 +92,7 @@ FRAGMENTS = [
         b"Connection: upgrade\r\nUpgrade: x\r\n",
         b"Upgrade: h2c\r\n",
     ],
+    *[b"Forwarded: for=x\r\n", b"Via: 1.1 x\r\n", b"X-Real-IP: 10.0.0.1\r\n"],
     *[b"X-Forwarded-For: 10.0.0.1\r\n", b"Origin: http://a\r\n", b"Sec-Fetch-Site: none\r\n", b"X-Instance-ID: i\r\n"],
     *[b"Expect: 100-continue\r\n", b'If-None-Match: "2"\r\n', b"If-None-Match: *\r\n", b"X: " + b"a" * 9_000 + b"\r\n"],
     *[b"HTTP/1.0", b"HTTP/1.1", b"HTTP/2.0", b"HTTP/0.9", b"RTSP/1.0", b"ICE/1.0", b"HTTP/1.10", b"http/1.1"],

@@ -12,7 +12,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
@@ -56,7 +56,7 @@ class ImmediateWriter(Executor):
 class MemoryTransport:
     """A connection from an address: `send` delivers bytes as a network would, `received` is what the service sent."""
 
-    def __init__(self, endpoint: Endpoint, address: str = WEB_0) -> None:
+    def __init__(self, endpoint: EndpointState, address: str = WEB_0) -> None:
         self.host = address
         self.received = b""
         self.closed = False
@@ -65,7 +65,8 @@ class MemoryTransport:
         self._unread: list[bytes] = []
         self._loop = endpoint.loop
         self.connection = Connection(endpoint)
-        assert self.connection.connection_made(self)
+        if not self.connection.connection_made(self):
+            self.closed = True  # over a limit
 
     def send(self, data: bytes) -> None:
         self._unread.append(data)
@@ -132,7 +133,7 @@ class MemoryService:
         self.documents = Documents(self.service.store, self.clock)
         self.documents.load()
         self.control.listen(self.documents.on_change)
-        self.endpoint = Endpoint(
+        self.endpoint = EndpointState(
             self.documents,
             self.control,
             ImmediateWriter(),

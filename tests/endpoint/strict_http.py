@@ -200,7 +200,8 @@ def _is_other_document(path: str, version: str | None) -> bool:
 
 def _relayed(headers: list[tuple[str, str]], *, old: bool) -> str:
     names = [name for name, _ in headers]
-    if any(n in ("x-forwarded-for", "origin", "sec-fetch-site") or n.startswith("x-instance-id") for n in names):
+    traces = {"x-forwarded-for", "forwarded", "via", "x-real-ip", "origin", "sec-fetch-site"}
+    if any(n in traces or n.startswith("x-instance-id") for n in names):
         return "relayed"
     hosts = [value for name, value in headers if name == "host"]
     if len(hosts) > 1 or (not hosts and not old):

@@ -109,11 +109,13 @@ def test_a_machine_is_identified_by_its_interface() -> None:
 
 
 def test_a_machine_is_identified_by_a_signed_instance_id(secret_file: Path) -> None:
-    """A proxy names the machine of each request on one connection, and may add one X-Forwarded-For."""
+    """A proxy names the machine of each request on one connection, and may add the headers of proxies."""
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret_file)) as served:
         proxy = served.client(PROXY)
         assert body(proxy.ask(signed("i-web-0", "X-Forwarded-For: 10.0.0.4"))) == b"web-0"
         assert body(proxy.ask(signed("i-web-1"))) == b"web-1"
+        relayed = ("Forwarded: for=10.0.0.4", "Via: 1.1 proxy", "X-Real-IP: 10.0.0.4")
+        assert body(proxy.ask(signed("i-web-1", *relayed))) == b"web-1"
         assert status(proxy.ask(signed("i-web-0", url=URL))) == 200
         event_id = served.reboot("shop", "web-0")
         headers = ("X-Instance-ID: i-web-0", f"X-Instance-ID-Signature: {sign('i-web-0').upper()}")

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.model import Actor
+from forewarn.core.change import Change
+from forewarn.core.model import Actor, ClockHold
 from forewarn.service.control import Control
 from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.support.guest_service import START, URL, VM, WEB_0, WEB_1, get, serving, status
@@ -115,6 +116,21 @@ def test_a_guest_that_polls_another_node_keeps_its_scope_enabled() -> None:
         assert not served.store.snapshot_of("shop").enabled
 
 
+def test_a_confirmed_jump_of_the_clock_is_no_silence() -> None:
+    """After an operator confirmed a jump, the 24 h of silence begin anew: by the clock alone, every scope would be silent."""
+    with serving() as served:
+        assert status(served.client().ask(get())) == 200
+        hold = ClockHold(trusted=START, noticed=START, jumped_s=30 * 3_600)
+        served.store.apply(Change(at=START, hold=hold))
+        served.advance(hours=30)
+        assert served.store.snapshot_of("shop").enabled
+        served.service.control.confirm_clock(Actor("operator"))
+        served.advance(hours=23)
+        assert served.store.snapshot_of("shop").enabled
+        served.advance(hours=1)
+        assert not served.store.snapshot_of("shop").enabled
+
+
 def test_a_scope_that_another_node_disabled_is_left_alone() -> None:
     """The ticker finds nothing more to do after one cycle."""
     with serving() as served:
@@ -137,7 +153,7 @@ def test_a_scope_that_another_node_enabled_is_shown_in_its_new_epoch() -> None:
 
 def test_only_the_first_sight_of_a_machines_own_event_is_written() -> None:
     """Two machines get the document several times: one sighting is written, of the machine in the event."""
-    with serving(sightings_every_s=60.0) as served:
+    with serving(first_seen_every_s=60.0) as served:
         clients = [served.client(address) for address in (WEB_0, WEB_1)]
         for client in clients:
             assert status(client.ask(get())) == 200
@@ -147,21 +163,21 @@ def test_only_the_first_sight_of_a_machines_own_event_is_written() -> None:
     assert served.store.sighting_batches == [[EventFirstSeen(event_id, "web-0", START)]]
 
 
-def test_other_writes_come_between_batches_of_sightings() -> None:
+def test_other_writes_come_between_batches_of_first_seen() -> None:
     """Each batch is queued behind the writes that came meanwhile: an approval does not wait for all of them."""
     sightings = [EventFirstSeen("X", f"web-{number}", START) for number in range(1_200)]
-    with serving(sightings_every_s=60.0) as served:
+    with serving(first_seen_every_s=60.0) as served:
         before: list[int] = []
         go = threading.Event()
         served.server._writer.submit(go.wait)
-        served.endpoint._sightings += sightings
-        served.server.parts.write_sightings()
+        served.endpoint._first_seen += sightings
+        served.server.parts.write_first_seen()
         served.server._writer.submit(lambda: before.append(len(served.store.sighting_batches)))
         go.set()
         until(lambda: len(served.store.sighting_batches) == 3)
         assert before == [1]
         assert [len(batch) for batch in served.store.sighting_batches] == [500, 500, 200]
-        served.endpoint._sightings += sightings
+        served.endpoint._first_seen += sightings
     assert [len(batch) for batch in served.store.sighting_batches[3:]] == [500, 500, 200]
     assert [each for batch in served.store.sighting_batches for each in batch] == sightings * 2
 

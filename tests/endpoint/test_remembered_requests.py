@@ -39,6 +39,7 @@ USUAL_EXTRAS = (
 )
 ODD_EXTRAS = (
     *("Connection: close, keep-alive", "Prefer: wait=30", "Prefer: respond-async, wait=2", "X-Forwarded-For: 10.0.0.1"),
+    *("Forwarded: for=10.0.0.1", "Via: 1.1 proxy", "X-Real-IP: 10.0.0.1"),
     *("Origin: http://a", "X-Long: " + "a" * 900, "X : y", " folded", "Transfer-Encoding: chunked"),
 )
 USUAL_TAGS = ('"1"', '"2"', '"3"', 'W/"2"', "2", '"1-2"', '"2-2"', "0", "null")

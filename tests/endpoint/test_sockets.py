@@ -26,6 +26,7 @@ class RecordingHandler:
         self.calls: list[str] = []
         self.data = b""
         self.stays = True
+        self.over_share = False
         self.goes_on = False
         self.on_data: Callable[[bytes], None] = lambda _: None
         self.on_pause: Callable[[], None] = lambda: None

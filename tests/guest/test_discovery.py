@@ -1,11 +1,15 @@
 """Discovery of the endpoint: the order of the sources, with leases as DHCP clients write them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint, normal_endpoint, option_245
+from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint, leased_endpoints, normal_endpoint, option_245
 from forewarn.guest.errors import ConfigError
+from tests.support.waiting import PATIENCE_S
 
 DHCLIENT = """
 lease {
@@ -57,12 +61,37 @@ def test_the_order(tmp_path: Path) -> None:
         ("option unknown-245 a8:3f:81;", None),
         ("OPTION_245=a83f811\n", None),
         ("OPTION_2450=a83f8110\n", None),
+        ('option unknown-245 "\\"\\\\ab";', "34.92.97.98"),
+        ('option unknown-245 "abcd', None),
+        ('option unknown-245 "\\250?\\201\\020', None),
+        ('option unknown-245 "ab\\";\noption unknown-245 "abcd";', "97.98.99.100"),
         ("", None),
     ],
 )
 def test_option_245(lease: str, address: str | None) -> None:
     """The last option in the file counts, in each client's notation, if it has four bytes."""
     assert option_245(lease) == address
+
+
+@pytest.mark.parametrize(
+    "value", ['"' + "\\250" * 200_000, '"' + "x" * 800_000, " " * 800_000], ids=["escapes", "text", "space"]
+)
+def test_an_option_that_never_ends_is_read_in_one_pass(value: str) -> None:
+    """It costs no more than its length: the DHCP server chooses the text."""
+    program = "import sys; from forewarn.guest.discovery import option_245; print(option_245(sys.stdin.read()))"
+    lease = f"option unknown-245 {value}"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], input=lease, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert ended.stdout == "None\n"
+
+
+def test_a_lease_that_is_no_file_is_skipped(tmp_path: Path) -> None:
+    """A pipe in the folder of a DHCP client does not block the agent."""
+    os.mkfifo(tmp_path / "dhclient.a.leases")
+    (tmp_path / "dhclient.b.leases").mkdir()
+    (tmp_path / "dhclient.c.leases").write_text(DHCLIENT)
+    assert list(leased_endpoints([f"{tmp_path}/dhclient*"])) == ["http://168.63.129.17"]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_a_started_process_receives_every_signal_and_leaves_no_zombie(tmp_path: 
     until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-@pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x ended at once")])
+@pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x cannot be run")])
 def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], told: str) -> None:
     """The step fails with a reason."""
     table = {"pid_file": str(tmp_path / "pid"), "start": start, "foreground": True}

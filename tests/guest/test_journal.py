@@ -138,15 +138,17 @@ def test_one_agent_at_a_time(tmp_path: Path) -> None:
     Journal(tmp_path).close()
 
 
-def test_a_large_journal_is_rotated(tmp_path: Path) -> None:
-    """The previous journal is kept."""
+def test_a_large_journal_is_compacted(tmp_path: Path) -> None:
+    """It begins anew with the state, and the previous journal is kept."""
     journal = Journal(tmp_path, max_bytes=100)
-    assert not journal.rotate()
+    assert not journal.is_large()
     journal.append({"kind": "old", "text": "x" * 100})
-    assert journal.rotate()
+    assert journal.is_large()
+    journal.compact({"kind": "state"})
+    assert not journal.is_large()
     journal.append({"kind": "new"})
     journal.close()
-    assert [record["kind"] for record in read(journal.path)[0]] == ["new"]
+    assert [record["kind"] for record in read(journal.path)[0]] == ["state", "new"]
     assert [record["kind"] for record in read(tmp_path / "journal.1.jsonl")[0]] == ["old"]
 
 

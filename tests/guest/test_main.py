@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
+from forewarn.guest.main import _parser
 from forewarn.guest.processes import start_ticks
 from tests.support.fake_endpoint import E1, document, event, http_server, respond
 from tests.support.guest_service import WEB_0, serving
@@ -70,6 +71,23 @@ def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
     assert "was not changed" in again.stderr
     assert path.read_text() == before
     assert run(tmp_path, "init", "/nowhere/agent.toml").returncode == 1
+
+
+def test_no_option_keeps_only_its_last_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option with a value, of every command, is refused when it is given twice."""
+    (commands,) = [each.choices for each in _parser()._actions if isinstance(each.choices, dict)]
+    checked = []
+    for verb, parser in commands.items():
+        positional = ["Reboot"] if verb == "simulate" else []
+        for action in parser._actions:
+            if action.option_strings and action.nargs != 0:
+                option = action.option_strings[0]
+                with pytest.raises(SystemExit) as ended:
+                    _parser().parse_args([verb, *positional, option, "first", option, "second"])
+                assert ended.value.code == 2
+                assert f"{option}: given twice; it takes one value" in capsys.readouterr().err
+                checked.append(f"{verb} {option}")
+    assert {"run --config", "simulate --in"} <= set(checked)
 
 
 def test_three_commands_start_the_same_program(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_single_file_is_the_guest_side_and_nothing_else(pyz: Path, tmp_path:
 
 def test_the_unit_always_restarts_the_agent() -> None:
     """systemd starts it again after any end, every five seconds, without limit."""
-    unit = configparser.ConfigParser(interpolation=None)
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.read(ROOT / "packaging" / "forewarn-agent.service")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert (unit["Service"]["Restart"], unit["Service"]["RestartSec"]) == ("always", "5")

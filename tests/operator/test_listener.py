@@ -24,7 +24,7 @@ from forewarn.operator.api.access import digest
 from forewarn.service.settings import load
 from forewarn.store import ScopeQuery
 from forewarn.store.memory import MemoryStore
-from tests.support.running_service import RunningService, running_service
+from tests.support.running_service import FLEET, RunningService, running_service
 from tests.support.serve_process import run, serving
 from tests.support.waiting import PATIENCE_S
 
@@ -46,6 +46,24 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 # -- TLS
 
 
+@pytest.mark.parametrize(
+    ("settings", "host", "expected"),
+    [
+        ({"behind_tls_proxy": "true"}, "ops.example", "max-age=31536000"),
+        ({"behind_tls_proxy": "true", "hsts": "1d"}, "ops.example", "max-age=86400"),
+        ({"behind_tls_proxy": "true", "hsts": "0"}, "ops.example", None),
+        ({"behind_tls_proxy": "true"}, "localhost:8170", None),
+        ({}, "ops.example", None),
+    ],
+)
+def test_browsers_are_told_to_use_tls(settings: dict[str, str], host: str, expected: str | None) -> None:
+    """In every response, where the service has TLS; not for localhost, where other programs listen without TLS."""
+    with running_service(FLEET, None, **settings) as service:
+        for path in ("/healthz", "/v1/scopes", "/v1/docs", "/login", "/nowhere", "/v1/%0A"):
+            headers = service.request("GET", path, headers={"Host": host}).headers
+            assert headers.get("strict-transport-security") == expected, path
+
+
 def test_with_a_certificate_it_answers_over_tls_only(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     """Health and the API over https, nothing over http."""
     cert, key = pair
@@ -65,6 +83,10 @@ def test_with_a_certificate_it_answers_over_tls_only(tmp_path: Path, pair: tuple
             secure.request("GET", path, headers=headers)
             assert secure.getresponse().status == expected
             secure.close()
+        secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=trust)
+        secure.request("GET", "/healthz", headers={"Host": "ops.example"})
+        assert secure.getresponse().headers["Strict-Transport-Security"] == "max-age=31536000"
+        secure.close()
         clear = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         clear.request("GET", "/healthz")
         with pytest.raises((http.client.HTTPException, OSError)):

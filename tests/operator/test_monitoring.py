@@ -36,13 +36,13 @@ def app_of(
     served: Serving,
     *,
     ticked_at_s: Callable[[], float | None] = time.monotonic,
-    store_works: Callable[[], str] = lambda: "",
+    store_problem: Callable[[], str] = lambda: "",
     guests_accepted: Callable[[], bool] = lambda: True,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     return operator_app(
         ticked_at_s=ticked_at_s,
-        store_works=store_works,
+        store_problem=store_problem,
         guests_accepted=guests_accepted,
         guest_counts=lambda: guest_counts(served.endpoint),
         guard=guard,
@@ -60,7 +60,7 @@ def metrics(served: Serving) -> dict[str, float]:
 def test_healthz_says_that_the_process_lives() -> None:
     """200 and the version, whatever else fails."""
     with serving() as served:
-        code, _, body = request(app_of(served, store_works=lambda: "away"), "/healthz")
+        code, _, body = request(app_of(served, store_problem=lambda: "away"), "/healthz")
         assert code == 200
         assert json.loads(body)["status"] == "ok"
 
@@ -82,7 +82,7 @@ def test_readyz_says_which_part_does_not_work() -> None:
         assert request(app_of(served), "/readyz")[0] == 200
         late_s = time.monotonic() - TICKER_SILENT_S - 1
         wrong = {
-            "store": app_of(served, store_works=lambda: "the disk is full"),
+            "store": app_of(served, store_problem=lambda: "the disk is full"),
             "ticker": app_of(served, ticked_at_s=lambda: late_s),
             "guest": app_of(served, guests_accepted=lambda: False),
         }
@@ -98,7 +98,7 @@ def test_readyz_follows_the_real_listener() -> None:
     """It accepts after its start, and no longer after its stop."""
     with serving() as served:
         app = app_of(
-            served, store_works=served.service.health.store_works, guests_accepted=served.server.listener.accepting
+            served, store_problem=served.service.health.store_problem, guests_accepted=served.server.listener.accepting
         )
         assert request(app, "/readyz")[0] == 200
         served.store.away = True
@@ -130,7 +130,9 @@ def test_metrics_count_the_requests_of_guests() -> None:
         assert seen["connections"] == 3
         assert seen["waiting"] == 1
         assert seen["connections_accepted_total"] == 4
-        assert seen["connections_refused_total"] == 1
+        assert seen['connections_refused_total{limit="machine"}'] == 1
+        assert seen['connections_refused_total{limit="unknown"}'] == 0
+        assert seen["connections_paused_total"] == 0
         assert seen["unknown_callers_total"] == 1
         assert seen["forged_identities_total"] == 1
         assert seen["timed_out_total"] == 0

@@ -103,7 +103,7 @@ def test_a_kept_clock_continues_and_is_never_ahead_of_the_database() -> None:
     clock.keep(times.wall)
     start = times.wall
     times.boot += 1.5
-    assert clock.now() == clock.glance() == start + timedelta(seconds=1.5)
+    assert clock.now() == clock.display_time() == start + timedelta(seconds=1.5)
 
 
 def test_a_late_reading_does_not_set_a_kept_clock_back() -> None:
@@ -115,9 +115,9 @@ def test_a_late_reading_does_not_set_a_kept_clock_back() -> None:
     clock.keep(before - timedelta(seconds=0.9))
     assert clock.now() == before
     times.boot += 0.8
-    assert clock.glance() == before
+    assert clock.display_time() == before
     times.boot += 0.2
-    assert clock.glance() > before
+    assert clock.display_time() > before
 
 
 def test_a_kept_clock_is_set_back_with_the_database() -> None:
@@ -152,7 +152,7 @@ def test_a_kept_clock_reads_again_when_its_reading_is_old() -> None:
     assert clock.now() == times.wall
     assert len(readings) == 2
     times.pass_by(KEPT_FOR_S + 1)
-    assert clock.glance() == times.wall
+    assert clock.display_time() == times.wall
     with pytest.raises(StoreUnavailable):
         clock.now()
 

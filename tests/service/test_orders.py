@@ -2,10 +2,12 @@
 
 import logging
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.change import Change
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
@@ -16,12 +18,14 @@ from forewarn.core.model import (
 )
 from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport, Progress, Unknown, Work
-from forewarn.store import AuditQuery, Store
+from forewarn.service.ticker import Ticker
+from forewarn.store import AuditQuery, SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 from tests.support.services import (
     OPERATOR,
     BrittleStore,
+    FailedOverStore,
     ScriptedExecutor,
     SilentStore,
     make_service,
@@ -300,3 +304,118 @@ def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
     store.full = False
     ticker.cycle_until_idle()
     assert executor.calls == ["take 1 running on h"]
+
+
+def lose(store: FailedOverStore, order_id: str, what: str) -> None:
+    """Lose an order in a failover: the commit that started its event, or everything since the event was submitted."""
+    store.lost_orders = frozenset({order_id})
+    store.lost_events = frozenset({order_id}) if what == "event" else frozenset()
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_an_open_order_that_a_failover_lost_does_not_hold_up_the_others(what: str) -> None:
+    """An order that was listed and is gone when it should be taken is skipped; the next order is taken."""
+    store = FailedOverStore()
+    service = make_service(store, scopes=2, enabled=False)
+    lost, kept = reboot(service, "s-0"), reboot(service, "s-1")
+    lose(store, lost, what)
+    executor = ScriptedExecutor()
+    assert ticker_with(service, executor).cycle()
+    assert executor.calls == ["take 1 running on h"]
+    assert [order.id for order in store.orders({OrderState.RUNNING}, 10)] == [kept]
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_a_running_order_that_a_failover_lost_does_not_hold_up_a_recovery(what: str) -> None:
+    """After a start, the executor is asked only about orders that the store still has."""
+    store = FailedOverStore()
+    service = make_service(store, scopes=2, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(2)]
+    for event_id in events:
+        service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    lose(store, events[0], what)
+    executor = ScriptedExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == ["status", "take 1 running on h"]
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_a_running_order_that_a_failover_lost_does_not_hold_up_a_takeover(what: str) -> None:
+    """A node that takes over the orders of a dead node skips an order that is gone."""
+    store = FailedOverStore()
+    service = make_service(store, scopes=2, enabled=False)
+    events = [reboot(service, f"s-{i}") for i in range(2)]
+    for event_id in events:
+        service.control.take_order(event_id, Actor("ticker"), node="scripted on there:1")
+    lose(store, events[0], what)
+    executor = ScriptedExecutor(Progress.RUNNING)
+    ticker = Ticker(
+        service.control,
+        store,
+        service.clock,
+        executor,
+        node="here:1",
+        retain_history_s=0,
+        shared=cast(SharedStore, store),
+    )
+    assert ticker.cycle()
+    assert executor.calls == ["status", "watch"]
+    assert ticker.taken_over == 1
+
+
+@pytest.mark.parametrize("what", ["order", "event"])
+def test_an_unconfirmed_order_that_a_failover_lost_is_dropped(what: str) -> None:
+    """An order that may have been saved as ours, and is gone, does not stop the cycle."""
+
+    class LosingStore(FailedOverStore):
+        silent = False
+
+        def apply(self, change: Change) -> None:
+            super().apply(change)
+            if self.silent:
+                raise StoreUnavailable("the connection is gone")
+
+    store = LosingStore()
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    store.silent = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.silent = False
+    lose(store, event_id, what)
+    ticker.cycle()
+    assert executor.calls == []
+
+
+def test_an_order_that_ended_while_its_status_was_requested_is_not_begun() -> None:
+    """Requesting a status may take long. If the order failed meanwhile, an operator may already have begun it again."""
+
+    class SlowExecutor(ScriptedExecutor):
+        def status(self, work: Work) -> Progress | Outcome | Unknown:
+            service.control.report_order(work.order.id, Outcome(ok=False, reason="timed out"), OPERATOR)
+            return super().status(work)
+
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = SlowExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == ["status"]
+
+
+def test_an_order_that_was_taken_over_while_its_status_was_requested_is_not_begun() -> None:
+    """The other node requests the status too, and begins the order if nobody knows it."""
+
+    class SlowExecutor(ScriptedExecutor):
+        def status(self, work: Work) -> Progress | Outcome | Unknown:
+            service.control.take_over_order(work.order.id, OPERATOR, node="scripted on there", of=work.order.node)
+            return super().status(work)
+
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = SlowExecutor()
+    ticker_with(service, executor).recover()
+    assert executor.calls == ["status"]

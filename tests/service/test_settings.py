@@ -1,5 +1,6 @@
 """Settings: flags win over FOREWARN_* variables, these over the file; an error names its origin."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.executors.command import CommandSettings
 from forewarn.service.settings import Settings, load
+
+ROOT = Path(__file__).parents[2]
+VARIABLE = re.compile(r"FOREWARN_[A-Z_]*[A-Z]")
 
 
 def config(tmp_path: Path, text: str) -> Path:
@@ -64,6 +68,40 @@ def test_a_wrong_setting_is_refused_with_its_origin(tmp_path: Path, text: str, e
     with pytest.raises(InvalidSettings) as caught:
         load({}, {}, config(tmp_path, text))
     assert error in str(caught.value)
+
+
+def test_an_unknown_setting_suggests_the_nearest_known_one(tmp_path: Path) -> None:
+    """As it is written there: a variable, a key of the file, or a key of an executor's table."""
+    for variables, text, suggestion in (
+        (
+            {"FOREWARN_PROXY_SECRET": "x"},
+            "",
+            "FOREWARN_PROXY_SECRET: unknown setting; did you mean FOREWARN_PROXY_SECRET_FILE?",
+        ),
+        ({"FOREWARN_TOKENS": "x"}, "", "FOREWARN_TOKENS: unknown setting; did you mean FOREWARN_TOKEN?"),
+        ({}, "rate_limits = 5", "rate_limits: unknown setting; did you mean rate_limit?"),
+        ({}, '[command]\ntime_limits = "5m"', "[command] time_limits: unknown setting; did you mean time_limit?"),
+        ({}, '[commands]\ntime_limit = "5m"', "commands: unknown setting; did you mean command?"),
+    ):
+        with pytest.raises(InvalidSettings) as caught:
+            load({}, variables, config(tmp_path, text))
+        assert suggestion in str(caught.value)
+
+
+def test_the_documented_variables_are_known() -> None:
+    """No page names a FOREWARN_ variable with which `forewarn serve` would refuse to start as an unknown setting."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "packaging").iterdir()]
+    documented = {name for page in pages for name in VARIABLE.findall(page.read_text("utf-8"))}
+    assert len(documented) > 50
+    assert [name for name in sorted(documented) if "unknown setting" in refusal({name: "1"})] == []
+
+
+def refusal(variables: dict[str, str]) -> str:
+    try:
+        load({}, variables)
+    except InvalidSettings as error:
+        return str(error)
+    return ""
 
 
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from tests.sim.run import Simulation
+from tests.sim.run import run_seed
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
     failed, promised, held = [], 0, 0
     start_s = time.monotonic()
     for seed in range(int(first), int(last or first) + 1):
-        run = Simulation(seed).run()
+        run = run_seed(seed)
         if options.trace:
             print("\n".join(run.trace))
         promised, held = promised + run.notice.promised, held + run.notice.held

@@ -4,6 +4,7 @@ It is built from commits alone and shares no rule with the core: notice, guards 
 time. `complaints` lists the rules that were broken.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,10 +57,12 @@ class Account:
         self.left_ms: dict[str, int] = {}  # when an event was no longer Scheduled
         self.early: set[str] = set()
         self.by_key: dict[str, list[str]] = defaultdict(list)
-        self._node_started_ms: dict[str, int] = {}
+        # When the machine of a life was started, by the life and by the boot.
+        self._machine_started_ms: dict[str, int] = {}
+        self._boots_ms: dict[str, int] = {}
         self._trusted: datetime | None = None
-        self._held_ms: list[int] = []  # when a jump of the clock was saved, and when it was confirmed
-        self._lost_holds_ms: list[int] = []
+        self._holds: list[tuple[int, str]] = []  # when a jump of the clock was saved, and by which life
+        self._lost_holds: list[tuple[int, str]] = []
         self._confirmed_ms: list[int] = []
         self._commits: list[
             tuple[int, str, Change | int]
@@ -70,13 +73,14 @@ class Account:
         self.lost_events: set[str] = set()
         self.lost_approvals: set[tuple[str, str]] = set()
         self.lost_maintenances: set[str] = set()
+        self.lost_starts: dict[str, list[tuple[int, int]]] = defaultdict(list)  # from the start to the failover
         self.failover_open = False
 
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
         self._jumps.append((at_ms, by_ms))
 
-    def node_started(self, at_ms: int, life: str) -> None:
-        self._node_started_ms[life] = at_ms
+    def node_started(self, at_ms: int, life: str, boot: str = "") -> None:
+        self._machine_started_ms[life] = self._boots_ms.setdefault(boot or life, at_ms)
 
     def commit(self, at_ms: int, change: Change, life: str = "") -> None:
         self._commits.append((at_ms, life, change))
@@ -103,11 +107,11 @@ class Account:
             self._check_waves(maintenance_id)
         for receipt in change.receipts:
             self.by_key[receipt.key] += [m.id for m in change.maintenances]
-        self._keep_hold(at_ms, change)
+        self._keep_hold(at_ms, change, life)
 
-    def _keep_hold(self, at_ms: int, change: Change) -> None:
+    def _keep_hold(self, at_ms: int, change: Change, life: str) -> None:
         if change.hold is not None:
-            self._held_ms.append(at_ms)
+            self._holds.append((at_ms, life))
             self._trusted = min(change.hold.trusted, self._trusted or change.hold.trusted)
         if change.releases_hold:
             self._confirmed_ms.append(at_ms)
@@ -115,7 +119,7 @@ class Account:
 
     # -- another server
 
-    def failed_over(self, lost: tuple[Change, ...], agreements: int = 0) -> None:
+    def failed_over(self, at_ms: int, lost: tuple[Change, ...], agreements: int = 0) -> None:
         """Rebuild the state without the lost commits. What guests saw and executors did is kept."""
         if not lost and not agreements:
             return
@@ -127,19 +131,21 @@ class Account:
         self.lost_maintenances |= {each.id for change in lost for each in change.maintenances}
         again = Account(tolerance_ms=self._tolerance_ms)
         kept = sum(isinstance(change, int) for _, _, change in self._commits) - agreements
-        for at_ms, life, change in self._commits:
+        for committed_ms, life, change in self._commits:
             if isinstance(change, int):
                 if kept:
-                    again.adopted(at_ms, change)
+                    again.adopted(committed_ms, change)
                     kept -= 1
             elif id(change) not in self.lost:
-                again.commit(at_ms, change, life)
+                again.commit(committed_ms, change, life)
+        for event_id in self.left_ms.keys() - again.left_ms.keys():
+            self.lost_starts[event_id].append((self.left_ms[event_id], at_ms))
         self.scopes, self.maintenances, self.events = again.scopes, again.maintenances, again.events
         self.orders, self.approvals, self.by_key = again.orders, again.approvals, again.by_key
         self.stages, self.promised_s, self.published_ms = again.stages, again.promised_s, again.published_ms
         self.left_ms, self._trusted, self._commits = again.left_ms, again._trusted, again._commits
-        self._lost_holds_ms += [at_ms for at_ms in self._held_ms if at_ms not in again._held_ms]
-        self._held_ms, self._confirmed_ms = again._held_ms, again._confirmed_ms
+        self._lost_holds += [hold for hold in self._holds if hold not in again._holds]
+        self._holds, self._confirmed_ms = again._holds, again._confirmed_ms
 
     def adopted(self, at_ms: int, steps: int) -> None:
         self.failover_open = False
@@ -227,9 +233,9 @@ class Account:
         approved_by = self.approvals[event.id]
         if event.born_approved or not event.needs_approval or "" in approved_by:
             return True
-        if event.approval is ApprovalMode.ALL:
+        if event.approval_mode is ApprovalMode.ALL:
             return approved_by >= set(event.resources)
-        return event.approval is ApprovalMode.ANY and bool(approved_by)
+        return event.approval_mode is ApprovalMode.ANY and bool(approved_by)
 
     # -- starts
 
@@ -285,17 +291,28 @@ class Account:
 
     def _excused_ms(self, since_ms: int, life: str) -> int:
         """Return the jumps that excuse an early start: small steps, jumps that an operator confirmed, and jumps that the node
-        could not know of, because it started later and the hold was not saved or was lost."""
+        could not know of."""
         excused_ms = 0
         since_ms -= self._tolerance_ms  # the publishing node may not have noticed a jump just before
         for at_ms, by_ms in self._jumps:
-            lost = any(held_ms >= at_ms for held_ms in self._lost_holds_ms)
-            held = any(held_ms >= at_ms for held_ms in self._held_ms)
-            unknown = not held and (lost or self._node_started_ms.get(life, 0) > at_ms)
             confirmed = any(confirmed_ms >= at_ms for confirmed_ms in self._confirmed_ms)
-            if at_ms >= since_ms and by_ms > 0 and (by_ms <= MAX_STEP_MS or confirmed or unknown):
+            if at_ms >= since_ms and by_ms > 0 and (by_ms <= MAX_STEP_MS or confirmed or self._unknown(at_ms, life)):
                 excused_ms += by_ms
         return excused_ms
+
+    def _unknown(self, jumped_ms: int, life: str) -> bool:
+        """Whether the node could not know of a jump: its record was lost in a failover, or the node's machine started after
+        the jump and no node whose machine ran before it has saved it."""
+        holds = [(at_ms, holder) for at_ms, holder in self._holds if self._ran_before(holder, jumped_ms) <= at_ms]
+        lost = [(at_ms, holder) for at_ms, holder in self._lost_holds if self._ran_before(holder, jumped_ms) <= at_ms]
+        first = min((*holds, *lost), default=None)
+        if first is not None and first in lost:
+            return True
+        return not holds and self._machine_started_ms.get(life, 0) > jumped_ms
+
+    def _ran_before(self, life: str, jumped_ms: int) -> float:
+        """Return the moment of the jump if the life's machine ran before it, else infinity."""
+        return jumped_ms if self._machine_started_ms.get(life, 0) <= jumped_ms else math.inf
 
     def _others_started(self, event: Event, before: dict[str, Event]) -> Iterator[Event]:
         """Yield events that had started before, and rolling events that start in the same commit as this rolling event."""

@@ -160,7 +160,8 @@ class Database:
         universe.log(f"the database fails over to timeline {self.timeline}: {len(lost)} change(s) are lost")
         if gone:
             self._rebuild(kept)
-        self._record(FailedOver(universe.now_ms, lost, sum(name == "epochs" for _, name, _ in gone)))
+        agreements = sum(name == "epochs" for _, name, _ in gone)
+        self._record(FailedOver(universe.now_ms, lost, agreements, lost_ms))
 
     def _rebuild(self, kept: list[tuple[int, str, Any]]) -> None:
         self.memory, self._leases, self._log, self.agreed = MemoryStore(), {}, kept, 1

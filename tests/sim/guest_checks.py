@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from forewarn.core.change import Change
 from tests.sim.account import Account, Stage
-from tests.sim.history import Answered, Approved, Committed, Shown, Submitted, Unanswered
+from tests.sim.history import Answered, Approved, Committed, FailedOver, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, MAX_STALE_MS, READ_EVERY_MS
 from tests.sim.people import WRONG_ID
 
@@ -18,6 +18,8 @@ UNWRITTEN_MS = 300_000
 IDLE_SLACK_MS = 60_000
 # A guest that polled for this long without an answer counts as not notified.
 IN_VAIN_MS = 300_000
+# A guest that does not poll any more this long before the event starts has given up.
+GIVEN_UP_MS = 60_000
 
 
 class Notice(NamedTuple):
@@ -43,6 +45,7 @@ class GuestChecks:
         self._polls: dict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         self._requests: set[tuple[str, str, str]] = set()
         self._answered_ms: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._removed: set[tuple[str, str]] = set()
 
     # -- documents
 
@@ -51,6 +54,16 @@ class GuestChecks:
             self._check_idle(entry.at_ms, entry.change)
         for key in entry.change.removed_machines:
             self._answered_ms.pop(key, None)  # its last-seen time is removed with it
+            self._removed.add(key)  # a node that does not know it yet may answer it, and no time is saved
+        self._removed -= {machine.key for machine in entry.change.machines}
+
+    def failed_over(self, entry: FailedOver) -> None:
+        """Forget the polls whose last-seen times may be lost: no node writes a time again."""
+        self._removed -= {key for change in entry.lost for key in change.removed_machines}
+        if entry.lost_ms:
+            since_ms = entry.at_ms - entry.lost_ms - UNWRITTEN_MS
+            for key, times in self._answered_ms.items():
+                self._answered_ms[key] = [ms for ms in times if ms < since_ms]
 
     def answered(self, entry: Answered) -> None:
         """ "A node that answered a write has applied it first.\""""
@@ -59,7 +72,8 @@ class GuestChecks:
     def shown(self, entry: Shown) -> None:
         account, key = self._account, (entry.scope, entry.machine)
         self._polls[key].append((entry.at_ms, True))
-        self._answered_ms[key].append(entry.at_ms)
+        if key not in self._removed:
+            self._answered_ms[key].append(entry.at_ms)
         who, seen = f"{entry.scope}/{entry.machine}", stage(entry.etag)
         # Until the nodes have agreed on the new server, guests may have seen what was lost.
         agreed = not account.failover_open
@@ -104,7 +118,8 @@ class GuestChecks:
         for scope in change.scopes:
             polls = [ms for (name, _), times in self._answered_ms.items() if name == scope.name for ms in times]
             for polled_ms in polls if not scope.enabled else ():
-                silent_ms = at_ms - polled_ms + self._account.jumped_ms(polled_ms)
+                # A node may have recorded the poll by the time before a jump that it had not noticed.
+                silent_ms = at_ms - polled_ms + self._account.jumped_ms(polled_ms - EVERYWHERE_MS)
                 if UNWRITTEN_MS <= silent_ms < DISABLE_AFTER_S * 1_000 - IDLE_SLACK_MS:
                     sentence = f"{scope.name} was disabled though a guest had polled {silent_ms / 1000:g} s before"
                     self._account.complain(sentence)
@@ -128,13 +143,13 @@ class GuestChecks:
             event = account.events.get(event_id)
             approved_by = account.approvals.get(event_id, set())
             counted = entry.machine in approved_by or (
-                event is not None and event.approval != "all" and bool(approved_by)
+                event is not None and event.approval_mode != "all" and bool(approved_by)
             )
-            concerned = event is not None and (event.approval != "all" or entry.machine in event.resources)
+            concerned = event is not None and (event.approval_mode != "all" or entry.machine in event.resources)
             if (event_id, entry.machine) in account.lost_approvals:
                 continue  # acknowledged, and lost in a failover
             if event is None or (
-                event.status == "Scheduled" and concerned and not counted and event.approval != "operator"
+                event.status == "Scheduled" and concerned and not counted and event.approval_mode != "operator"
             ):
                 account.complain(f"the approval of event {event_id} by {entry.machine} was acknowledged and is lost")
 
@@ -166,7 +181,8 @@ class GuestChecks:
     def _promises(self) -> Iterator[tuple[str, str, str]]:
         """Yield each machine of an event with notice that polled after every node showed the event and before it started.
 
-        A machine that polled without an answer counts only if it did so for long and the whole notice ran.
+        A machine that polled without an answer counts only if it did so for long, until the start, and the whole notice ran.
+        A poll counts only while the event waits, and not after a start that a failover lost later.
         """
         account = self._account
         for event_id, promised_s in account.promised_s.items():
@@ -175,7 +191,17 @@ class GuestChecks:
             end_ms = account.left_ms.get(event_id, 0)
             whole = end_ms - begin_ms >= promised_s * 1_000 - 2 * EVERYWHERE_MS
             for machine in event.resources if promised_s else ():
-                polls = [(at_ms, ok) for at_ms, ok in self._polls[event.scope, machine] if begin_ms <= at_ms < end_ms]
-                in_vain = whole and polls and polls[-1][0] - polls[0][0] >= IN_VAIN_MS
+                polls = [
+                    (at_ms, ok)
+                    for at_ms, ok in self._polls[event.scope, machine]
+                    if begin_ms <= at_ms < end_ms and not self._seemed_started(event_id, at_ms)
+                ]
+                long = bool(polls) and polls[-1][0] - polls[0][0] >= IN_VAIN_MS
+                in_vain = whole and long and end_ms - polls[-1][0] <= GIVEN_UP_MS
                 if in_vain or any(ok for _, ok in polls):
                     yield event_id, event.scope, machine
+
+    def _seemed_started(self, event_id: str, at_ms: int) -> bool:
+        """Whether nodes showed the event as started, by a commit that was lost later."""
+        spans = self._account.lost_starts.get(event_id, ())
+        return any(from_ms <= at_ms < to_ms + EVERYWHERE_MS for from_ms, to_ms in spans)

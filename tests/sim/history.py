@@ -14,18 +14,26 @@ class Committed(NamedTuple):
 
 
 class NodeStarted(NamedTuple):
-    """A node starts; it knows only what is saved."""
+    """A node starts; it knows only what is saved in the store and, since its machine started, in its state folder.
+
+    `boot` names the machine and how often it was started; the life itself if it is not given.
+    """
 
     at_ms: int
     life: str
+    boot: str = ""
 
 
 class FailedOver(NamedTuple):
-    """The database failed over: the new server lacks these last commits and this many agreements."""
+    """The database failed over: the new server lacks these last commits and this many agreements.
+
+    It also lacks the other writes of the last `lost_ms`.
+    """
 
     at_ms: int
     lost: tuple[Change, ...]
     agreements: int = 0
+    lost_ms: int = 0
 
 
 class Adopted(NamedTuple):

@@ -47,10 +47,11 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
             case Acknowledged():
                 acknowledged.append(entry.change)
             case NodeStarted():
-                account.node_started(entry.at_ms, entry.life)
+                account.node_started(entry.at_ms, entry.life, entry.boot)
             case FailedOver():
-                account.failed_over(entry.lost, entry.agreements)
+                account.failed_over(entry.at_ms, entry.lost, entry.agreements)
                 orders.failed_over(entry)
+                guests.failed_over(entry)
             case Adopted():
                 account.adopted(entry.at_ms, entry.steps)
             case Answered():

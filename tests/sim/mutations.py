@@ -15,7 +15,7 @@ import pytest
 from forewarn.core import draft
 from forewarn.core.change import Change
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service import clock, follower
 from forewarn.service.control import Control
@@ -24,7 +24,7 @@ from forewarn.service.orders import Orders
 from forewarn.store.memory import MemoryStore
 from tests.properties import mutations as core
 from tests.sim.database import Database
-from tests.sim.node import MAX_STALE_MS, Node
+from tests.sim.node import MAX_STALE_MS, Node, StateFolder
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -62,7 +62,9 @@ def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
     def hasty(control: Control, order_id: str, actor: Any, *, node: str) -> Any:
         orders = orders_of[control]
         order = next(o for o in orders._store.orders({"open"}, 500) if o.id == order_id)  # type: ignore[arg-type]
-        orders._hand_to_executor(orders._work_of(order))
+        work = orders._work_of(order)
+        assert work is not None
+        orders._hand_to_executor(work)
         return original(control, order_id, actor, node=node)
 
     orders_of: dict[Control, Orders] = {}
@@ -90,7 +92,7 @@ def lost_notifications_are_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def older_than_the_guest(patch: pytest.MonkeyPatch) -> None:
     """Answer from memory a guest that has seen a newer document than this node."""
-    patch.setattr(Endpoint, "is_behind", lambda endpoint, state, etag: False)
+    patch.setattr(EndpointState, "is_behind", lambda endpoint, state, etag: False)
 
 
 def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
@@ -181,10 +183,15 @@ def back_and_forth_is_no_jump(patch: pytest.MonkeyPatch) -> None:
 
     def forgiving(watched: Any, reading: datetime, read_s: float | None = None) -> None:
         read_s = watched._boot_s() if read_s is None else read_s
-        if watched._at is None or reading > watched._at + timedelta(seconds=read_s - watched._at_s):
+        if watched._last is None or reading > watched._last.booted + timedelta(seconds=read_s):
             original(watched, reading, read_s)
 
     patch.setattr(clock._JumpDetector, "observe", forgiving)
+
+
+def a_restart_forgets_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Ignore the reading of the clock that the state folder keeps for the next process."""
+    patch.setattr(StateFolder, "load", lambda folder: None)
 
 
 def late_readings_count(patch: pytest.MonkeyPatch) -> None:
@@ -233,6 +240,7 @@ OF_NODES: dict[Patch, str] = {
     a_jump_is_not_held: "after its publication, without approval",
     a_hold_holds_nothing: "after its publication, without approval",
     back_and_forth_is_no_jump: "after its publication, without approval",
+    a_restart_forgets_the_clock: "after its publication, without approval",
     late_readings_count: "for the first part of its notice",
     epochs_are_not_renewed: "two contents|showed it the older|never saved|with another content",
     every_failover_is_one_step: "two contents|showed it the older|never saved|with another content",

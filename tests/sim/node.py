@@ -18,11 +18,12 @@ from forewarn.app.node import Node as Parts
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken, RequestError, StoreUnavailable
 from forewarn.endpoint.callers import Caller
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.exchange import Exchange
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.protocol import Request, Response, plain_tag
+from forewarn.service.clock import Reading
 from forewarn.service.control import Submission
 from forewarn.service.decisions import Once
 from forewarn.store import SharedStore
@@ -79,6 +80,8 @@ class Node:
         self.alive = self.busy = self.frozen = self.waiting = self._reading = self._up = False
         self.away_until_ms = self._awake_ms = 0
         self.saved_changes: list[Change] = []
+        self._saved_reading = StateFolder()
+        self._boots = 1
 
     # -- start and crash
 
@@ -93,7 +96,12 @@ class Node:
         self._recovered = self._up = False
         self._awake_ms = self._universe.now_ms
         self.alive = True
-        self._shared.record(NodeStarted(self._universe.now_ms, self.name))
+        if self._lives > 1 and self._universe.chance(self._universe.faults.reboot):
+            self._boots += 1
+            self._saved_reading = StateFolder()
+            self._universe.log(f"the machine of {self.name} was restarted")
+        boot = f"n{self._number}, boot {self._boots}"
+        self._shared.record(NodeStarted(self._universe.now_ms, self.name, boot))
         if self.enter(self._build) is not True:
             self.die()
 
@@ -103,7 +111,7 @@ class Node:
         self.feed = NodeFeed(store, universe)
         times = Times(self._seconds, self._seconds)
         sharing = cast(SharedStore, store)
-        follower, clock = follow(sharing, times)
+        follower, clock = follow(sharing, times, self._saved_reading)
         self._read_ms = universe.now_ms
         self.parts = Parts(
             sharing,
@@ -221,7 +229,9 @@ class Node:
     # -- the ticker
 
     def cycle(self) -> None:
+        """Cycle; then save when guests were last seen, as the real node does whether its ticker works or not."""
         self.enter(self._cycle)
+        self.write_seen()
 
     def _cycle(self) -> None:
         self._catch_up()
@@ -231,14 +241,14 @@ class Node:
         for _ in range(MAX_CYCLES):
             if not self.parts.ticker.cycle():
                 break
-        self._write_seen()
 
     def write_seen(self) -> None:
-        self.enter(self._write_seen)
+        if self._up:
+            self.enter(self._write_seen)
 
     def _write_seen(self) -> None:
         self.side.write_seen()
-        self.side.write_sightings()
+        self.side.write_first_seen()
 
     # -- the follower
 
@@ -321,6 +331,20 @@ class Node:
         )
 
 
+class StateFolder:
+    """The part of a node's state folder that outlives its process: a reading of the clock, since the machine started."""
+
+    def __init__(self) -> None:
+        self._reading: Reading | None = None
+
+    def load(self) -> Reading | None:
+        return self._reading
+
+    def save(self, reading: Reading) -> bool:
+        self._reading = reading
+        return True
+
+
 class Inline:
     """Stands for the writer thread and the guests' loop: runs each call at once in the only thread."""
 
@@ -346,7 +370,7 @@ class Connection:
     address = "10.0.0.1"
     gone = False
 
-    def __init__(self, endpoint: Endpoint, caller: Caller | None) -> None:
+    def __init__(self, endpoint: EndpointState, caller: Caller | None) -> None:
         self.endpoint = endpoint
         self.caller = caller
         self.status = 0
@@ -366,6 +390,9 @@ class Connection:
             name, _, value = line.partition(b": ")
             if name == b"ETag":
                 self.etag = value.decode()
+
+    def reject(self, response: Response, request: Request) -> None:
+        self.respond(response, request)
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         del keep

@@ -10,7 +10,8 @@ Key = tuple[str, int]
 class OrderChecks:
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._may_execute: set[tuple[str, Key]] = set()
+        self._may_execute_since_ms: dict[tuple[str, Key], int] = {}
+        self._stopped_running_ms: dict[Key, int] = {}
         self._executed: set[Key] = set()
         self._taken_ms: dict[Key, int] = {}
         self._performed: set[Key] = set()
@@ -22,8 +23,11 @@ class OrderChecks:
             if order.state is OrderState.RUNNING:
                 # A node that takes over an order must first request its status.
                 if key not in self._taken_ms and order.node.endswith(f" on {entry.life.partition('#')[0]}"):
-                    self._may_execute.add((entry.life, key))
+                    self._may_execute_since_ms[entry.life, key] = entry.at_ms
+                self._stopped_running_ms.pop(key, None)
                 self._taken_ms.setdefault(key, entry.at_ms)
+            else:
+                self._stopped_running_ms.setdefault(key, entry.at_ms)
             timed_out = order.state is OrderState.FAILED and order.reason.startswith("timed out")
             in_time = not self._account.jumped_since(self._taken_ms.get(key, entry.at_ms))
             if timed_out and order.node and key not in self._executed and in_time:
@@ -39,9 +43,9 @@ class OrderChecks:
         """A node may call the executor for an order that the executor does not know."""
         permission = (entry.life, (entry.order_id, entry.attempt))
         if entry.unknown:
-            self._may_execute.add(permission)
+            self._may_execute_since_ms[permission] = entry.at_ms
         else:
-            self._may_execute.discard(permission)
+            self._may_execute_since_ms.pop(permission, None)
 
     def forgotten(self, entry: Forgotten) -> None:
         self._performed.discard((entry.order_id, entry.attempt))
@@ -49,19 +53,21 @@ class OrderChecks:
 
     def executor_called(self, entry: ExecutorCalled) -> None:
         key = (entry.order_id, entry.attempt)
-        if (entry.life, key) not in self._may_execute:
+        since_ms = self._may_execute_since_ms.pop((entry.life, key), None)
+        if since_ms is None:
             self._account.complain(
                 f"{entry.life} executed order {_name(key)} without having taken it or requested its status"
             )
-        self._may_execute.discard((entry.life, key))
         self._executed.add(key)
         if entry.performed:
-            self._check_performed(key)
+            self._check_performed(key, entry.at_ms if since_ms is None else since_ms)
 
-    def _check_performed(self, key: Key) -> None:
+    def _check_performed(self, key: Key, since_ms: int) -> None:
         order = self._account.orders.get(key[0])
-        # The order was saved, and a failover lost it; or the executor forgot it after the node had requested its status.
-        excused = key in self._account.lost_orders or key in self._forgotten
+        # The order was saved, and a failover lost it; or the executor forgot it after the node had requested its status; or
+        # the order ended after that: no node can check the store and begin the work in one step.
+        ended_meanwhile = self._stopped_running_ms.get(key, 0) > since_ms
+        excused = key in self._account.lost_orders or key in self._forgotten or ended_meanwhile
         running = order is not None and order.attempt == key[1] and order.state is OrderState.RUNNING
         if not excused and not running:
             self._account.complain(f"order {_name(key)} was done while it was saved as {order and order.state}")

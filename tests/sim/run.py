@@ -6,8 +6,10 @@ started must end.
 
 import logging
 import random
+import traceback
 from dataclasses import dataclass
 
+from forewarn.app.guest_server import SEEN_EVERY_S
 from forewarn.core.change import Change
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
@@ -63,6 +65,16 @@ def fleet(choose: random.Random) -> Fleet:
     return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines})
 
 
+def run_seed(seed: int) -> Run:
+    """Run a seed. An error that ends the run is a complaint, so that the seeds after it are run too."""
+    simulation = Simulation(seed)
+    try:
+        return simulation.run()
+    except Exception:
+        complaint = f"the run ended with an error:\n{traceback.format_exc()}"
+        return Run(seed, simulation.universe.trace, simulation.history, [complaint], Notice(0, 0))
+
+
 class Simulation:
     def __init__(self, seed: int, faults: Faults | None = None) -> None:
         self.history: list[Entry] = []
@@ -100,6 +112,7 @@ class Simulation:
         faults.on = True
         for node in shared.nodes:
             universe.every(universe.choose.choice([40, 60, 100]), node.cycle)
+            universe.every(int(SEEN_EVERY_S), node.write_seen)
         self.guests = [Guest(shared, scope, machine) for scope, machine in sorted(stated.machines)]
         shared.on_commit = self._guests_hurry
         self.operator = Operator(shared)

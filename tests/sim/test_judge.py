@@ -11,9 +11,9 @@ from forewarn.core.model import (
     Approval,
     ApprovalMode,
     AuditEntry,
+    ClockHold,
     Event,
     EventType,
-    Hold,
     Maintenance,
     MaintenanceStatus,
     Order,
@@ -71,7 +71,7 @@ EVENT = Event(
     source=Source.PLATFORM,
     resources=("web-0",),
     status=Status.SCHEDULED,
-    approval=ApprovalMode.ALL,
+    approval_mode=ApprovalMode.ALL,
     sequence=1,
     published=START + at(PUBLISHED),
     not_before=START + at(16 * MINUTE),
@@ -369,6 +369,18 @@ def done_twice(case: Case) -> None:
     case.add(StatusRequested(STARTED + 4, "n2", "E", 1, True), ExecutorCalled(STARTED + 5, "n2", "E", 1, True))
 
 
+def begun_after_it_failed(case: Case) -> None:
+    """The order had failed before the node requested its status."""
+    case.drop(ExecutorCalled)
+    fail(case, STARTED + 10)
+    case.add(StatusRequested(STARTED + 11, "n1", "E", 1, True), ExecutorCalled(STARTED + 12, "n1", "E", 1, True))
+
+
+def fail(case: Case, ms: int) -> None:
+    failed = replace(TAKEN, state=OrderState.FAILED, reason="timed out", ended=START + at(ms))
+    case.add(Committed(ms, "n2", Change(at=START, orders=(failed,))))
+
+
 def never_executed(case: Case) -> None:
     case.drop(ExecutorCalled)
     failed = replace(TAKEN, state=OrderState.FAILED, reason="timed out: no result", ended=START + at(ENDED))
@@ -387,8 +399,18 @@ def early_by_an_unconfirmed_jump(case: Case) -> None:
 def early_though_it_was_held(case: Case) -> None:
     """A node that started after the jump could read that the clock is held."""
     case.bend("started", 10 * MINUTE)
-    held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
+    held = Change(at=START, hold=ClockHold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
     case.add(ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held), NodeStarted(3 * MINUTE, "n1"))
+
+
+def early_though_its_state_folder_knew(case: Case) -> None:
+    """A node that started after the jump, on a machine that ran before it, has a reading of the clock from before."""
+    case.bend("started", 10 * MINUTE)
+    case.add(
+        NodeStarted(0, "n1#1", "n1, boot 1"),
+        ClockMoved(2 * MINUTE, 10 * MINUTE),
+        NodeStarted(3 * MINUTE, "n1", "n1, boot 1"),
+    )
 
 
 def taken_over_without_status(case: Case) -> None:
@@ -446,10 +468,12 @@ WRONG: dict[Callable[[Case], None], str] = {
     executed_without_status: "or requested its status",
     executed_though_known: "or requested its status",
     done_twice: "was done twice",
+    begun_after_it_failed: "was done while it was saved as failed",
     never_executed: "never executed: it timed out",
     lost_change: "event E was acknowledged as Completed and is Started",
     early_by_an_unconfirmed_jump: "started 540 s after its publication",
     early_though_it_was_held: "started 540 s after its publication",
+    early_though_its_state_folder_knew: "started 540 s after its publication",
     taken_over_without_status: "or requested its status",
     older_than_it_showed: "which it had shown",
     lost_by_no_failover: "an audit entry was acknowledged and is lost",
@@ -479,6 +503,15 @@ def test_a_node_is_not_blamed_for_what_it_could_not_know() -> None:
     case.bend("started", 16 * MINUTE - 30_000)
     case.add(ClockMoved(2 * MINUTE, 30_000))
     assert case.verdict()[0] == []
+
+
+def test_an_order_may_fail_just_before_its_work_begins() -> None:
+    """A node that stood still between taking an order and beginning it cannot know that the order failed meanwhile."""
+    case = Case()
+    case.drop(ExecutorCalled)
+    fail(case, STARTED + 10)
+    case.add(ExecutorCalled(STARTED + 12, "n1", "E", 1, True))
+    assert "was done while" not in str(case.verdict()[0])
 
 
 def taken_over(ms: int) -> Committed:
@@ -533,7 +566,7 @@ def test_a_late_acknowledgement_of_a_lost_commit_is_accepted() -> None:
 
 def test_a_jump_may_be_confirmed_or_unknown() -> None:
     """A jump excuses an early start if an operator confirmed it, or if the node could not read that the clock is held."""
-    held = Change(at=START, hold=Hold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
+    held = Change(at=START, hold=ClockHold(trusted=START + at(2 * MINUTE), noticed=START, jumped_s=600, node="n2"))
     jumped, saved = ClockMoved(2 * MINUTE, 10 * MINUTE), Committed(2 * MINUTE + 1, "n2", held)
     for entries in (
         (jumped, saved, Committed(3 * MINUTE, "n2", Change(at=START, releases_hold=held.hold))),
@@ -544,6 +577,88 @@ def test_a_jump_may_be_confirmed_or_unknown() -> None:
         case.bend("started", 10 * MINUTE)
         case.add(*entries)
         assert not [sentence for sentence in case.verdict()[0] if "after its publication" in sentence]
+
+
+def test_a_hold_of_a_later_jump_does_not_reveal_an_earlier_one() -> None:
+    """A node whose machine started after a jump cannot know it, though it notices and saves the next jump."""
+    case = Case()
+    case.bend("started", 10 * MINUTE)
+    held = Change(at=START, hold=ClockHold(trusted=START + at(14 * MINUTE), noticed=START, jumped_s=600, node="n1"))
+    case.add(
+        NodeStarted(0, "n1#1", "n1, boot 1"),
+        ClockMoved(2 * MINUTE, 10 * MINUTE),
+        NodeStarted(3 * MINUTE, "n1", "n1, boot 2"),
+        ClockMoved(4 * MINUTE, 10 * MINUTE),
+        Committed(4 * MINUTE + 1, "n1", held),
+    )
+    assert not [sentence for sentence in case.verdict()[0] if "after its publication" in sentence]
+
+
+def disabled(case: Case, *, ms: int = 18 * MINUTE) -> list[str]:
+    """Return the complaints about a scope that the idle watch disabled at that moment."""
+    off = (replace(scope(4, 6, ENDED)[0], enabled=False),)
+    case.changes["disabled"] = (ms, Change(at=START, scopes=off, audit=noted("scope disabled", ENDED, "idle watch")))
+    return [sentence for sentence in case.verdict()[0] if "was disabled" in sentence]
+
+
+def test_polls_of_which_no_time_can_be_saved_do_not_keep_a_scope_enabled() -> None:
+    """No time is saved for a machine that was removed, and a failover may lose a time that was saved."""
+
+    def polled_at_8() -> Case:
+        case = Case()
+        case.drop(Shown)
+        case.add(shown(8 * MINUTE, '"2"'))
+        return case
+
+    assert disabled(polled_at_8()) == ["shop was disabled though a guest had polled 600 s before"]
+    case = polled_at_8()
+    case.changes["removed"] = (7 * MINUTE, Change(at=START, removed_machines=(("shop", "web-0"),)))
+    assert disabled(case) == []
+    case = polled_at_8()
+    case.add(FailedOver(9 * MINUTE, (), 0, 5_000), Adopted(9 * MINUTE))
+    assert disabled(case) == []
+    case = polled_at_8()
+    case.add(FailedOver(9 * MINUTE, ()), Adopted(9 * MINUTE))
+    assert disabled(case) != []
+
+
+def test_a_poll_just_after_a_jump_may_have_the_time_before_it() -> None:
+    """The node has not read the clock since: the guest seems silent for as long as the clock jumped."""
+    for polled_ms, complaints in ((8 * MINUTE + 500, 0), (9 * MINUTE, 1)):
+        case = Case()
+        case.drop(Shown)
+        case.add(ClockMoved(8 * MINUTE, 10 * MINUTE), shown(polled_ms, '"2"'))
+        assert len(disabled(case)) == complaints
+
+
+def test_a_guest_that_saw_a_start_that_was_lost_needs_no_notice_of_it() -> None:
+    """A guest polls first when the event has started. A failover loses that start, and the event starts again."""
+    case = Case()
+    case.drop(Shown)
+    started = case.changes["started"][1]
+    version = scope(1, 1_000_003, STARTED)[0]
+    again = Change(
+        at=started.at,
+        scopes=(replace(version, epoch=1_001, incarnation=2),),
+        events=started.events,
+        orders=started.orders,
+    )
+    case.changes = {name: case.changes[name] for name in ("stated", "enabled", "published", "started")}
+    case.changes["again"] = (STARTED + MINUTE, again)
+    case.add(
+        shown(STARTED + 30_000, '"3"'),
+        FailedOver(STARTED + 35_000, (started,)),
+        Adopted(STARTED + 36_000),
+    )
+    assert not [sentence for sentence in case.verdict()[0] if "did not get its notice" in sentence]
+
+
+def test_a_guest_that_gave_up_needs_no_notice() -> None:
+    """A guest that polled in vain and stopped long before the start may have missed the answer that came then."""
+    case = Case()
+    case.drop(Shown)
+    case.add(*(Unanswered(minute * MINUTE, "shop", "web-0") for minute in range(2, 15)))
+    assert case.verdict() == ([], (0, 0))
 
 
 def test_a_node_may_execute_a_taken_over_order_after_requesting_its_status() -> None:

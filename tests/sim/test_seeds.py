@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -9,39 +10,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.run import Simulation
+from tests.sim.run import Simulation, run_seed
 from tests.sim.universe import Faults
 
 ROOT = Path(__file__).parents[2]
 BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
-# 1,000; 20,000 where there is ten times the budget.
-SEEDS = 1_000 if BUDGET == 1 else 2_000 * BUDGET
+FIXED_SEEDS = 1_000
+# With ten times the budget: 50,000.
+FRESH_SEEDS = 5_000 * BUDGET
 BATCH = 50
+
+
+def seeds() -> range:
+    """Return the same seeds in every run, or seeds that were probably never run before if there is more budget."""
+    if BUDGET == 1:
+        return range(FIXED_SEEDS)
+    first = random.SystemRandom().randrange(FIXED_SEEDS, 10**9, BATCH)
+    return range(first, first + FRESH_SEEDS)
 
 
 def failures(first: int) -> tuple[list[str], int, int]:
     """Return the complaints of a batch of seeds with their replay commands, and how many guests were promised and got notice."""
     failed, promised, held = [], 0, 0
     for seed in range(first, first + BATCH):
-        run = Simulation(seed).run()
+        run = run_seed(seed)
         promised, held = promised + run.notice.promised, held + run.notice.held
         if run.complaints:
             failed.append(f"python -m tests.sim --seed {seed} --trace\n  " + "\n  ".join(run.complaints))
     return failed, promised, held
 
 
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(3_600 * BUDGET)
 def test_no_seed_breaks_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing acknowledged is lost, nothing starts twice or early, no guest sees time run backwards, everything ends."""
+    chosen = seeds()
+    with capsys.disabled():
+        print(f"\nseeds {chosen[0]}-{chosen[-1]}")
     with ProcessPoolExecutor(2) as pool:
-        batches = list(pool.map(failures, range(0, SEEDS, BATCH)))
+        batches = list(pool.map(failures, chosen[::BATCH]))
     promised, held = sum(each[1] for each in batches), sum(each[2] for each in batches)
     with capsys.disabled():
-        print(f"\n{SEEDS} seeds; notice held by {held} of {promised} guests")
+        print(f"{len(chosen)} seeds {chosen[0]}-{chosen[-1]}; notice held by {held} of {promised} guests")
     failed = [text for each in batches for text in each[0]]
     assert not failed, f"{len(failed)} seed(s) failed; replay one with\n" + "\n".join(failed[:5])
     assert held == promised
-    assert promised > SEEDS, "guests were promised notice"
+    assert promised > len(chosen), "guests were promised notice"
 
 
 def trace_digest(seed: int) -> str:
@@ -83,3 +96,26 @@ def test_a_quiet_run_is_quiet() -> None:
     assert run.complaints == []
     assert not [line for line in run.trace[1:] if "dies" in line or "hangs" in line or "cannot" in line]
     assert [line for line in run.trace if "Completed" in line]
+
+
+def test_an_error_that_ends_a_run_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is reported with its seed, and the seeds after it are run too."""
+
+    def fail(simulation: Simulation) -> None:
+        if simulation.seed == 1:
+            raise ValueError("oh")
+
+    monkeypatch.setattr(Simulation, "_begin", fail)
+    monkeypatch.setattr(Simulation, "_end", lambda simulation: None)
+    monkeypatch.setattr("tests.sim.test_seeds.BATCH", 3)
+    (failed,) = failures(0)[0]
+    assert failed.startswith("python -m tests.sim --seed 1 --trace\n  the run ended with an error:")
+    assert "ValueError: oh" in failed
+
+
+def test_more_budget_means_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test` runs the same seeds every time; `make soak` runs seeds that `make test` never runs."""
+    assert seeds() == range(1_000)
+    monkeypatch.setattr("tests.sim.test_seeds.BUDGET", 10)
+    assert seeds()[0] >= 1_000
+    assert seeds() != seeds()

@@ -46,6 +46,7 @@ class Faults:
     standby: bool = False
     all_tick: bool = False
     same_name: float = 0.0
+    reboot: float = 0.0
     work_fails: float = 0.0
     cannot_begin: float = 0.0
     report_twice: float = 0.0
@@ -77,6 +78,7 @@ class Faults:
             standby=some([False, False, True]),
             all_tick=some([False, False, True]),
             same_name=some([0.0, 0.5]),
+            reboot=some([0.0, 0.0, 0.2]),
             work_fails=some([0.0, 0.1, 0.4]),
             cannot_begin=some([0.0, 0.0, 0.1]),
             report_twice=some([0.0, 0.2]),

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
+    MAX_SESSIONS_PER_TOKEN,
     ApprovalMode,
+    ClockHold,
     EventType,
-    Hold,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -22,7 +23,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from tests.store.things import (
+from tests.support.records import (
     ENDED_MAINTENANCE,
     UNICODE,
     anything,
@@ -41,6 +42,7 @@ from tests.store.things import (
     saved_maintenance,
     saved_scope,
     scope,
+    session,
     token,
 )
 
@@ -143,7 +145,14 @@ def test_every_kind_of_event_comes_back(store: Store) -> None:
     kinds = list(product(EventType, Source, Status, ApprovalMode))
     given_ = [
         event(
-            f"E{n}", type=t, source=s, status=status, approval=mode, position=n, resources=(f"vm-{n}",), reason=UNICODE
+            f"E{n}",
+            type=t,
+            source=s,
+            status=status,
+            approval_mode=mode,
+            position=n,
+            resources=(f"vm-{n}",),
+            reason=UNICODE,
         )
         for n, (t, s, status, mode) in enumerate(kinds)
     ]
@@ -358,6 +367,57 @@ def test_a_token_is_never_updated(store: Store) -> None:
     refused(store, change(tokens=[token("T2"), token("T3", digest=token("T2").digest)]), Conflict)
 
 
+def test_a_login_is_kept_until_it_is_ended(store: Store) -> None:
+    """It is found by the digest of its session id; an id is never used twice."""
+    mine, other = session("S1"), session("S2", token_id="T2", expires=at(90))
+    store.add_session(mine)
+    store.add_session(other)
+    with pytest.raises(Conflict):
+        store.add_session(session("S1", token_id="T2"))
+    assert [store.session(each.digest) for each in (mine, other)] == [mine, other]
+    store.end_session(mine.digest)
+    store.end_session(mine.digest)
+    assert [store.session(each.digest) for each in (mine, other)] == [None, other]
+
+
+def test_a_login_goes_with_its_token(store: Store) -> None:
+    """A removed token leaves no login; a token that is in no table may have logins too."""
+    store.apply(change(tokens=[token("T1")]))
+    for id_, token_id in (("S1", "T1"), ("S2", "T1"), ("S3", "environment")):
+        store.add_session(session(id_, token_id=token_id))
+    store.apply(change(removed_tokens=["T1"]))
+    assert [store.session(session(id_).digest) is None for id_ in ("S1", "S2", "S3")] == [True, True, False]
+
+
+def test_logins_that_ended_are_forgotten(store: Store) -> None:
+    """As many as the limit says, and no login that has not ended."""
+    for n in range(4):
+        store.add_session(session(f"S{n}", expires=at(n)))
+    assert store.forget_sessions(at(3), 2) == 2
+    assert store.forget_sessions(at(3), 2) == 1
+    assert [store.session(session(f"S{n}").digest) is None for n in range(4)] == [True, True, True, False]
+
+
+def test_a_token_has_a_limited_number_of_logins(store: Store) -> None:
+    """The login that ends first is deleted."""
+    ids = [f"S{n}" for n in range(MAX_SESSIONS_PER_TOKEN + 2)]
+    for n, id_ in enumerate(ids):
+        store.add_session(session(id_, expires=at(n)))
+    store.add_session(session("other", token_id="T2", expires=at(0)))
+    assert [id_ for id_ in ids if store.session(session(id_).digest) is None] == ids[:2]
+    assert store.session(session("other").digest) is not None
+
+
+def test_the_last_use_of_a_token_is_kept(store: Store) -> None:
+    """The latest time counts, whatever the order of writing; a token that is gone has none."""
+    store.apply(change(tokens=[token("T1"), token("T2"), token("T3")]))
+    store.record_token_uses({"T1": at(5), "T2": at(1), "nobody": at(1)})
+    store.record_token_uses({"T1": at(3), "T2": at(2)})
+    assert store.token_uses() == {"T1": at(5), "T2": at(2)}
+    store.apply(change(removed_tokens=["T1"]))
+    assert store.token_uses() == {"T2": at(2)}
+
+
 def test_a_token_goes(store: Store) -> None:
     """Whoever wanted it gone has what was wanted; its id and its secret are free again, in the same change."""
     store.apply(change(tokens=[token("T1"), token("T2")]))
@@ -475,25 +535,25 @@ def test_the_same_change_succeeds_once_its_fault_is_mended(store: Store) -> None
 
 def test_of_two_holds_the_earlier_counts(store: Store) -> None:
     """A hold is in every snapshot a decision reads, and a later one does not replace it."""
-    first = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
-    earlier = Hold(trusted=at(30), noticed=at(3_800), jumped_s=3_700, node="two")
+    first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    earlier = ClockHold(trusted=at(30), noticed=at(3_800), jumped_s=3_700, node="two")
     assert store.snapshot(Focus()).hold is None
     for given_, counts in ((first, first), (earlier, earlier), (first, earlier)):
         store.apply(replace(change(), hold=given_))
         assert store.snapshot(Focus(scopes=("shop",))).hold == counts
-    assert store.snapshot(Focus(shown=True)).hold is None
+    assert store.snapshot(Focus(document_only=True)).hold is None
 
 
 def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) -> None:
     """Whoever notices the same jump later finds that it was confirmed; the next hold counts, however late its moment."""
-    first = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
-    later = Hold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
+    first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    later = ClockHold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
     store.apply(replace(change(), hold=first))
     assert store.snapshot(Focus()).confirmed is None
     store.apply(replace(change(at(3_900)), releases_hold=first))
     held = store.snapshot(Focus())
     assert (held.hold, held.confirmed) == (None, replace(first, confirmed=at(3_900)))
-    assert store.snapshot(Focus(shown=True)).confirmed is None
+    assert store.snapshot(Focus(document_only=True)).confirmed is None
     store.apply(replace(change(), hold=later))
     held = store.snapshot(Focus())
     assert (held.hold, held.confirmed) == (later, None)
@@ -501,8 +561,8 @@ def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) ->
 
 def test_only_the_hold_that_was_looked_at_is_released(store: Store) -> None:
     """One that came in between nobody has seen, and one that was confirmed meanwhile needs nobody: nothing is saved."""
-    seen = Hold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
-    earlier = Hold(trusted=at(30), noticed=at(3_800), jumped_s=7_200, node="two")
+    seen = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
+    earlier = ClockHold(trusted=at(30), noticed=at(3_800), jumped_s=7_200, node="two")
     noticed_again = replace(earlier, noticed=at(3_801))
     store.apply(replace(change(maintenances=[maintenance("M1")]), hold=seen))
     store.apply(replace(change(), hold=earlier))
@@ -520,7 +580,7 @@ def test_only_the_hold_that_was_looked_at_is_released(store: Store) -> None:
 
 def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     """What waited for the clock has no other moment to be looked at again."""
-    hold = Hold(trusted=at(0), noticed=at(0), jumped_s=31)
+    hold = ClockHold(trusted=at(0), noticed=at(0), jumped_s=31)
     store.apply(replace(change(maintenances=[maintenance("M1"), maintenance("M2")]), hold=hold))
     store.apply(change(maintenances=[ended(saved_maintenance(store, "M2"), at(1))]))
     store.apply(replace(change(at(5)), releases_hold=hold))

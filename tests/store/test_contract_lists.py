@@ -21,7 +21,7 @@ from forewarn.store import (
     Store,
 )
 from forewarn.store.sql import lists
-from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
+from tests.support.records import at, change, ended, entry, event, machine, maintenance, order, scope
 
 SCOPES = ("blog", "shop", "wiki")
 STATES = list(OrderState)

@@ -8,7 +8,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Status
 from forewarn.store import AuditQuery, EventFirstSeen, EventQuery, Focus, MachineLastSeen, Store
-from tests.store.things import (
+from tests.support.records import (
     START,
     approval,
     at,
@@ -88,7 +88,7 @@ def test_a_scope_brings_its_open_events_and_their_maintenances_whole(fleet: Stor
 
 def test_without_whole_only_open_events_of_the_scope_come(fleet: Store) -> None:
     """A poll needs no more than what is open in its scope."""
-    assert named(fleet.snapshot(Focus(scopes=("shop",), whole=False))) == holds("shop", "", "M1", "E1")
+    assert named(fleet.snapshot(Focus(scopes=("shop",), whole_maintenances=False))) == holds("shop", "", "M1", "E1")
 
 
 def test_a_snapshot_brings_the_other_maintenances_of_its_scopes(fleet: Store) -> None:
@@ -102,7 +102,7 @@ def test_a_snapshot_brings_the_other_maintenances_of_its_scopes(fleet: Store) ->
 
 def test_inventory_brings_the_machines_of_the_named_scopes(fleet: Store) -> None:
     """Machines come only where they were asked for."""
-    seen = fleet.snapshot(Focus(scopes=("shop", "wiki"), inventory=True, whole=False))
+    seen = fleet.snapshot(Focus(scopes=("shop", "wiki"), inventory=True, whole_maintenances=False))
     assert named(seen) == holds("shop wiki", "shop/web-0 shop/web-1 wiki/x", "M1 M3", "E1 E4")
     assert seen.machines["shop", "web-0"] == machine("web-0", host="h1", addresses=("10.0.0.1",))
 
@@ -115,7 +115,7 @@ def test_a_machine_brings_its_scope(fleet: Store) -> None:
 
 def test_a_host_brings_its_machines_and_their_scopes(fleet: Store) -> None:
     """A host is the list of its machines, of many scopes."""
-    seen = fleet.snapshot(Focus(hosts=("h1",), whole=False))
+    seen = fleet.snapshot(Focus(hosts=("h1",), whole_maintenances=False))
     assert named(seen) == holds("blog shop", "blog/db-0 shop/web-0", "M1 M2", "E1 E2 E3", "E3")
 
 
@@ -140,13 +140,15 @@ def test_machines_are_found_by_how_callers_are_known(store: Store) -> None:
     )
 
     def found(**known_by: object) -> str:
-        seen = store.snapshot(Focus(whole=False, **known_by))  # type: ignore[arg-type]
+        seen = store.snapshot(Focus(whole_maintenances=False, **known_by))  # type: ignore[arg-type]
         return " ".join(f"{m}{len(m.addresses) or ''}" for m in seen.machines.values())
 
     assert found(identities=(("", "10.0.0.2"), ("", "10.0.0.1"))) == "shop/a2"
     assert found(identities=(("br0", "10.0.0.1"), ("br1", ""))) == "shop/b1 shop/c"
     assert found(identities=(("br0", "10.0.0.9"), ("", "")), instance_ids=("i-d", "i-x")) == "blog/d"
-    seen = store.snapshot(Focus(scopes=("shop",), inventory=True, instance_ids=("i-a", "i-d"), whole=False))
+    seen = store.snapshot(
+        Focus(scopes=("shop",), inventory=True, instance_ids=("i-a", "i-d"), whole_maintenances=False)
+    )
     assert sorted(map(str, seen.machines.values())) == ["blog/d", "shop/a", "shop/b", "shop/c"]
     assert seen.machines["shop", "a"].addresses == ("10.0.0.1", "10.0.0.2")
     assert set(seen.scopes) == {"shop", "blog"}
@@ -165,14 +167,14 @@ def test_an_ended_maintenance_is_whole_and_concerns_no_scope(fleet: Store) -> No
 
 def test_a_maintenance_without_whole_brings_what_is_open(fleet: Store) -> None:
     """The maintenance itself always comes, its ended events do not."""
-    assert named(fleet.snapshot(Focus(maintenances=("M4",), whole=False))) == holds("", "", "M4")
-    seen = fleet.snapshot(Focus(maintenances=("M1",), whole=False))
+    assert named(fleet.snapshot(Focus(maintenances=("M4",), whole_maintenances=False))) == holds("", "", "M4")
+    seen = fleet.snapshot(Focus(maintenances=("M1",), whole_maintenances=False))
     assert named(seen) == holds("blog shop", "", "M1 M2", "E1 E2 E3", "E3")
 
 
 def test_an_event_comes_even_when_it_has_ended(fleet: Store) -> None:
     """A repeated approval of an ended event must find it; its scope is concerned."""
-    seen = fleet.snapshot(Focus(events=("E5",), whole=False))
+    seen = fleet.snapshot(Focus(events=("E5",), whole_maintenances=False))
     assert named(seen) == holds("shop", "", "M1 M4", "E1 E5", "E5")
     assert seen.events["E5"].approvals == (approval("E5"),)
     assert named(fleet.snapshot(Focus(events=("E5",)))) == holds("shop", "", "M1 M4", "E0 E1 E2 E5", "E5")
@@ -272,6 +274,14 @@ def test_the_last_time_a_machine_asked_is_remembered(fleet: Store) -> None:
     assert fleet.last_seen(shop) == {("shop", "web-0"): at(8), ("shop", "web-1"): at(6.000001)}
     assert fleet.last_seen([("wiki", "x"), ("blog", "db-0"), ("nowhere", "web-0")]) == {("blog", "db-0"): at(7)}
     assert fleet.last_seen([]) == {}
+
+
+def test_an_older_last_seen_time_replaces_no_later_one(fleet: Store) -> None:
+    """A node that could not save a time for a while does not undo what another node has saved since."""
+    fleet.record_last_seen([MachineLastSeen("shop", "web-0", at(8))])
+    fleet.record_last_seen([MachineLastSeen("shop", "web-0", at(7))])
+    assert fleet.last_seen([("shop", "web-0")]) == {("shop", "web-0"): at(8)}
+    assert fleet.last_seen_by_scope(["shop"]) == {"shop": at(8)}
 
 
 def test_a_machine_that_left_is_not_remembered(fleet: Store) -> None:
@@ -577,6 +587,6 @@ def test_what_a_document_shows_is_all_that_is_read_for_it(store: Store) -> None:
     told = [event("E1", "M1", status=Status.STARTED)]
     store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=told, orders=[order("E1")]))
     store.apply(change(approvals=[approval("E1")]))
-    shown = store.snapshot(Focus(scopes=("shop",), whole=False, shown=True))
+    shown = store.snapshot(Focus(scopes=("shop",), whole_maintenances=False, document_only=True))
     assert (list(shown.scopes), list(shown.events)) == (["shop"], ["E1"])
     assert (shown.maintenances, shown.orders, shown.events["E1"].approvals) == ({}, {}, ())

@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.errors import Conflict
 from forewarn.core.model import OPEN, ApprovalMode
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
-from tests.store.things import (
+from tests.support.records import (
     START,
     approval,
     at,
@@ -137,7 +137,7 @@ def test_a_request_sent_twice_is_done_once(store: Store) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_many_machines_approve_at_once(store: Store) -> None:
     """Approvals rely on no version: all of them succeed while the scope is being changed."""
-    store.apply(one_maintenance(approval=ApprovalMode.ALL, resources=tuple(f"web-{n}" for n in range(7))))
+    store.apply(one_maintenance(approval_mode=ApprovalMode.ALL, resources=tuple(f"web-{n}" for n in range(7))))
 
     def decide() -> None:
         for _ in range(10):

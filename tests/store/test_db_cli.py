@@ -15,8 +15,8 @@ from forewarn.store import EventQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import change, entry, event, one_maintenance, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import change, entry, event, one_maintenance, scope
 from tests.support.waiting import until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -315,10 +315,10 @@ from itertools import count
 from pathlib import Path
 from forewarn.store import Focus
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import change, event, maintenance
+from tests.support.records import change, event, maintenance
 
 store = SqliteStore(Path(sys.argv[1]))
-pair = Focus(scopes=("shop", "blog"), whole=False)
+pair = Focus(scopes=("shop", "blog"), whole_maintenances=False)
 with Path(sys.argv[2]).open("ab", buffering=0) as acknowledged:
     for n in count(10):
         scopes = [replace(s, incarnation=n) for s in store.snapshot(pair).scopes.values()]
@@ -351,7 +351,7 @@ def test_a_backup_of_a_busy_database_is_consistent(path: Path) -> None:
             assert db(path, "backup", copy).returncode == DONE
             assert db(restored, "restore", copy).returncode == DONE
             with closing(SqliteStore(restored)) as store:
-                seen = store.snapshot(Focus(scopes=("shop", "blog"), whole=False))
+                seen = store.snapshot(Focus(scopes=("shop", "blog"), whole_maintenances=False))
                 shop, blog = seen.scopes["shop"], seen.scopes["blog"]
                 assert shop.incarnation == blog.incarnation >= least
                 assert len(store.events(EventQuery(maintenance_id=f"W{shop.incarnation}")).events) == 2

@@ -17,7 +17,8 @@ from forewarn.store.postgres.pool import Connection, Pool, connect, cut
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from tests.integration.nodes.nodes import wire_to
-from tests.store.things import (
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
+from tests.support.records import (
     approval,
     at,
     change,
@@ -32,7 +33,6 @@ from tests.store.things import (
     saved_scope,
     scope,
 )
-from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
 from tests.support.waiting import PATIENCE_S, until
 
 PASSWORD = "correct-horse"
@@ -140,7 +140,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
 def test_another_version_is_not_touched(address: str) -> None:
     """A newer schema asks for a newer forewarn, an older one for a backup and `db migrate`."""
     address = SHARED.fresh()
-    raw(address, "INSERT INTO schema_version VALUES (99, now())")
+    raw(address, "INSERT INTO schema_version VALUES (99, clock_timestamp())")
     with pytest.raises(StoreUnavailable, match=r"made by a newer forewarn.*upgrade forewarn"):
         PostgresStore(address)
     with pytest.raises(StoreUnavailable, match="made by a newer forewarn"):

@@ -22,8 +22,8 @@ from forewarn.store.postgres.dsn import READ, WRITE, Dsn
 from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
-from tests.store.things import approval, change, entry, event, machine, maintenance, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import approval, change, entry, event, machine, maintenance, scope
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
@@ -288,7 +288,9 @@ def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
         assert feed.poll(None, 0.0).everything
 
 
-@pytest.mark.parametrize("focus", [Focus(), Focus(scopes=("shop",), shown=True)], ids=["to decide on", "to show"])
+@pytest.mark.parametrize(
+    "focus", [Focus(), Focus(scopes=("shop",), document_only=True)], ids=["to decide on", "to show"]
+)
 def test_every_snapshot_is_of_the_server_that_was_agreed_on(
     address: str, store: PostgresStore, focus: Focus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,10 +322,10 @@ def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch
     monkeypatch.setattr(psycopg.Pipeline, "sync", counted)
     store.apply(change(scopes=[scope()], machines=[machine()]))
     trips.clear()
-    store.snapshot(Focus(scopes=("shop",), whole=False, shown=True))
+    store.snapshot(Focus(scopes=("shop",), whole_maintenances=False, document_only=True))
     assert len(trips) == 1
     trips.clear()
-    store.snapshot(Focus(scopes=("shop",), whole=False))
+    store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))
     assert len(trips) == 2  # the events, then what belongs to them
 
 

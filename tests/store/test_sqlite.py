@@ -20,8 +20,8 @@ from forewarn.store import AuditQuery, EventQuery, Focus
 from forewarn.store.sql.rows import time_text
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.disks import fill, read_only, small_disk
-from tests.store.things import UNICODE, at, change, entry, event, maintenance, one_maintenance, scope
+from tests.store.limited_disks import fill, read_only, small_disk
+from tests.support.records import UNICODE, at, change, entry, event, maintenance, one_maintenance, scope
 
 KILOBYTE = "x" * 1_024
 

@@ -11,7 +11,7 @@ import pytest
 from forewarn.core.model import OrderState, Status
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sqlite.store import SqliteStore
-from tests.store.things import at, change, ended, entry, event, machine, maintenance, order, scope
+from tests.support.records import at, change, ended, entry, event, machine, maintenance, order, scope
 
 QUERIES = queries("sqlite")
 # Their purpose is to read all there is.
@@ -21,6 +21,7 @@ READ_EVERYTHING = {
     "addresses_all",
     "machines_known",
     "tokens_all",
+    "token_uses",
     "count_open",
     "backlog",
     "count_scopes",
@@ -57,6 +58,8 @@ IN_ORDER_OF_AN_INDEX = (
     "audit_stream_of_maintenance",
     "audit_stream_of_event",
     "forget_receipts",
+    "forget_sessions",
+    "limit_sessions",
     "event_ids_starting",
     "order_ids_starting",
     "maintenance_ids_starting",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from forewarn.app.guest_server import SEEN_EVERY_S, SIGHTINGS_EVERY_S, GuestServer
+from forewarn.app.guest_server import FIRST_SEEN_EVERY_S, SEEN_EVERY_S, GuestServer
 from forewarn.app.node import Times
 from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
@@ -275,7 +275,7 @@ def serving(
     stopped: bool = False,
     connection: ConnectionFactory = Connection,
     seen_every_s: float = SEEN_EVERY_S,
-    sightings_every_s: float = SIGHTINGS_EVERY_S,
+    first_seen_every_s: float = FIRST_SEEN_EVERY_S,
     **settings: object,
 ) -> Iterator[Serving]:
     """Run a guest server on a free port of 127.0.0.1; `stopped` is its monotonic clock. It ends without time limits."""
@@ -300,7 +300,7 @@ def serving(
         service,
         connection,
         seen_every_s=seen_every_s,
-        sightings_every_s=sightings_every_s,
+        first_seen_every_s=first_seen_every_s,
         stop_within_s=PATIENCE_S,
         last_writes_within_s=PATIENCE_S,
     )

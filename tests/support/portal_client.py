@@ -39,10 +39,11 @@ class PortalClient:
         fields = {"proof": self.proof if proof is None else proof, **form}
         return post_without_login(self.service, path, fields, Cookie=self.cookie, **headers)
 
-    def confirm(self, form: dict[str, str], *, key: str = "") -> Reply:
-        """Submit the plan form, then confirm its preview with the key of the page or another."""
+    def confirm(self, form: dict[str, str], *, key: str = "", accept: str = "yes") -> Reply:
+        """Submit the plan form, then confirm its preview and its warnings with the key of the page or another."""
         hidden = hidden_fields(self.post("/plan", form))
-        return self.post("/plan", {**form, "step": "do", "seal": hidden["seal"], "key": key or hidden["key"]})
+        confirmed = {"step": "do", "seal": hidden["seal"], "key": key or hidden["key"], "accept": accept}
+        return self.post("/plan", {**form, **confirmed})
 
 
 def post_without_login(service: RunningService, path: str, form: dict[str, str], **headers: str) -> Reply:

@@ -202,7 +202,8 @@ class Shared:
 _EMPTY = "SET search_path = forewarn;" + "".join(
     f"DELETE FROM {table};"
     for table in (
-        "machines", "scopes", "events", "maintenances", "audit", "tokens", "receipts", "changes", "leases", "clock_hold",
+        "machines", "scopes", "events", "maintenances", "audit", "tokens", "sessions", "receipts", "changes", "leases",
+        "clock_hold",
     )
 ) + "".join(
     f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")

@@ -1,5 +1,6 @@
 """A service on a manual clock, an executor that a test scripts, and stores that fail on purpose."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.app.service import Service
@@ -133,6 +134,34 @@ class SilentStore(MemoryStore):
         super().apply(change)
         if self.silent:
             raise StoreUnavailable("the connection is gone")
+
+
+class FailedOverStore(MemoryStore):
+    """Lists its orders as before a failover, and then reads without those in `lost_orders` and the events in `lost_events`.
+
+    No maintenance is due, and no other node is alive.
+    """
+
+    lost_orders: frozenset[str] = frozenset()
+    lost_events: frozenset[str] = frozenset()
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        found = super().snapshot(focus)
+        events = {id_: event for id_, event in found.events.items() if id_ not in self.lost_events}
+        orders = {id_: order for id_, order in found.orders.items() if id_ not in self.lost_orders | self.lost_events}
+        return replace(found, events=events, orders=orders)
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        return []
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        return True
+
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+        return set()
+
+    def forget_changes(self, limit: int) -> int:
+        return 0
 
 
 class BlindStore(MemoryStore):

@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.recorder import Recorder
-from forewarn.testing.recording_file import read_recording
+from forewarn.testing.recording_file import MAX_BODY_BYTES, read_recording
 from tests.support.waiting import PATIENCE_S
 from tests.testing.recordings import HEAD, answer, document, write_recording
 
@@ -59,7 +59,7 @@ def test_a_wrong_first_line_is_refused(text: str, message: str, tmp_path: Path) 
         ('{"at_s":2,"status":200,"body":"x","body_base64":"eA=="}', "one body"),
         ('{"at_s":2,"status":200,"body_base64":"?"}', "base64"),
         ('{"at_s":2,"status":200,"surprise":1}', "surprise"),
-        (json.dumps({"at_s": 2, "status": 200, "body": "x" * (1024 * 1024 + 1)}), "at most 1048576 bytes"),
+        (json.dumps({"at_s": 2, "status": 200, "body": "x" * (MAX_BODY_BYTES + 1)}), f"at most {MAX_BODY_BYTES} bytes"),
     ],
 )
 def test_a_wrong_line_is_refused(line: str, message: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from forewarn.service.settings import Settings
 
 # How often it is saved when machines were last seen, and which events they saw for the first time.
 SEEN_EVERY_S = 30.0
-SIGHTINGS_EVERY_S = 1.0
+FIRST_SEEN_EVERY_S = 1.0
 LAST_WRITES_WITHIN_S = 0.5
 MIN_SECRET_BYTES = 16
 
@@ -30,7 +30,7 @@ class GuestServer:
         connection: ConnectionFactory = Connection,
         *,
         seen_every_s: float = SEEN_EVERY_S,
-        sightings_every_s: float = SIGHTINGS_EVERY_S,
+        first_seen_every_s: float = FIRST_SEEN_EVERY_S,
         stop_within_s: float = STOP_WITHIN_S,
         last_writes_within_s: float = LAST_WRITES_WITHIN_S,
     ) -> None:
@@ -61,7 +61,7 @@ class GuestServer:
             # On the demo's fast clock half a minute is half an hour.
             repeated=(
                 (1.0 if settings.demo else seen_every_s, self.parts.write_seen),
-                (sightings_every_s, self.parts.write_sightings),
+                (first_seen_every_s, self.parts.write_first_seen),
             ),
         )
 
@@ -72,8 +72,8 @@ class GuestServer:
         self._stopped = True
         self.listener.stop(self._stop_within_s)
         self.parts.write_seen()
-        while sightings := self.endpoint.take_sightings():
-            self._writer.submit(try_to_write, partial(self.parts.last_seen.write_sightings, sightings))
+        while sightings := self.endpoint.take_first_seen():
+            self._writer.submit(try_to_write, partial(self.parts.last_seen.write_first_seen, sightings))
         # Writes that are still queued after this are dropped: no guest has been answered for them.
         wait([self._writer.submit(lambda: None)], timeout=self._last_writes_within_s)
         self._writer.shutdown(wait=False, cancel_futures=True)
@@ -83,6 +83,7 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(
         requests_per_s=settings.rate_limit,
         connections=settings.guest_connections,
+        unknown_connections=settings.guest_unknown_connections,
         waiting=settings.guest_waiting,
         all_connections=settings.guest_all_connections,
         head_bytes=settings.guest_header_bytes,

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from forewarn.core.errors import ServiceError
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.operator.metrics import Facts, Following, GuestCounts
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
@@ -46,7 +46,7 @@ class Health:
         self._lock = threading.Lock()
         self._counted: tuple[float, Backlog | None] = (0.0, None)
 
-    def store_works(self) -> str:
+    def store_problem(self) -> str:
         """Return what is wrong with the store, or ""."""
         if self._follower is not None:
             return self._follower.complaint() or self._ticker.complaint()
@@ -67,7 +67,7 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, now = None, None, self._clock.glance()
+        backlog, held, now = None, None, self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
@@ -114,7 +114,7 @@ class Health:
             return backlog
 
 
-def guest_counts(endpoint: Endpoint) -> GuestCounts:
+def guest_counts(endpoint: EndpointState) -> GuestCounts:
     """Copy the guest listener's counters for the metrics page."""
     counters = endpoint.counters
     by_status = dict(counters.outcomes)
@@ -127,7 +127,9 @@ def guest_counts(endpoint: Endpoint) -> GuestCounts:
         connections=len(endpoint.connections),
         waiting=sum(len(view.waiters) for view in list(endpoint.documents.views.values()) if view.waiters),
         accepted=counters.accepted,
-        refused=counters.refused,
+        refused=dict(counters.refused),
+        paused=counters.paused,
+        blocked=counters.blocked,
         timed_out=counters.timed_out,
         unknown=counters.unknown,
         forged=counters.forged,

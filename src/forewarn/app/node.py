@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from forewarn.core.errors import ServiceError
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.documents import Documents
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
-from forewarn.service.clock import Clock, KeptClock, boot_clock_s
+from forewarn.service.clock import Clock, KeptClock, SavedReading, boot_clock_s
 from forewarn.service.control import Control
 from forewarn.service.decisions import RenderReceipt, render_nothing
 from forewarn.service.follower import Follower
@@ -40,9 +40,12 @@ class Times:
 REAL = Times()
 
 
-def follow(shared: SharedStore, times: Times = REAL) -> tuple[Follower, KeptClock]:
-    """Start following a store that other nodes write to: from here on no change is missed, and its time is ours."""
-    clock = KeptClock(shared.now, times.boot_s, times.monotonic)
+def follow(shared: SharedStore, times: Times = REAL, saved: SavedReading | None = None) -> tuple[Follower, KeptClock]:
+    """Start following a store that other nodes write to: from here on no change is missed, and its time is ours.
+
+    `saved` keeps a reading of the store's clock for the next start of this node.
+    """
+    clock = KeptClock(shared.now, times.boot_s, times.monotonic, saved)
     follower = Follower(shared.feed(), clock, monotonic=times.monotonic)
     try:
         follower.start()
@@ -130,10 +133,10 @@ class EndpointParts:
         self.documents.load()
         node.control.listen(self.documents.on_change)
         node.control.listen_to_unchanged(self.documents.catch_up)
-        node.ticker.add_chore(self.documents)
+        node.ticker.call_periodically(self.documents)
         if follower is not None:
             follower.listen(self.documents.follow)
-        self.endpoint = Endpoint(
+        self.endpoint = EndpointState(
             self.documents,
             node.control,
             writer,
@@ -145,7 +148,7 @@ class EndpointParts:
         )
         self.last_seen = LastSeen(self.documents, node.control, node.store, disable_after_s=disable_after_s)
         if listens:
-            node.ticker.add_chore(self.last_seen)
+            node.ticker.call_periodically(self.last_seen)
 
     def write_seen(self) -> None:
         """Have the writer save when machines were last seen."""
@@ -156,11 +159,11 @@ class EndpointParts:
         if not try_to_write(lambda: self.last_seen.write(seen)):
             self.endpoint.loop.call_from_thread(lambda: self.endpoint.requeue_seen(seen))
 
-    def write_sightings(self) -> None:
+    def write_first_seen(self) -> None:
         """Have the writer save one batch, then the next: each behind the approvals that were queued meanwhile."""
-        if sightings := self.endpoint.take_sightings():
-            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_sightings(sightings))
-            written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_sightings))
+        if sightings := self.endpoint.take_first_seen():
+            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_first_seen(sightings))
+            written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_first_seen))
 
 
 def try_to_write(write: Callable[[], None]) -> bool:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from forewarn.app.guest_server import GuestServer
@@ -10,7 +10,7 @@ from forewarn.app.health import guest_counts
 from forewarn.app.operator_token import SECRET_BYTES
 from forewarn.app.service import Service, new_id
 from forewarn.endpoint.listener import host_in_url
-from forewarn.operator.api.access import Access
+from forewarn.operator.api.access import Access, refuse_foreign_host
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import Api
@@ -20,7 +20,7 @@ from forewarn.operator.monitoring import operator_app
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
-from forewarn.service.settings import on_loopback
+from forewarn.service.settings import Settings, on_loopback
 
 
 @contextmanager
@@ -53,14 +53,15 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     health_only = settings.role == "guest"
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
-        store_works=service.health.store_works,
+        store_problem=service.health.store_problem,
         warnings=service.health.warnings,
         facts=lambda: service.health.facts(guest_server.documents),
         guests_accepted=guest_server.listener.accepting,
         guest_counts=lambda: guest_counts(guest_server.endpoint),
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
-        guard=None if on_loopback(settings.operator) and not settings.token_free else access.identify_for_monitoring,
+        guard=_monitoring_guard(settings, access),
+        hsts_s=settings.hsts_s if _has_tls(settings) else 0,
     )
     proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     with listening(
@@ -70,13 +71,32 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
 
 
+def _monitoring_guard(settings: Settings, access: Access) -> Callable[[Mapping[str, str], str], object]:
+    """Return what checks a caller of readiness and metrics: its token, or on loopback the name that it uses for us."""
+    if settings.token_free or settings.behind_tls_proxy or not on_loopback(settings.operator):
+        return access.identify_for_monitoring
+
+    def check_name(headers: Mapping[str, str], peer: str) -> None:
+        del peer
+        if "host" in headers:  # a browser always sends one
+            refuse_foreign_host(headers)
+
+    return check_name
+
+
+def _has_tls(settings: Settings) -> bool:
+    """Return whether browsers reach the listener over TLS."""
+    return settings.tls_cert is not None or settings.behind_tls_proxy
+
+
 def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:
     settings = service.settings
     sessions = Sessions(
         access,
-        now_s=time.time,
-        secure=settings.tls_cert is not None or settings.behind_tls_proxy,
-        free_key=secrets.token_bytes(SECRET_BYTES),
+        service.store,
+        now=service.clock.display_time,
+        random=lambda: secrets.token_bytes(SECRET_BYTES),
+        secure=_has_tls(settings),
         free=settings.token_free,
     )
     site = SiteInfo(

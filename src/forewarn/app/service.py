@@ -18,7 +18,7 @@ from pathlib import Path
 
 from forewarn.app.health import Health
 from forewarn.app.node import REAL, Node, Times, follow
-from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
+from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, LargeRemoval, Refused
 from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
@@ -26,6 +26,7 @@ from forewarn.executors import registry
 from forewarn.executors.base import Executor
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
+from forewarn.service.clock_file import ClockFile, boot_id, clock_path
 from forewarn.service.follower import Follower
 from forewarn.service.private_files import make_folder
 from forewarn.service.settings import Settings
@@ -79,7 +80,7 @@ class Service:
         try:
             store.claim()
             if shared is not None:
-                follower, clock = follow(shared, times)
+                follower, clock = follow(shared, times, _clock_file(settings) if settings.role != "guest" else None)
             elif clock is None:
                 changes = [scope.changed for scope in store.scopes().values() if scope.changed is not None]
                 clock = _clock_of(settings, floor=max(changes, default=None))
@@ -113,7 +114,14 @@ class Service:
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
         try:
-            return self.control.apply_fleet(fleet, Actor("fleet file", str(path)), prune=self.settings.prune)
+            return self.control.apply_fleet(
+                fleet, Actor("fleet file", str(path)), prune=self.settings.prune, large_removal_ok=False
+            )
+        except LargeRemoval as error:
+            raise InvalidFleet(
+                f"{path}: with --prune {error}: nothing was changed. Correct the file, or start without --prune and run"
+                f" `forewarn fleet apply {path} --prune`, which asks first"
+            ) from None
         except (InvalidFleet, Refused) as error:
             raise InvalidFleet(
                 f"{path}: it does not fit the present fleet: {error}; what is not in the file stays unless you use --prune"
@@ -144,9 +152,14 @@ def _store_of(settings: Settings) -> Store:
     return open_store(settings.store_url, direct=settings.store_direct, connections=settings.store_connections)
 
 
+def _clock_file(settings: Settings) -> ClockFile | None:
+    path = clock_path(settings.store_url, settings.state_dir)
+    return ClockFile(path, boot_id()) if path is not None else None
+
+
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
     try:
-        return clock_for(settings.clock, floor=floor)
+        return clock_for(settings.clock, floor=floor, saved=_clock_file(settings))
     except Invalid as error:
         raise InvalidSettings(f"clock: {error}") from None
 

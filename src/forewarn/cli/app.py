@@ -31,12 +31,13 @@ from forewarn.cli import (
 from forewarn.cli.client import NotReachable
 from forewarn.cli.db import Config, Store
 from forewarn.cli.session import command
+from forewarn.cli.strict import StrictTyper
 from forewarn.core.errors import ForewarnError, InvalidFleet, InvalidSettings
 from forewarn.core.formatting import printable
 
 HELP_COLUMNS = 100
 
-app = typer.Typer(
+app = StrictTyper(
     name="forewarn",
     help="Announce maintenance to machines, and start it once they are prepared and approve.",
     no_args_is_help=True,

@@ -34,13 +34,11 @@ def confirm(session: Session) -> None:
 
 
 def _show(session: Session, clock: Json) -> None:
-    if session.out.as_json:
-        session.out.json(clock)
-        return
     kind = f" ({clock['kind']})" if "kind" in clock else ""
-    session.out.say(f"{full_time(clock['now'])}{kind}")
+    lines = [f"{full_time(clock['now'])}{kind}"]
     if held := clock.get("held"):
-        session.out.say(
+        lines.append(
             f"held: it jumped forward by {held['jumped_s']} s after {full_time(held['trusted'])}, and no event"
             " starts by time alone; check the clock, then run `forewarn clock confirm`"
         )
+    session.out.result(clock, *lines)

@@ -32,11 +32,8 @@ def status(store: Store = None, config: Config = None, as_json: AsJson = False) 
     """Where the database is, its schema, and how much is in it."""
     database = _database(store, config)
     facts = [("database", database.name), *database.describe()]
-    if as_json:
-        Output(as_json=True).json({name.replace(" ", "_"): value for name, value in facts})
-        return
-    for name, value in facts:
-        print(f"{name:<10} {value}")
+    data = {name.replace(" ", "_"): value for name, value in facts}
+    Output(as_json=as_json).result(data, *(f"{name:<10} {value}" for name, value in facts))
 
 
 @app.command("migrate")
@@ -44,12 +41,9 @@ def migrate(store: Store = None, config: Config = None, as_json: AsJson = False)
     """Bring the database up to this version's schema; nothing happens when it is there already."""
     database = _database(store, config)
     steps = database.migrate()
-    if as_json:
-        Output(as_json=True).json({"database": database.name, "applied": steps, "schema": database.newest_schema})
-        return
-    for step in steps:
-        print(f"applied {step}")
-    print(f"{database.name} has schema {database.newest_schema}")
+    data = {"database": database.name, "applied": steps, "schema": database.newest_schema}
+    lines = [*(f"applied {step}" for step in steps), f"{database.name} has schema {database.newest_schema}"]
+    Output(as_json=as_json).result(data, *lines)
 
 
 @app.command("backup")
@@ -65,10 +59,8 @@ def backup(
     path = _file(store, config, "pg_dump --format=custom --file=FILE DATABASE")
     file.backup(path, target)
     size = target.stat().st_size
-    if as_json:
-        Output(as_json=True).json({"database": str(path), "backup": str(target), "bytes": size})
-    else:
-        print(f"{path} -> {target} ({size:,} bytes)")
+    data = {"database": str(path), "backup": str(target), "bytes": size}
+    Output(as_json=as_json).result(data, f"{path} -> {target} ({size:,} bytes)")
 
 
 @app.command("restore")
@@ -88,10 +80,7 @@ def restore(
     if path.exists() and not yes:
         typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
     file.restore(source, path)
-    if as_json:
-        Output(as_json=True).json({"backup": str(source), "database": str(path)})
-    else:
-        print(f"{source} -> {path}")
+    Output(as_json=as_json).result({"backup": str(source), "database": str(path)}, f"{source} -> {path}")
 
 
 def _database(store: str | None, config: Path | None) -> "Database":

@@ -148,6 +148,7 @@ def show_event(session: Session, event: Json) -> None:
     now = session.now()
     notice_s = event["notice_s"]
     session.out.facts(
+        event,
         [
             ("event", event["id"]),
             ("status", event["status"]),
@@ -162,7 +163,7 @@ def show_event(session: Session, event: Json) -> None:
             ("notice", "" if notice_s is None else span(notice_s) if notice_s else "none"),
             ("approved by", ", ".join(f"{a['who']} at {full_time(a['when'])}" for a in event["approved_by"])),
             ("why", why(event, now)),
-        ]
+        ],
     )
     if event["timeline"]:
         session.out.heading("history")

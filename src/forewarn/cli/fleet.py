@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.client import Failed, Json
+from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.session import Session, command, group
 from forewarn.core.fleet import MAX_FILE_BYTES
+from forewarn.core.fleet_difference import removal_text
 from forewarn.core.formatting import count
 
 app = group("fleet", "Apply, compare and export the fleet: scopes and machines.")
@@ -30,15 +32,24 @@ def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change.", show_default=False)
     ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Change the fleet to match the file, completely or not at all."""
-    _show(session, _post(session, file, prune=prune, dry_run=dry_run))
+    """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes and machines are removed."""
+    text = _read(file)
+    if prune and not dry_run and not yes:
+        planned = _post(session, file, text, prune=True, dry_run=True)
+        if planned["large_removal"]:
+            _show_lines(session, planned)
+            removed = removal_text(planned["removed_machines"], planned["removed_scopes"])
+            otherwise = "nothing was changed: it was not confirmed; --yes applies the file without a question"
+            confirm(f"Remove {removed}?", yes=False, otherwise=otherwise)
+    _show(session, _post(session, file, text, prune=prune, dry_run=dry_run))
 
 
 @command(app, "diff")
 def diff(session: Session, file: File, prune: Prune = False) -> None:
     """Show what applying the file would change; change nothing."""
-    _show(session, _post(session, file, prune=prune, dry_run=True))
+    _show(session, _post(session, file, _read(file), prune=prune, dry_run=True))
 
 
 @command(app, "export")
@@ -50,8 +61,7 @@ def export(session: Session) -> None:
         print(session.api.text("/v1/fleet", accept="application/toml"), end="")
 
 
-def _post(session: Session, file: str, *, prune: bool, dry_run: bool) -> Json:
-    text = _read(file)
+def _post(session: Session, file: str, text: str, *, prune: bool, dry_run: bool) -> Json:
     try:
         change: Json = session.api.post_toml("/v1/fleet", text, {"prune": prune, "dry_run": dry_run})
     except Failed as error:
@@ -78,10 +88,14 @@ def _show(session: Session, change: Json) -> None:
     if session.out.as_json:
         session.out.json(change)
         return
+    _show_lines(session, change)
+    outcome = "would be applied" if change["dry_run"] else "applied"
+    lines = change["lines"]
+    session.out.say(f"fleet: {count(len(lines), 'difference')} {outcome}" if lines else "fleet: no difference")
+
+
+def _show_lines(session: Session, change: Json) -> None:
     for line in change["lines"]:
         session.out.say(line)
     for warning in change["warnings"]:
         session.out.aside(f"! {warning}")
-    outcome = "would be applied" if change["dry_run"] else "applied"
-    lines = change["lines"]
-    session.out.say(f"fleet: {count(len(lines), 'difference')} {outcome}" if lines else "fleet: no difference")

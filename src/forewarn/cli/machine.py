@@ -5,9 +5,11 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.client import Json
+from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.event import show_event
 from forewarn.cli.formatting import full_time
 from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.core.plan_warnings import NO_NOTICE
 
 app = group("machine", "Show machines, and restart or redeploy one as its user.")
 
@@ -40,10 +42,8 @@ def list_machines(
 def show(session: Session, machine: Name) -> None:
     """Show where a machine is, how it is identified, and when it was last seen."""
     facts = session.api.get(session.machine_path(machine))
-    if session.out.as_json:
-        session.out.json(facts)
-        return
     session.out.facts(
+        facts,
         [
             ("machine", f"{facts['scope']}/{facts['name']}"),
             ("update domain", facts["update_domain"]),
@@ -53,20 +53,37 @@ def show(session: Session, machine: Name) -> None:
             ("interface", facts["interface"]),
             ("instance id", facts["instance_id"]),
             ("last seen", full_time(facts["last_seen"]) or "never"),
-        ]
+        ],
     )
 
 
 @command(app, "restart")
-def restart(session: Session, machine: Name) -> None:
+def restart(session: Session, machine: Name, yes: Yes = False, no_notice_ok: NoNoticeOk = False) -> None:
     """Restart a machine as its user: an event of the source User, with the notice that its scope requires."""
-    show_event(session, session.api.post(session.machine_path(machine, "restart"), creating=True))
+    _request(session, machine, "restart", yes=yes, no_notice_ok=no_notice_ok)
 
 
 @command(app, "redeploy")
-def redeploy(session: Session, machine: Name) -> None:
+def redeploy(session: Session, machine: Name, yes: Yes = False, no_notice_ok: NoNoticeOk = False) -> None:
     """Move a machine to another host as its user: an event of the source User, with the notice its scope requires."""
-    show_event(session, session.api.post(session.machine_path(machine, "redeploy"), creating=True))
+    _request(session, machine, "redeploy", yes=yes, no_notice_ok=no_notice_ok)
+
+
+def _request(session: Session, machine: str, verb: str, *, yes: bool, no_notice_ok: bool) -> None:
+    """Create the event; ask first if the plan has warnings other than an accepted lack of notice."""
+    path = session.machine_path(machine, verb)
+    planned = session.api.post(path, query={"dry_run": True})["warnings"]
+    for warning in planned:
+        session.out.aside(f"! {warning['message']}")
+    refuse_without_notice(planned, no_notice_ok=no_notice_ok)
+    if any(warning["code"] != NO_NOTICE for warning in planned):
+        otherwise = f"nothing was scheduled: it was not confirmed; --yes {verb}s without a question"
+        confirm(f"{verb.capitalize()} {machine}?", yes=yes, otherwise=otherwise)
+    event = session.api.post(path, creating=True)
+    for warning in event["warnings"]:
+        if warning not in planned:
+            session.out.aside(f"! meanwhile: {warning['message']}")
+    show_event(session, event)
 
 
 def _row(machine: Json) -> tuple[object, ...]:

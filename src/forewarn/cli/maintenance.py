@@ -7,12 +7,13 @@ import typer
 
 from forewarn.cli import plan_text
 from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.formatting import full_time, reasons, update_domain_name, when
 from forewarn.cli.live_maintenance import follow
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Session, command, group
-from forewarn.core.formatting import names, span
+from forewarn.core.formatting import span
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
@@ -46,8 +47,10 @@ def schedule(
     machine: Annotated[
         list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Every machine of this scope.")] = None,
-    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the scope.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="Every machine of this scope; may be repeated.", metavar="SCOPE")
+    ] = None,
+    update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
     ] = None,
@@ -71,17 +74,15 @@ def schedule(
         OnFailure, typer.Option(help="What happens to the other events when the work of one event fails.")
     ] = OnFailure.HOLD,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)] = False,
-    no_notice_ok: Annotated[
-        bool, typer.Option("--no-notice-ok", help="Also schedule a plan that gives no notice.", show_default=False)
-    ] = False,
+    yes: Yes = False,
+    no_notice_ok: NoNoticeOk = False,
     wait: Annotated[
         Until | None, typer.Option(help="Follow the maintenance until its first wave has started, or until it is done.")
     ] = None,
     timeout: Timeout = None,
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
-    targets = _targets(machine or [], scope, update_domain, host or [])
+    targets = _targets(machine or [], scope or [], update_domain, host or [])
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
     duration_s = seconds("--duration", duration) if duration is not None else -1
     now = session.now()
@@ -102,7 +103,9 @@ def schedule(
     _show_plan(session, plan, request, now)
     if dry_run:
         return
-    _confirm(plan, yes=yes, no_notice_ok=no_notice_ok)
+    refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
+    otherwise = "nothing was scheduled: the plan was not confirmed; --yes schedules without a question"
+    confirm("Schedule this?", yes=yes, otherwise=otherwise)
     maintenance = session.api.post("/v1/maintenances", request, creating=True)
     if plan_text.shape(maintenance) != plan_text.shape(plan):
         session.out.aside(
@@ -179,16 +182,18 @@ def resume(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "resume")
 
 
-def _targets(machines: list[str], scope: str | None, update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
-    if sum((bool(machines), bool(scope), bool(hosts))) != 1:
-        raise usage("choose the machines in exactly one way: --machine M (may be repeated), --scope S, or --host H")
-    if update_domain is not None and not scope:
-        raise usage("--update-domain: an update domain belongs to a scope: add --scope")
+def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+    if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
+        raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
+    if update_domain is not None and len(scopes) != 1:
+        raise usage("--update-domain: it needs exactly one --scope, the scope that contains the update domain")
     if machines:
         return {"machines": machines}
     if hosts:
         return {"hosts": hosts}
-    return {"scope": scope} if update_domain is None else {"scope": scope, "update_domain": update_domain}
+    if len(scopes) > 1:
+        return {"scopes": scopes}
+    return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
 
 
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
@@ -198,25 +203,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     if request["earliest"]:
         session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan))
-    if warning := plan_text.warning(plan):
-        session.out.say(warning)
-
-
-def _confirm(plan: Json, *, yes: bool, no_notice_ok: bool) -> None:
-    scopes = plan_text.scopes_without_notice(plan)
-    if scopes and not no_notice_ok:
-        raise usage(
-            f"nothing was scheduled: this plan gives no notice to {names(scopes)}; add --no-notice-ok to schedule it anyway"
-        )
-    if yes:
-        return
-    try:
-        confirmed = typer.confirm("Schedule this?", err=True)
-    except typer.Abort:
-        confirmed = False
-        typer.echo(err=True)  # the cursor is still on the line of the question
-    if not confirmed:
-        raise Failed("nothing was scheduled: the plan was not confirmed; --yes schedules without a question")
+    for warning in plan["warnings"]:
+        session.out.say(f"! {warning['message']}")
 
 
 def _end(session: Session, maintenance: Json, until: Until) -> None:
@@ -231,10 +219,7 @@ def _end(session: Session, maintenance: Json, until: Until) -> None:
 
 def _apply(session: Session, maintenance: str, verb: str) -> None:
     changed = session.api.post(path_of("maintenances", session.maintenance_id(maintenance), verb))
-    if session.out.as_json:
-        session.out.json(changed)
-    else:
-        session.out.say(f"maintenance {changed['id']} is {changed['status']}")
+    session.out.result(changed, f"maintenance {changed['id']} is {changed['status']}")
 
 
 def _rows(session: Session, maintenances: list[Json]) -> Rows:
@@ -262,6 +247,7 @@ def _show(session: Session, maintenance: Json) -> None:
     now = session.now()
     emergency = ", emergency" if maintenance["emergency"] else ""
     session.out.facts(
+        maintenance,
         [
             ("maintenance", maintenance["id"]),
             ("status", maintenance["status"]),
@@ -273,7 +259,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("earliest", when(maintenance["earliest"], now)),
             ("on failure", maintenance["on_failure"]),
             ("ended", full_time(maintenance["ended"])),
-        ]
+        ],
     )
     session.out.heading(plan_text.summary(maintenance))
     events = plan_text.events_of(maintenance)

@@ -125,11 +125,9 @@ def _rows(session: Session, orders: list[Json]) -> Rows:
 
 
 def _show(session: Session, order: Json) -> None:
-    if session.out.as_json:
-        session.out.json(order)
-        return
     reason = f": {order['reason']}" if order["reason"] else ""
-    session.out.say(
+    session.out.result(
+        order,
         f"order {order['id']} is {order['state']}{reason}"
-        f" ({order['type']} of {names(order['machines'])} in {order['scope']}, attempt {order['attempt']})"
+        f" ({order['type']} of {names(order['machines'])} in {order['scope']}, attempt {order['attempt']})",
     )

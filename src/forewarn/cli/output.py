@@ -70,6 +70,14 @@ class Output:
     def json(self, data: Any, *, line: bool = False) -> None:
         print(json.dumps(data, separators=(",", ":")) if line else json.dumps(data, indent=2), flush=True)
 
+    def result(self, data: Any, *lines: str) -> None:
+        """Print the result of the command: `data` with `as_json`, otherwise these lines."""
+        if self.as_json:
+            self.json(data)
+        else:
+            for line in lines:
+                self.say(line)
+
     def say(self, text: str) -> None:
         """Print a line for people; with `as_json` it goes to standard error."""
         print(printable(text), file=sys.stderr if self.as_json else sys.stdout, flush=True)
@@ -96,8 +104,7 @@ class Output:
         else:
             print(plain_table(columns, rows), file=sys.stderr if self.as_json else sys.stdout)
 
-    def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
-        """Print one object, a line per fact."""
+    def facts(self, data: Any, pairs: Sequence[tuple[str, object]]) -> None:
+        """Print one object: `data` with `as_json`, otherwise a line per fact."""
         width = max(len(name) for name, _ in pairs)
-        for name, value in pairs:
-            self.say(f"{name.ljust(width)}  {cell(value)}".rstrip())
+        self.result(data, *(f"{name.ljust(width)}  {cell(value)}".rstrip() for name, value in pairs))

@@ -2,17 +2,13 @@
 
 from forewarn.cli.client import Json
 from forewarn.cli.output import Rows
-from forewarn.core.formatting import count, names, span
+from forewarn.core.formatting import count, span
 
 COLUMNS = ("wave", "scope", "update domain", "machines", "notice")
 
 
 def events_of(maintenance: Json) -> list[Json]:
     return [event for wave in maintenance["waves"] for event in wave["events"]]
-
-
-def scopes_without_notice(maintenance: Json) -> list[str]:
-    return sorted({event["scope"] for event in events_of(maintenance) if not event["notice_s"]})
 
 
 def summary(maintenance: Json) -> str:
@@ -39,21 +35,8 @@ def rows(maintenance: Json) -> Rows:
     ]
 
 
-def warning(maintenance: Json) -> str:
-    """Return which scopes get no notice and the possible reasons, or ""."""
-    scopes = scopes_without_notice(maintenance)
-    if not scopes:
-        return ""
-    cause = (
-        "an emergency starts at once"
-        if maintenance["emergency"]
-        else "no machine there has polled for events lately, or the scope approves by itself"
-    )
-    return f"This plan gives no notice to {names(scopes)}: {cause}."
-
-
 def shape(maintenance: Json) -> object:
-    """Return what must be equal in the plan shown and in the maintenance that is scheduled."""
+    """Return what must be equal in the plan shown and in the maintenance that is scheduled, besides the warnings."""
     return [
         (event["wave"], event["scope"], event["update_domain"], event["resources"], bool(event["notice_s"]))
         for event in events_of(maintenance)

@@ -50,7 +50,7 @@ def set_scope(
         bool | None, typer.Option(help="Whether restarts and redeploys by users start at once.")
     ] = None,
     max_user_operations: Annotated[
-        int | None, typer.Option(help="How many restarts and redeploys by users may be open at once; 0 is no limit.")
+        int | None, typer.Option(help="How many restarts and redeploys by users may be open at once; 0 allows 500.")
     ] = None,
     terminate_notice: Annotated[
         str | None, typer.Option(help="The notice of a Terminate event, 5m to 15m.", metavar="DURATION")
@@ -115,20 +115,18 @@ def _row(scope: Json) -> tuple[object, ...]:
 
 
 def _show(session: Session, scope: Json) -> None:
-    if session.out.as_json:
-        session.out.json(scope)
-        return
     session.out.facts(
+        scope,
         [
             ("scope", scope["name"]),
             ("kind", scope["kind"]),
             ("approval", scope["approval"]),
             ("approve user events", scope["approve_user_events"]),
-            ("max user operations", scope["max_user_operations"] or "no limit"),
+            ("max user operations", scope["max_user_operations"] or "the general limit, 500"),
             ("terminate notice", duration_text(scope["terminate_notice_s"])),
             ("minimum notice", _notice_text(scope) or "the protocol's"),
             ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),
             ("incarnation", scope["incarnation"]),
-        ]
+        ],
     )

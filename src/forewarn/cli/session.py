@@ -15,6 +15,7 @@ from forewarn.cli.client import Client, Failed, Json, path_of
 from forewarn.cli.options import usage
 from forewarn.cli.output import Output, Rows
 from forewarn.cli.server_lookup import find_server
+from forewarn.cli.strict import StrictTyper
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.formatting import SHORT_ID_CHARS
 
@@ -108,7 +109,7 @@ class Session:
 
 
 def group(name: str, help_text: str) -> typer.Typer:
-    return typer.Typer(name=name, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+    return StrictTyper(name=name, help=help_text, no_args_is_help=True, rich_markup_mode=None)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -44,10 +44,7 @@ def revoke(
 ) -> None:
     """Revoke a token: the service no longer accepts it."""
     session.api.delete(path_of("tokens", token))
-    if session.out.as_json:
-        session.out.json({"id": token})
-    else:
-        session.out.say(f"token {token} is revoked")
+    session.out.result({"id": token}, f"token {token} is revoked")
 
 
 def _row(token: Json) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import publication
-from forewarn.core.transitions import Verb, after
+from forewarn.core.transitions import Verb, status_after
 from forewarn.core.waiting import current_wave, due, notice_end, obstacles, order_failed, queue_key, ready, stopped
 
 
@@ -81,9 +81,9 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
         fixed = publications[event.id]
         published = replace(
             event,
-            status=after(event, Verb.PUBLISH),
+            status=status_after(event, Verb.PUBLISH),
             sequence=_next_sequence(draft, event),
-            approval=draft.scopes[event.scope].approval,
+            approval_mode=draft.scopes[event.scope].approval,
             published=fixed.published,
             not_before=fixed.not_before,
             minimum_notice_s=fixed.minimum_notice_s,
@@ -102,7 +102,7 @@ def _next_sequence(draft: Draft, event: Event) -> int:
 
 def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
     now = draft.now_in(event.scope)
-    started = replace(event, status=after(event, Verb.START), started=now)
+    started = replace(event, status=status_after(event, Verb.START), started=now)
     if started.published is None:
         started = replace(started, published=now, not_before=now, sequence=_next_sequence(draft, event))
     draft.put(started)
@@ -117,7 +117,7 @@ def issue(draft: Draft, event: Event, order_timeout_s: int, *, attempt: int) -> 
 
 
 def cancel(draft: Draft, event: Event, reason: str) -> None:
-    draft.put(replace(event, status=after(event, Verb.CANCEL), ended=draft.now_in(event.scope), reason=reason))
+    draft.put(replace(event, status=status_after(event, Verb.CANCEL), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event cancelled", event=event, detail=reason)
 
 

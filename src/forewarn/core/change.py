@@ -7,8 +7,8 @@ from datetime import datetime
 from forewarn.core.model import (
     Approval,
     AuditEntry,
+    ClockHold,
     Event,
-    Hold,
     Machine,
     Maintenance,
     Order,
@@ -32,8 +32,8 @@ class Snapshot:
     maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
     events: Mapping[str, Event] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
-    hold: Hold | None = None
-    confirmed: Hold | None = None
+    hold: ClockHold | None = None
+    confirmed: ClockHold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class Change:
     tokens: tuple[Token, ...] = ()
     removed_tokens: tuple[str, ...] = ()
     receipts: tuple[Receipt, ...] = ()
-    hold: Hold | None = None
-    releases_hold: Hold | None = None
+    hold: ClockHold | None = None
+    releases_hold: ClockHold | None = None
 
     @property
     def empty(self) -> bool:

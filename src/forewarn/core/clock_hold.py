@@ -7,13 +7,13 @@ from datetime import datetime
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Refused
-from forewarn.core.model import Actor, AuditEntry, Hold
+from forewarn.core.model import Actor, AuditEntry, ClockHold
 
 # Two nodes measure the same jump with a difference of at most the largest step that does not count as a jump.
 SAME_JUMP_S = 30
 
 
-def hold_clock(snapshot: Snapshot, hold: Hold, *, since: datetime, now: datetime) -> Change:
+def hold_clock(snapshot: Snapshot, hold: ClockHold, *, since: datetime, now: datetime) -> Change:
     """Hold the clock, unless an operator has already confirmed this jump.
 
     `since` is the reading before the jump. A node that was disconnected may notice a jump after it was confirmed.

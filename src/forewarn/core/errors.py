@@ -13,6 +13,7 @@ ForewarnError
 │   ├── Refused                  409  a valid request that the current state forbids
 │   │   ├── IllegalTransition    409  the event's or order's status forbids the verb
 │   │   ├── MachineBusy          409  a machine is in an open or started event
+│   │   ├── LargeRemoval         409  a fleet file would remove much of the fleet, and nobody can be asked
 │   │   ├── KeyReused            409  an idempotency key came with another request
 │   │   ├── StoreInUse           409  another process serves this database
 │   │   └── TooManyUserOperations 409 the scope's limit of open user operations is reached
@@ -110,6 +111,10 @@ class IllegalTransition(Refused):
 
 class MachineBusy(Refused):
     code = "machine_busy"
+
+
+class LargeRemoval(Refused):
+    code = "large_removal"
 
 
 class KeyReused(Refused):

@@ -10,16 +10,22 @@ from datetime import datetime
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.durations import duration_text
-from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
+from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
+from forewarn.core.formatting import count
 from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Machine, Scope, ScopeKind
 
 MAX_AUDIT_LINES = 1_000
+# A difference that removes more scopes and machines than this is applied only after a question.
+MAX_REMOVED_UNASKED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The scopes and machines to write and to remove, as data and as lines to print."""
+    """The scopes and machines to write and to remove, as data and as lines to print.
+
+    `large_removal` says that it removes more than MAX_REMOVED_UNASKED scopes and machines, or the last machine of the fleet.
+    """
 
     scopes: tuple[Scope, ...] = ()
     machines: tuple[Machine, ...] = ()
@@ -27,6 +33,7 @@ class Difference:
     removed_machines: tuple[tuple[str, str], ...] = ()
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    large_removal: bool = False
 
     @property
     def touched(self) -> tuple[str, ...]:
@@ -59,8 +66,33 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
     after = {key: m for key, m in current.machines.items() if key not in set(removed)} | dict(wanted.machines)
     check_identities(after.values(), lambda machine: f"machine {machine}")
     _check_members(after.values(), {**current.scopes, **wanted.scopes})
-    warnings = _spanning_hosts(after.values()) if machines else ()
-    return Difference(tuple(scopes), tuple(machines), tuple(removed_scopes), tuple(removed), tuple(lines), warnings)
+    emptied = bool(removed) and not after
+    diff = Difference(
+        scopes=tuple(scopes),
+        machines=tuple(machines),
+        removed_scopes=tuple(removed_scopes),
+        removed_machines=tuple(removed),
+        lines=tuple(lines),
+        warnings=_spanning_hosts(after.values()) if machines else (),
+        large_removal=emptied or len(removed) + len(removed_scopes) > MAX_REMOVED_UNASKED,
+    )
+    return replace(diff, warnings=(*diff.warnings, _removal_warning(diff))) if diff.large_removal else diff
+
+
+def _removal_warning(diff: Difference) -> str:
+    removed = removal_text(len(diff.removed_machines), len(diff.removed_scopes))
+    return f"it removes {removed} that the file does not contain"
+
+
+def removal_text(machines: int, scopes: int) -> str:
+    """Return `12 machines and 1 scope`, without what is 0."""
+    return " and ".join(count(number, name) for number, name in ((machines, "machine"), (scopes, "scope")) if number)
+
+
+def refuse_large_removal(diff: Difference) -> None:
+    """Refuse a difference that a person should confirm, where nobody can be asked."""
+    if diff.large_removal:
+        raise LargeRemoval(_removal_warning(diff))
 
 
 def _line(what: str, detail: str, known: object | None, wanted: object, keys: Iterable[str]) -> str:
@@ -86,13 +118,13 @@ def _value_text(key: str, value: object) -> str:
 
 def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
     members = Counter(machine.scope for machine in machines)
-    for name, count in members.items():
-        if scopes[name].kind is ScopeKind.STANDALONE and count > 1:
+    for name, number in members.items():
+        if scopes[name].kind is ScopeKind.STANDALONE and number > 1:
             raise InvalidFleet(
-                f"scope {name}: kind: a standalone scope has one machine, and this one would have {count}"
+                f"scope {name}: kind: a standalone scope has one machine, and this one would have {number}"
             )
-        if count > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(f"scope {name}: {count} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}")
+        if number > MAX_MACHINES_PER_SCOPE:
+            raise InvalidFleet(f"scope {name}: {number} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}")
 
 
 def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
@@ -112,7 +144,10 @@ def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
 def apply_difference(
     snapshot: Snapshot, diff: Difference, *, versions: Mapping[str, int], now: datetime, actor: Actor
 ) -> Change:
-    """Return the Change that applies the difference. `versions` are those of the scopes it was computed from."""
+    """Return the Change that applies the difference. `versions` are those of the scopes it was computed from.
+
+    A dry run calls this too and does not save the Change, so it is refused whenever applying would be.
+    """
     _refuse_open_events(snapshot, diff)
     written = {scope.name: scope for scope in diff.scopes}
     for name in diff.touched:

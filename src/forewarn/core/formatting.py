@@ -1,7 +1,7 @@
 """Text for people: times, durations, names, and why an event waits. The command line and the portal both use it.
 
-Times are UTC and say so with a Z. Durations are written as users write them in settings: `2h 5m`. The API does not use this
-module: it sends whole seconds and RFC 3339.
+Times are UTC and say so with a Z. Durations are written as users write them in settings: `2h 5m`. The
+fields of the API do not use this module: they are whole seconds and RFC 3339.
 """
 
 import re

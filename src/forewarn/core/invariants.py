@@ -207,7 +207,7 @@ def _is_approved(event: Event) -> bool:
         ApprovalMode.ALL: approved_by >= set(event.resources),
         ApprovalMode.OPERATOR: False,
     }
-    return "" in approved_by or enough[event.approval]
+    return "" in approved_by or enough[event.approval_mode]
 
 
 def _check_started_together(by_maintenance: dict[str, list[Event]], started: Iterable[Event]) -> None:

@@ -23,6 +23,7 @@ from forewarn.core.errors import (
 )
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
+    MAX_OPEN_USER_EVENTS,
     OPEN,
     UNSTARTED,
     Actor,
@@ -37,7 +38,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import plan
-from forewarn.core.transitions import OrderVerb, Verb, after, order_after
+from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
 from forewarn.core.waiting import order_failed, order_in_doubt
 
 MAX_NOTED_OUTPUT = 4_000
@@ -80,6 +81,7 @@ def submit(
     if request.emergency:
         _refuse_busy(draft, events)
     if request.source is Source.USER:
+        _refuse_second_operation(draft, events)
         _refuse_too_many(draft, events)
     draft.put_maintenance(maintenance)
     for event in events:
@@ -99,11 +101,24 @@ def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
                 )
 
 
+def _refuse_second_operation(draft: Draft, events: Iterable[Event]) -> None:
+    """Refuse a user operation on a machine that has an open one of the same type."""
+    planned = {(e.scope, name): e.type for e in events for name in e.resources}
+    for scope in {scope for scope, _ in planned}:
+        for other in draft.events_in(scope):
+            for name in other.resources if other.source is Source.USER else ():
+                if planned.get((scope, name)) is other.type:
+                    raise MachineBusy(
+                        f"machine {scope}/{name} already has an open {other.type} by its user, event {other.id}:"
+                        " cancel it or wait until it ends"
+                    )
+
+
 def _refuse_too_many(draft: Draft, events: Iterable[Event]) -> None:
     for name, count in Counter(event.scope for event in events).items():
-        limit = draft.scopes[name].max_user_operations
+        limit = min(draft.scopes[name].max_user_operations or MAX_OPEN_USER_EVENTS, MAX_OPEN_USER_EVENTS)
         already_open = sum(e.source is Source.USER for e in draft.events_in(name))
-        if limit and already_open + count > limit:
+        if already_open + count > limit:
             raise TooManyUserOperations(
                 f"scope {name} allows {limit} user operations at once and {already_open} are open: wait until one ends"
             )
@@ -119,7 +134,7 @@ def approve(
         event = draft.events.get(event_id)
         if event is None or event.scope != scope or event.published is None:
             raise Invalid(f"Bad request. EventId {event_id} is not an event of this machine's scope")
-        after(event, Verb.APPROVE)
+        require_legal(event, Verb.APPROVE)
         events.append(event)
     for event in events:
         if event.status is Status.SCHEDULED and _has_effect(event, machine):
@@ -130,16 +145,16 @@ def approve(
 def _has_effect(event: Event, machine: str) -> bool:
     """Whether this machine's approval changes anything. Any other machine's request is accepted but has no effect."""
     approved_by = {a.machine for a in event.approvals}
-    if event.approval is ApprovalMode.ALL:
+    if event.approval_mode is ApprovalMode.ALL:
         return machine in event.resources and machine not in approved_by
-    return event.approval is ApprovalMode.ANY and not approved_by
+    return event.approval_mode is ApprovalMode.ANY and not approved_by
 
 
 def approve_as_operator(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
     """Record an operator's approval, which counts for all machines."""
     draft = Draft(snapshot, now, actor)
     event = _find(draft.events, event_id, "event")
-    after(event, Verb.APPROVE)
+    require_legal(event, Verb.APPROVE)
     if event.status is Status.SCHEDULED and all(a.machine for a in event.approvals):
         _record_approval(draft, event, "")
     return draft.change()
@@ -202,7 +217,7 @@ def resolve_failure(
     """Retry, finish or abandon an event whose order failed or is in doubt, as an operator decides."""
     draft = Draft(snapshot, now, actor)
     event = _find(draft.events, event_id, "event")
-    status = after(event, verb)
+    status = status_after(event, verb)
     if verb not in (Verb.RETRY, Verb.FINISH, Verb.ABANDON):
         raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
     if not order_failed(draft, event) and not order_in_doubt(draft, event):
@@ -303,7 +318,7 @@ def _report(draft: Draft, end: OrderReport) -> None:
     if isinstance(outcome, Unknown):
         _doubt(draft, event, order, outcome.reason)
         return
-    after(event, Verb.FINISH if outcome.ok else Verb.FAIL)
+    require_legal(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
@@ -337,7 +352,7 @@ def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str
 
 
 def _complete(draft: Draft, event: Event, reason: str) -> None:
-    draft.put(replace(event, status=after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
+    draft.put(replace(event, status=status_after(event, Verb.FINISH), ended=draft.now_in(event.scope), reason=reason))
     draft.note("event completed", event=draft.events[event.id])
     if EVENT_TYPES[event.type].removes_machines:
         for name in event.resources:

@@ -28,8 +28,11 @@ MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
+# Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
+MAX_OPEN_USER_EVENTS = 500
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
+MAX_SESSIONS_PER_TOKEN = 100
 
 
 class Status(StrEnum):
@@ -181,7 +184,7 @@ class Scope:
         check_name("scope", self.name)
         require(
             0 <= self.max_user_operations <= 1_000_000,
-            f"max_user_operations is {self.max_user_operations}: use 0 (no limit) or a positive number",
+            f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
         require(
@@ -238,8 +241,8 @@ class Event:
     status: Status = Status.PLANNED
     born_approved: bool = False
     # Fixed at publication:
-    needs_approval: bool = True
-    approval: ApprovalMode = ApprovalMode.ANY
+    needs_approval: bool = True  # False: it may start before NotBefore without an approval
+    approval_mode: ApprovalMode = ApprovalMode.ANY
     sequence: int = 0
     published: datetime | None = None
     not_before: datetime | None = None
@@ -325,7 +328,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored."""
+    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored.
+
+    A token without `expires` is valid until it is revoked.
+    """
 
     id: str
     name: str
@@ -334,6 +340,7 @@ class Token:
     digest: str
     created: datetime
     created_by: str = ""
+    expires: datetime | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.name), "the token has no name: name it after its user")
@@ -351,6 +358,19 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginSession:
+    """A login of the portal with a token. `digest` is the hash of the session id, which only the browser has."""
+
+    digest: str
+    token_id: str
+    created: datetime
+    expires: datetime
+
+    def __post_init__(self) -> None:
+        require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The response to a request with an idempotency key, saved with its change. `digest` is the hash of the request."""
 
@@ -363,7 +383,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class ClockHold:
     """A jump of the clock. Until an operator confirms it, no event starts because of time that passed after `trusted`."""
 
     trusted: datetime
@@ -375,16 +395,17 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The targets of a maintenance: machines (scope, name), or one scope or update domain of it, or hosts."""
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
     update_domain: int | None = None
+    scopes: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, or hosts")
+        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
+        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
             "update_domain needs a scope: name the scope that contains it",

@@ -24,7 +24,7 @@ from forewarn.core.model import (
 )
 
 
-def resolve(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> list[Machine]:
+def target_machines(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> list[Machine]:
     """Return the machines that the targets name; raise NotFound for the first target that names none."""
     if targets.machines:
         for scope, name in targets.machines:
@@ -37,12 +37,10 @@ def resolve(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> li
                 raise NotFound(f"no machine is on host {host!r}: check the name of the host in the fleet")
         targeted = [m for m in machines.values() if m.host in targets.hosts]
     else:
-        targeted = [m for m in machines.values() if m.scope == targets.scope]
-        if targets.update_domain is not None:
-            targeted = [m for m in targeted if m.update_domain == targets.update_domain]
-        if not targeted:
-            domain = "" if targets.update_domain is None else f" in update domain {targets.update_domain}"
-            raise NotFound(f"scope {targets.scope!r} has no machine{domain}")
+        scopes, domain = set(targets.scopes or (targets.scope,)), targets.update_domain
+        targeted = [m for m in machines.values() if m.scope in scopes and domain in (None, m.update_domain)]
+        for scope in sorted(scopes - {m.scope for m in targeted}):
+            raise NotFound(f"scope {scope!r} has no machine{'' if domain is None else f' in update domain {domain}'}")
     if len(targeted) > MAX_MACHINES_PER_MAINTENANCE:
         raise Invalid(
             f"the targets are {len(targeted)} machines: submit several maintenances of at most"
@@ -55,7 +53,7 @@ def plan(
     snapshot: Snapshot, request: MaintenanceRequest, *, now: datetime, created_by: str, new_id: Callable[[], str]
 ) -> tuple[Maintenance, list[Event]]:
     """Return the maintenance and all its events, Planned, with their final ids."""
-    machines = resolve(request.targets, snapshot.machines)
+    machines = target_machines(request.targets, snapshot.machines)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(
         id=new_id(),
@@ -89,7 +87,7 @@ def plan(
                 duration_s=request.duration_s,
                 emergency=request.emergency,
                 born_approved=request.emergency or (request.source is Source.USER and scope.approve_user_events),
-                approval=scope.approval,
+                approval_mode=scope.approval,
             )
         )
     return maintenance, events
@@ -164,6 +162,17 @@ def publication(
         event_id: Publication(now, not_before, notice_s, needs_approval)
         for event_id, (now, _, notice_s, needs_approval) in notices.items()
     }
+
+
+def due_notice_s(wave: Iterable[Event], scopes: Mapping[str, Scope]) -> int | None:
+    """Return the minimum notice that an unpublished wave would give as the scopes are now; None if a scope is gone."""
+    due = []
+    for event in wave:
+        scope = scopes.get(event.scope)
+        if scope is None:
+            return None
+        due.append(0 if event.born_approved or not scope.enabled else scope.notice_s(event.type))
+    return max(due, default=None)
 
 
 def _whole_second(moment: datetime) -> datetime:

@@ -86,7 +86,7 @@ ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
 }
 
 
-def after(event: Event, verb: Verb) -> Status:
+def status_after(event: Event, verb: Verb) -> Status:
     """Return the status the verb leads to; raise IllegalTransition if there is none."""
     try:
         return TRANSITIONS[event.status][verb]
@@ -95,6 +95,11 @@ def after(event: Event, verb: Verb) -> Status:
             f"event {event.id} is {event.status}: '{verb}' is not possible in this status"
             f" (possible: {', '.join(TRANSITIONS[event.status])})"
         ) from None
+
+
+def require_legal(event: Event, verb: Verb) -> None:
+    """Raise IllegalTransition if the verb is not possible in the event's status."""
+    status_after(event, verb)
 
 
 def order_after(order: Order, verb: OrderVerb) -> OrderState:

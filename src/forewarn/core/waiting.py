@@ -18,8 +18,8 @@ from forewarn.core.model import (
     UNSTARTED,
     Actor,
     ApprovalMode,
+    ClockHold,
     Event,
-    Hold,
     Maintenance,
     OnFailure,
     OrderState,
@@ -127,7 +127,7 @@ def order_in_doubt(draft: Draft, event: Event) -> bool:
     return event.status is Status.STARTED and order is not None and order.state is OrderState.IN_DOUBT
 
 
-def held_by(draft: Draft, maintenance: Maintenance) -> Event | None:
+def blocking_failure(draft: Draft, maintenance: Maintenance) -> Event | None:
     """Return the event whose failed order holds the rest of the maintenance, or None."""
     if maintenance.on_failure is not OnFailure.HOLD:
         return None
@@ -139,9 +139,9 @@ def approved(event: Event) -> bool:
     machines = {a.machine for a in event.approvals}
     if "" in machines:  # an operator's approval counts for all machines
         return True
-    if event.approval is ApprovalMode.ALL:
+    if event.approval_mode is ApprovalMode.ALL:
         return machines.issuperset(event.resources)
-    return event.approval is ApprovalMode.ANY and bool(machines)
+    return event.approval_mode is ApprovalMode.ANY and bool(machines)
 
 
 def ready(maintenance: Maintenance, event: Event, now: datetime) -> bool:
@@ -166,7 +166,7 @@ def notice_end(maintenance: Maintenance, event: Event) -> datetime | None:
 
 
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:
-    return maintenance.paused or held_by(draft, maintenance) is not None
+    return maintenance.paused or blocking_failure(draft, maintenance) is not None
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
@@ -282,7 +282,7 @@ def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
 
 def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     reasons = []
-    failed = held_by(draft, maintenance)
+    failed = blocking_failure(draft, maintenance)
     if failed is not None:
         reasons.append(
             Waiting(
@@ -310,7 +310,7 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     ]
 
 
-def _clock_held(hold: Hold) -> Waiting:
+def _clock_held(hold: ClockHold) -> Waiting:
     return Waiting(
         code="clock",
         message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check the clock,"
@@ -331,10 +331,10 @@ def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
 
 def _missing_approval(event: Event) -> Waiting:
     approved_by = {a.machine for a in event.approvals}
-    if event.approval is ApprovalMode.OPERATOR:
+    if event.approval_mode is ApprovalMode.OPERATOR:
         return Waiting(code="approval", message="an operator has not approved")
     missing = tuple(name for name in event.resources if name not in approved_by)
-    if event.approval is ApprovalMode.ALL:
+    if event.approval_mode is ApprovalMode.ALL:
         return Waiting(code="approval", message=f"not approved by {_listed(missing)}", machines=missing)
     return Waiting(code="approval", message=f"no machine of {event.scope} has approved", machines=missing)
 

@@ -47,7 +47,7 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
         service = Service(demo_settings(port, rate, folder), node="the demo")
         try:
             schedule = DemoSchedule(service.control, service.store)
-            service.ticker.add_chore(schedule)
+            service.ticker.call_periodically(schedule)
             service.apply_fleet_file(FLEET)
             machines = [machine for machine in service.store.inventory().machines.values() if has_agent(machine)]
             with running(service) as (guest_server, operator):

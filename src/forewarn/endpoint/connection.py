@@ -11,9 +11,9 @@ from collections.abc import Callable
 from forewarn.endpoint import protocol
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import CLOSE, NOT_MODIFIED
-from forewarn.endpoint.endpoint import Endpoint
-from forewarn.endpoint.exchange import Exchange, within_rate
-from forewarn.endpoint.limits import BURST_S
+from forewarn.endpoint.endpoint import EndpointState
+from forewarn.endpoint.exchange import Exchange, Pause, within_rate
+from forewarn.endpoint.limits import BURST_S, MAX_REJECTIONS, REJECTION_PAUSE_S
 from forewarn.endpoint.parser import Parser
 from forewarn.endpoint.protocol import Request, Response
 from forewarn.endpoint.sockets import Transport
@@ -53,14 +53,16 @@ class Connection:
         "transport",
     )
 
-    proxied = _paused = _half_closed = _lingering = False
+    proxied = over_share = _paused = _half_closed = _lingering = False
     _queue: deque[Request | Response] | None = None
-    _buffered: list[bytes] | None = None
-    _exchange: Exchange | None = None
+    _buffered: bytearray | None = None
+    _exchange: Exchange | Pause | None = None
+    _rejections = 0  # rejected requests in a row
+    _spent_at_rejection_s: float | None = None
 
     transport: Transport
 
-    def __init__(self, endpoint: Endpoint, interface: str = "") -> None:
+    def __init__(self, endpoint: EndpointState, interface: str = "") -> None:
         self.endpoint = endpoint
         self.interface = interface
         self.caller: Caller | None = None
@@ -82,14 +84,20 @@ class Connection:
             address, trust = self.address, endpoint.trust
             self.proxied = trust.is_proxy(address)
             caller = trust.caller_of_connection(endpoint.callers, self.interface, address)
-        share_used = caller is not None and caller.connections >= limits.connections and not endpoint.trust.every_caller
+        if caller is not None:
+            share_used = caller.connections >= limits.connections and not endpoint.trust.every_caller
+        else:
+            share_used = self._limited and endpoint.unknown_connections.is_full(self._source)
         if endpoint.stopping or share_used or len(endpoint.connections) >= limits.all_connections:
-            endpoint.counters.refused += 1
-            self.gone = True
+            limit = "all" if not share_used else "machine" if caller is not None else "unknown"
+            endpoint.counters.refused["stopping" if endpoint.stopping else limit] += 1
+            self.gone, self.over_share = True, share_used
             return False
         if caller is not None:
             caller.connections += 1
             self.caller = caller
+        else:
+            self._enter_share()
         endpoint.connections[self] = None
         return True
 
@@ -106,8 +114,40 @@ class Connection:
         if self._exchange is not None:
             self._exchange.cancel()
         # A refused connection was never counted.
-        if self.endpoint.connections.pop(self, self) is None and self.caller is not None:
+        if self.endpoint.connections.pop(self, self) is None:
+            if self._rejections and self._limited:
+                # Connecting again must not get a caller more rejected requests than it gets on open connections.
+                self._parser = self._queue = self._buffered = None
+                self.endpoint.loop.call_later(REJECTION_PAUSE_S, self._leave_share)
+            elif self.caller is not None:
+                self.caller.connections -= 1
+            else:
+                self._leave_share()
+
+    # -- the share of connections that the caller has
+
+    @property
+    def _limited(self) -> bool:
+        """Whether the connections of this caller are limited: not those of a proxy, or of an emulator's callers."""
+        return not self.proxied and self.endpoint.trust.every_caller is None
+
+    @property
+    def _source(self) -> tuple[str, str]:
+        return self.interface, self.address
+
+    def _enter_share(self) -> None:
+        if self.caller is not None:
+            self.caller.connections += 1
+        elif self._limited:
+            self.endpoint.unknown_connections.add(self._source)
+
+    def _leave_share(self) -> None:
+        if self.caller is not None:
             self.caller.connections -= 1
+        elif self._limited:
+            self.endpoint.unknown_connections.remove(self._source)
+
+    # -- what happens on the socket
 
     def eof_received(self) -> bool:
         """Return whether a guest that sends no more still gets a response. Most such guests have left: a long poll ends."""
@@ -125,7 +165,8 @@ class Connection:
     def resume_writing(self) -> None:
         self._paused = False
         if not self.gone:
-            self.transport.resume_reading()
+            if not isinstance(self._exchange, Pause):
+                self.transport.resume_reading()
             self._continue()
 
     def check_deadline(self, now_s: float) -> None:
@@ -217,7 +258,10 @@ class Connection:
         parser, limits = self._parser, self.endpoint.limits
         if parser is None:
             parser = self._parser = Parser(
-                max_head_bytes=limits.head_bytes, max_headers=limits.headers, max_body_bytes=limits.body_bytes
+                max_head_bytes=limits.head_bytes,
+                max_headers=limits.headers,
+                max_body_bytes=limits.body_bytes,
+                reads_body=self._reads_body,
             )
         fresh = not parser.partial
         if fresh and self._answered_s:
@@ -233,9 +277,10 @@ class Connection:
 
     def _buffer(self, data: bytes) -> None:
         """Keep a little of what arrives while a response is pending, then stop reading."""
-        self._buffered = self._buffered or []
-        self._buffered.append(data)
-        if sum(map(len, self._buffered)) > MAX_BUFFERED_BYTES:
+        if self._buffered is None:
+            self._buffered = bytearray()
+        self._buffered += data
+        if len(self._buffered) > MAX_BUFFERED_BYTES:
             self.transport.pause_reading()
 
     def _continue(self, raw: bytes | None = None) -> None:
@@ -250,7 +295,7 @@ class Connection:
             return
         self._exchange = None
         if self._buffered:
-            data, self._buffered = b"".join(self._buffered), None
+            data, self._buffered = bytes(self._buffered), None
             self.transport.resume_reading()
             self._parse(data)
         elif self._half_closed:
@@ -262,8 +307,8 @@ class Connection:
 
     def start_exchange(self, request: Request, raw: bytes | None) -> None:
         """Start answering a request; the response leaves through `write`."""
-        self._exchange = Exchange(self, request)
-        self._exchange.start(raw)
+        exchange = self._exchange = Exchange(self, request)
+        exchange.start(raw)
 
     def exchange_finished(self) -> None:
         """Continue, after a response that had to be waited for, with the requests that arrived meanwhile."""
@@ -276,23 +321,52 @@ class Connection:
             endpoint = self.endpoint
             current = endpoint.trust.caller_of_connection(endpoint.callers, self.interface, self.address)
             if current is not caller:
-                if caller is not None:
-                    caller.connections -= 1
-                if current is not None:
-                    current.connections += 1
+                self._leave_share()
                 self.caller = current
+                self._enter_share()
         return self.caller if self.caller is not None and self.caller.view is not None else None
 
     def _refuse(self, problem: Response) -> None:
         """Answer an unreadable request, which has a caller and a rate as well; nothing after it can be read."""
-        if not self.proxied:
-            caller = self.identify()
-            if caller is None:
-                self.endpoint.counters.unknown += 1
-                problem = protocol.NOT_FOUND
-            elif not within_rate(self.endpoint, caller):
-                problem = protocol.TOO_MANY
-        self.respond(problem, Request("GET", "", [], keep_alive=False))
+        request = Request("GET", "", [], keep_alive=False)
+        caller = None if self.proxied else self.identify()
+        if caller is None and not self.proxied:
+            self.endpoint.counters.unknown += 1
+            self.reject(protocol.NOT_FOUND, request)
+        elif caller is not None and not within_rate(self.endpoint, caller):
+            self.reject(protocol.TOO_MANY, request)
+        else:
+            self.respond(problem, request)
+
+    def _reads_body(self) -> bool:
+        """Whether to read the body of a request whose head was read: what an unknown caller sends is of no use."""
+        return self.proxied or self.identify() is not None
+
+    # -- rejected requests
+
+    def reject(self, response: Response, request: Request) -> None:
+        """Respond to a request of an unknown caller, or over the caller's rate; after several in a row, stop reading.
+
+        A proxy's connection is always read: it carries requests of many machines.
+        """
+        if self.proxied:
+            self.respond(response, request)
+            return
+        # This changes with each request that is within the machine's rate, on whatever path, and only with such a request.
+        spent_s = self.caller.spent_until_s if self.caller is not None else None
+        self._rejections = self._rejections + 1 if spent_s == self._spent_at_rejection_s else 1
+        self._spent_at_rejection_s = spent_s
+        self.respond(response, request)
+        if self._rejections >= MAX_REJECTIONS and not self.gone:
+            self.endpoint.counters.paused += 1
+            self.transport.pause_reading()
+            self._exchange = Pause(self.endpoint.loop, REJECTION_PAUSE_S, self._pause_ended)
+
+    def _pause_ended(self) -> None:
+        self._exchange = None
+        self._continue()
+        if not (self.gone or self._paused or isinstance(self._exchange, Pause)):
+            self.transport.resume_reading()
 
     # -- sending
 
@@ -341,7 +415,7 @@ class Connection:
 
 
 # Makes a connection, given its endpoint and the interface it came in by.
-ConnectionFactory = Callable[[Endpoint, str], Connection]
+ConnectionFactory = Callable[[EndpointState, str], Connection]
 
 
 def _plain_address(host: str) -> str:

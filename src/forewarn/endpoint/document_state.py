@@ -39,7 +39,7 @@ class Now:
     def __init__(self, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._monotonic = monotonic
-        self.moment = Moment(clock.glance())
+        self.moment = Moment(clock.display_time())
         self.until_s = 0.0
         self.fresh_until_s = math.inf
 
@@ -47,7 +47,7 @@ class Now:
         read_s = self._monotonic()
         if read_s < self.until_s:
             return self.moment
-        now = self._clock.glance()
+        now = self._clock.display_time()
         if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
             self.moment = Moment(now)
         if self._clock.steady:

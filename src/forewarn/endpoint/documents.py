@@ -233,7 +233,7 @@ class Documents:
         """
         names = tuple(names)
         with self._lock:
-            snapshot = self._store.snapshot(Focus(scopes=names, whole=False, shown=True))
+            snapshot = self._store.snapshot(Focus(scopes=names, whole_maintenances=False, document_only=True))
             for name in names:
                 if name not in snapshot.scopes:
                     self.views.pop(name, None)
@@ -268,7 +268,7 @@ class Documents:
         """
         missing = tuple(key for key in keys if key not in saved)
         with self._lock:
-            focus = Focus(machines=missing, whole=False, shown=True)
+            focus = Focus(machines=missing, whole_maintenances=False, document_only=True)
             stored = self._store.snapshot(focus).machines if missing else {}
             for key in keys:
                 machine = saved.get(key) or stored.get(key)

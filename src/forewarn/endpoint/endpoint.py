@@ -13,7 +13,7 @@ from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import DocumentState, Moment, ScopeView, Waiter
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.identity import Trust
-from forewarn.endpoint.limits import MAX_QUEUED_S, Limits
+from forewarn.endpoint.limits import MAX_QUEUED_S, Limits, UnknownConnections
 from forewarn.endpoint.loop import Loop
 from forewarn.service.control import Control
 from forewarn.store import EventFirstSeen
@@ -22,7 +22,7 @@ MAX_REMEMBERED = 16_384
 MAX_REMEMBERED_PER_MACHINE = 8
 MAX_REMEMBERED_BYTES = 1_024
 WAKE_BATCH = 100
-SIGHTINGS_AT_ONCE = 500
+FIRST_SEEN_AT_ONCE = 500
 
 
 class GuestConnection(Protocol):
@@ -39,18 +39,21 @@ class Counters:
     """Counts since the start; only the listener's thread writes them."""
 
     __slots__ = (
-        "accepted", "forged", "not_modified", "outcomes", "parsed", "refused", "remembered", "timed_out", "unknown",
+        "accepted", "blocked", "forged", "not_modified", "outcomes", "parsed", "paused", "refused", "remembered", "timed_out",
+        "unknown",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.remembered = self.parsed = self.not_modified = 0
-        self.accepted = self.refused = self.timed_out = 0
+        self.accepted = self.blocked = self.paused = self.timed_out = 0
         self.unknown = self.forged = 0
         self.outcomes: Counter[int] = Counter()
+        # Connections by the limit they were over; unknown addresses have one each and one together.
+        self.refused: Counter[str] = Counter(machine=0, unknown=0, all=0, stopping=0)
 
 
-class Endpoint:
-    """The state that connections share. Only the listener's event loop uses it."""
+class EndpointState:
+    """The state that all connections of the guest listener share."""
 
     def __init__(
         self,
@@ -82,11 +85,12 @@ class Endpoint:
         self.request_share_s = 1.0 / limits.requests_per_s if limits.requests_per_s else 0.0
         self.counters = Counters()
         self.connections: dict[GuestConnection, None] = {}
+        self.unknown_connections = UnknownConnections(limits)
         # Bytes -> the index of the response they ask for, the tag they carry, whether the connection closes.
         self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.seen_callers: list[Caller] = []
-        self._sightings: list[EventFirstSeen] = []
+        self._first_seen: list[EventFirstSeen] = []
         # The monotonic clock at the last sweep: exact enough for idle times, and a poll need not read the clock for it.
         self.swept_s = self.monotonic()
         self.stopping = False
@@ -123,12 +127,12 @@ class Endpoint:
         at = self.now().at
         name = caller.name
         new = (event for event in state.events if event.id not in before and name in event.resources)
-        self._sightings += [EventFirstSeen(event.id, name, at) for event in new]
+        self._first_seen += [EventFirstSeen(event.id, name, at) for event in new]
 
-    def take_sightings(self) -> list[EventFirstSeen]:
-        """Take the oldest sightings, as many as one write saves."""
-        taken = self._sightings[:SIGHTINGS_AT_ONCE]
-        del self._sightings[:SIGHTINGS_AT_ONCE]
+    def take_first_seen(self) -> list[EventFirstSeen]:
+        """Take the oldest records of who first saw which event, as many as one write saves."""
+        taken = self._first_seen[:FIRST_SEEN_AT_ONCE]
+        del self._first_seen[:FIRST_SEEN_AT_ONCE]
         return taken
 
     def take_seen(self) -> list[Caller]:

@@ -13,9 +13,9 @@ from forewarn.core.model import Actor, ScopeKind
 from forewarn.endpoint import protocol
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import ScopeView, response_index
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.limits import BURST_S
-from forewarn.endpoint.loop import Timer
+from forewarn.endpoint.loop import Loop, Timer
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 
 log = logging.getLogger("forewarn.guest")
@@ -24,7 +24,7 @@ log = logging.getLogger("forewarn.guest")
 class ExchangeConnection(Protocol):
     """The connection of an exchange, as far as the exchange uses it."""
 
-    endpoint: Endpoint
+    endpoint: EndpointState
     proxied: bool
     interface: str
 
@@ -41,6 +41,9 @@ class ExchangeConnection(Protocol):
         """Whether the connection stays open after the response."""
 
     def respond(self, response: Response, request: Request) -> None: ...
+
+    def reject(self, response: Response, request: Request) -> None:
+        """Respond to a request of an unknown caller, or over the caller's rate."""
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None: ...
 
@@ -80,11 +83,11 @@ class Exchange:
         view = caller.view if caller is not None else None
         if caller is None or view is None:
             endpoint.counters.unknown += 1
-            connection.respond(protocol.NOT_FOUND, request)
+            connection.reject(protocol.NOT_FOUND, request)
             return
         self._caller, self._view = caller, view
         if not within_rate(endpoint, caller):
-            connection.respond(protocol.TOO_MANY, request)
+            connection.reject(protocol.TOO_MANY, request)
             return
         decision = protocol.decide(request, self._instance, endpoint.trust.allowed_hosts)
         if isinstance(decision, Response) and not decision.enables:
@@ -287,7 +290,27 @@ class Exchange:
             self._connection.respond(Response(200, state.body(poll.version), extra), request)
 
 
-def within_rate(endpoint: Endpoint, caller: Caller) -> bool:
+class Pause:
+    """Takes the place of an exchange while a connection is not read because of rejected requests; `ended` continues it."""
+
+    __slots__ = ("_ended", "_timer", "pending", "waiting")
+
+    def __init__(self, loop: Loop, delay_s: float, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._timer = loop.call_later(delay_s, self.end_wait)
+        self.pending = self.waiting = True
+
+    def end_wait(self) -> None:
+        """End the pause: its time is over, or the service stops."""
+        self.cancel()
+        self._ended()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        self.pending = self.waiting = False
+
+
+def within_rate(endpoint: EndpointState, caller: Caller) -> bool:
     """Count a request: each takes its share of a second, and a machine may be one second ahead."""
     now_s = endpoint.monotonic()
     spent_s = max(caller.spent_until_s, now_s) + endpoint.request_share_s

@@ -19,7 +19,7 @@ HELD_CLOCK_WAIT = timedelta(minutes=1)
 
 
 class LastSeen:
-    """A chore of the ticker. A poll only postpones when a scope falls due, so the scopes are checked only at that time."""
+    """Disables silent scopes, called by the ticker. A poll only postpones when a scope is due, so it is checked only then."""
 
     def __init__(self, documents: Documents, control: Control, store: Store, *, disable_after_s: int) -> None:
         self._documents = documents
@@ -42,8 +42,9 @@ class LastSeen:
         if due is None or self._after is None or now < due:
             return 0
         idle = self._silent_everywhere(now, self._after)
-        if idle and self._control.clock_hold() is not None:
-            self._next_due = now + HELD_CLOCK_WAIT  # after a jump of the clock the length of a silence is unknown
+        wait_until = self._silence_unknown_until(now, self._after) if idle else None
+        if wait_until is not None:
+            self._next_due = wait_until
             return 0
         for scope in idle:
             try:
@@ -52,6 +53,18 @@ class LastSeen:
                 self._documents.refresh([scope])
         self._next_due = self._documents.next_idle(self._after)
         return len(idle)
+
+    def _silence_unknown_until(self, now: datetime, after: timedelta) -> datetime | None:
+        """Return until when no scope may be disabled, because the clock jumped during the silence; None if it did not.
+
+        A confirmed jump says that the clock is right now. It does not say how long before it a guest was seen.
+        """
+        hold = self._control.last_clock_hold()
+        if hold is None:
+            return None
+        if hold.confirmed is None:
+            return now + HELD_CLOCK_WAIT
+        return hold.confirmed + after if now - hold.confirmed < after else None
 
     def _silent_everywhere(self, now: datetime, after: timedelta) -> list[str]:
         """Return the silent scopes of which the store knows no later request to another node."""
@@ -68,6 +81,6 @@ class LastSeen:
         if seen:
             self._store.record_last_seen(seen)
 
-    def write_sightings(self, sightings: Collection[EventFirstSeen]) -> None:
+    def write_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
         """Save which machine first saw which event, and when; runs in the writer's thread."""
         self._store.record_first_seen(sightings)

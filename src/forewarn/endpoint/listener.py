@@ -12,13 +12,15 @@ from functools import partial
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.endpoint.connection import Connection, ConnectionFactory
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
+from forewarn.endpoint.flood_filter import BLOCKED_S
 from forewarn.endpoint.sockets import Listener
 
 BACKLOG = 4_096
 SWEEP_EVERY_S = 1.0
 STOP_CHECK_EVERY_S = 0.01
 START_WITHIN_S = 10.0
+LOG_BLOCKED_EVERY_S = 60.0
 
 log = logging.getLogger("forewarn.guest")
 
@@ -91,7 +93,7 @@ class GuestListener:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: EndpointState,
         addresses: Iterable[Address],
         *,
         hop_limit: int = 0,
@@ -105,6 +107,7 @@ class GuestListener:
         self._sockets = [(address, open_socket(address, hop_limit=hop_limit)) for address in addresses]
         self._loop = endpoint.loop
         self._listeners: list[Listener] = []
+        self._log_blocked_from_s = 0.0
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="guest", daemon=True)
         endpoint.documents.on_views_changed = lambda views: self._loop.call_from_thread(lambda: endpoint.wake(views))
@@ -132,9 +135,8 @@ class GuestListener:
 
     def _run(self) -> None:
         for address, opened in self._sockets:
-            self._listeners.append(
-                Listener(self._loop, opened, partial(self._connection, self._endpoint, address.interface))
-            )
+            new_connection = partial(self._connection, self._endpoint, address.interface)
+            self._listeners.append(Listener(self._loop, opened, new_connection, self._address_blocked))
         self._loop.repeat(SWEEP_EVERY_S, self._endpoint.sweep)
         for every_s, call in self._repeated:
             self._loop.repeat(every_s, call)
@@ -143,6 +145,15 @@ class GuestListener:
             self._loop.run()
         finally:
             self._loop.close()
+
+    def _address_blocked(self, host: str) -> None:
+        self._endpoint.counters.blocked += 1
+        now_s = self._endpoint.monotonic()
+        if now_s >= self._log_blocked_from_s:
+            self._log_blocked_from_s = now_s + LOG_BLOCKED_EVERY_S
+            log.warning(
+                "%s opens far more connections than its share and is kept out for %g s at a time", host, BLOCKED_S
+            )
 
     def _stop(self, within_s: float) -> None:
         endpoint, loop = self._endpoint, self._loop

@@ -4,6 +4,7 @@ httptools is strict about headers and framing but speaks more than HTTP/1; this 
 request follows the grammar exactly, or the connection ends with an error.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -22,14 +23,18 @@ class Parser:
 
     __slots__ = (
         "_body", "_body_bytes", "_expects", "_head", "_head_done", "_headers", "_left_bytes", "_max_body_bytes",
-        "_max_head_bytes", "_max_headers", "_parser", "_raw_bytes", "_tail", "_target", "_upgraded", "partial", "problem",
-        "requests",
+        "_max_head_bytes", "_max_headers", "_parser", "_raw_bytes", "_reads_body", "_tail", "_target", "_upgraded", "partial",
+        "problem", "requests",
     )  # fmt: skip
 
-    def __init__(self, *, max_head_bytes: int, max_headers: int, max_body_bytes: int) -> None:
+    def __init__(
+        self, *, max_head_bytes: int, max_headers: int, max_body_bytes: int, reads_body: Callable[[], bool]
+    ) -> None:
+        """`reads_body` is called at the end of a head that announces a body; if False, the body is not read."""
         self._max_head_bytes = max_head_bytes
         self._max_headers = max_headers
         self._max_body_bytes = max_body_bytes
+        self._reads_body = reads_body
         self._parser: Any = httptools.HttpRequestParser(self)
         self.requests: list[Request] = []
         self.problem: Response | None = None
@@ -87,9 +92,10 @@ class Parser:
 
     def _take_body(self, piece: bytes, request: Request) -> None:
         """Take the body of a request with Upgrade, which httptools does not read."""
-        request.body += piece
+        self._body += piece
         if not self._left_bytes:
             self._upgraded = None
+            request.body = bytes(self._body)
             self._complete(request)
 
     def wants_continue(self) -> bool:
@@ -117,26 +123,30 @@ class Parser:
             self._stop(protocol.HEADERS_TOO_LARGE)
         version = self._parser.get_http_version()
         self._check_request_line(version)
+        chunked = False
         for name, value in self._headers:
             if name == "content-length":
                 self._left_bytes = int(value)
                 if self._left_bytes > self._max_body_bytes:
-                    self._too_large()
+                    self._end_without_body()
             if name == "transfer-encoding" and (
                 value.lower() != "chunked" or version != "1.1" or self._parser.should_upgrade()
             ):
                 self._stop(protocol.MALFORMED)
+            chunked = chunked or name == "transfer-encoding"
             if name == "expect":
                 self._expects = value.lower() == "100-continue" and version == "1.1"
+        if (self._left_bytes or chunked) and not self._reads_body():
+            self._end_without_body()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if self._body_bytes > self._max_body_bytes:
-            self._too_large()
-        self._body.append(body)
+            self._end_without_body()
+        self._body += body
 
     def on_message_complete(self) -> None:
-        request = self._request(b"".join(self._body))
+        request = self._request(bytes(self._body))
         if self._left_bytes and self._parser.should_upgrade():
             self._upgraded = request
         else:
@@ -167,8 +177,8 @@ class Parser:
         self.partial = False
         self._expects = False
 
-    def _too_large(self) -> None:
-        """Complete a request without its body, which is too large; the connection ends after its response."""
+    def _end_without_body(self) -> None:
+        """Complete a request without its body, which is too large or not wanted; the connection ends after its response."""
         request = self._request(b"")
         request.too_large, request.keep_alive = True, False
         self.requests.append(request)
@@ -182,6 +192,6 @@ class Parser:
     def _clear(self) -> None:
         self._target = self._head = b""
         self._headers: list[tuple[str, str]] = []
-        self._body: list[bytes] = []
+        self._body = bytearray()  # joined at once: very many objects of a few bytes would take far more memory
         self._body_bytes = self._raw_bytes = self._left_bytes = 0
         self._head_done = False

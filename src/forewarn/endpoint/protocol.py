@@ -23,6 +23,8 @@ MAX_WAIT_DIGITS = 9
 _DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 _WAIT = re.compile(r"wait=0*([1-9][0-9]*)")
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?")
+# Headers of proxies. Only a trusted proxy may add them, to a request that it signs.
+_PROXY_HEADERS = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
 ANY_HOST = "*"  # for emulators: no configuration may contain it
 _TAG = re.compile(r'(?:W/)?("[^"]*")|([^"]+)')
 VERSION_INDEX = {name: index for index, name in enumerate(VERSIONS)}
@@ -142,7 +144,7 @@ def decide(
 def _relayed(request: Request, allowed_hosts: Collection[str]) -> Response | None:
     """Return the response to a request that shows traces of a relay, or has no valid Host; else None."""
     names = {name for name, _ in request.headers}
-    if not request.proxied and ("x-forwarded-for" in names or any(n.startswith("x-instance-id") for n in names)):
+    if not request.proxied and (names & _PROXY_HEADERS or any(n.startswith("x-instance-id") for n in names)):
         return RELAYED
     if "origin" in names or "sec-fetch-site" in names:
         return RELAYED

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
+from forewarn.endpoint.flood_filter import FloodFilter
 from forewarn.endpoint.loop import EDGE, ENDED, IN, OUT, Loop
 
 RECEIVE_BYTES = 8 * 1024
@@ -50,6 +51,10 @@ class Transport(Protocol):
 
 class SocketHandler(Protocol):
     """Handles what happens on a socket."""
+
+    @property
+    def over_share(self) -> bool:
+        """Whether the connection may not stay because its caller already has its share of connections."""
 
     def connection_made(self, transport: Transport, /) -> bool:
         """Return whether the connection may stay."""
@@ -204,11 +209,19 @@ class GuestSocket:
 class Listener:
     """A listening socket, to which guests connect."""
 
-    def __init__(self, loop: Loop, listening: socket.socket, new_handler: Callable[[], SocketHandler]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        listening: socket.socket,
+        new_handler: Callable[[], SocketHandler],
+        on_block: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_block` is called with an address that floods the listener and is kept out for a moment."""
         self._loop = loop
         self._socket = listening
         self._family = int(listening.family)
         self._new_handler = new_handler
+        self.flood_filter = FloodFilter(loop, listening, on_block)
         # Accepted sockets inherit the option, which saves a system call for each.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(listening.fileno(), self)
@@ -247,6 +260,8 @@ class Listener:
                 guest_socket.start()
             else:
                 guest_socket.abort()
+                if handler.over_share:
+                    self.flood_filter.count(peer[0])
 
     def _accept_failed(self, error: OSError) -> None:
         """Stop accepting for a second if resources are scarce. Any other error concerns one guest, which has left."""

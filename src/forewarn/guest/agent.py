@@ -14,13 +14,13 @@ from forewarn.guest.budget import limit_s
 from forewarn.guest.client import LONG_POLL_S, Client
 from forewarn.guest.clock import Time
 from forewarn.guest.decide import decide, lapsed_record, notifiers_of
-from forewarn.guest.document import Document, Event, event_json
+from forewarn.guest.document import MAX_TEXT_CHARS, Document, Event, event_json
 from forewarn.guest.errors import EndpointError, Refused, StepFailed
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal, MemoryJournal
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
-from forewarn.guest.state import State, StepState, fold_records
+from forewarn.guest.state import State, StepState, fold_records, state_record
 from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan
 
 BRIEF_POLL_TIMEOUT_S = 2.0
@@ -104,18 +104,11 @@ class Agent:
         for _ in range(MAX_ACTIONS):
             action = decide(self.plan, self.me or Me(""), self.state, self.view())
             if isinstance(action, Wait):
-                self._rotate_journal()
                 self._show()
                 return action.seconds
             self._act(action)
         log.error("the agent took %d actions without a pause; it pauses now; please report this", MAX_ACTIONS)
         return RETRY_S[0]
-
-    def _rotate_journal(self) -> None:
-        """Begin a new journal when the old one is large and nothing in it is open."""
-        if self.state.quiet and self.journal.rotate():
-            boot, self.state = self.state.boot, State()
-            self._record({"kind": "start", "boot": boot})
 
     def view(self) -> View:
         return View(
@@ -252,7 +245,7 @@ class Agent:
         try:
             work(run)
         except StepFailed as error:
-            return str(error)
+            return str(error)[:MAX_TEXT_CHARS]
         except OSError as error:
             return f"{type(error).__name__}: {error.strerror}"
         except Exception as error:  # a fault in a handler fails the step and does not end the agent
@@ -371,6 +364,8 @@ class Agent:
 
     def _record(self, record: Mapping[str, Any]) -> None:
         self.state.apply(self.journal.append(record))
+        if self.journal.is_large():
+            self.journal.compact(state_record(self.state))
 
     def _set_retry(self, action: str, ok: bool) -> None:
         """Delay the next attempt of a failed action, longer with each failure."""

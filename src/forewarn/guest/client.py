@@ -16,7 +16,15 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 from forewarn.guest.clock import Time
 from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint
-from forewarn.guest.document import Document, Event, parse_document, parse_moment, writable
+from forewarn.guest.document import (
+    MAX_NAME_CHARS,
+    Document,
+    Event,
+    parse_document,
+    parse_moment,
+    whole_number,
+    writable,
+)
 from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
 from forewarn.guest.names import Me
 from forewarn.guest.transport import Response, Transport
@@ -200,13 +208,14 @@ class Client:
             answer = self._request(
                 "GET", "/metadata/instance/compute", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S
             )
-            compute = json.loads(answer.body.decode("utf-8-sig"))
+            compute = json.loads(answer.body.decode("utf-8-sig"), parse_int=whole_number)
             name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
         except (EndpointError, Refused, ValueError, AttributeError, RecursionError) as error:
             log.debug("the endpoint does not give this machine's name (%s): the host name is used", error)
             name = scale_set = None
         if isinstance(name, str) and name:
-            return Me(writable(name), "instance", writable(scale_set) if isinstance(scale_set, str) else "")
+            scale_set = scale_set if isinstance(scale_set, str) else ""
+            return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
         return Me(socket.gethostname().partition(".")[0], "hostname")
 
     def versions(self) -> None:
@@ -261,7 +270,7 @@ def _check_status(answer: Response) -> Response:
 def _error_text(body: bytes) -> str:
     """Return the endpoint's error message, at most a line of it."""
     try:
-        error: Any = json.loads(body.decode("utf-8", "replace"))
+        error: Any = json.loads(body.decode("utf-8", "replace"), parse_int=whole_number)
         error = error.get("error", "") if isinstance(error, dict) else ""
     except (ValueError, RecursionError):
         error = body.decode("utf-8", "replace")

@@ -7,9 +7,11 @@ monotonic clock (`document`).
 from __future__ import annotations
 
 import time
-from pathlib import Path
+
+from forewarn.guest.safe_files import read_regular
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+MAX_BOOT_ID_BYTES = 1024
 
 
 class Time:
@@ -29,7 +31,7 @@ class Time:
 def boot_id(path: str = BOOT_ID_FILE) -> str:
     """Return the id of this boot, or "" where the system has none; then the agent notices no reboot."""
     try:
-        return Path(path).read_text("ascii").strip()
+        return read_regular(path, MAX_BOOT_ID_BYTES, follow=True).decode("ascii").strip()
     except (OSError, ValueError):
         return ""
 

@@ -54,12 +54,14 @@ class Config:
 def load(path: Path, environment: Mapping[str, str]) -> Config:
     """Read the file; refuse it if another user can write it."""
     try:
-        with path.open("rb") as file:
-            # Checks the open file, so that the file checked is the file read.
-            problem = others_may_write(path) or others_may_change(os.fstat(file.fileno()), path)
-            if problem:
-                raise ConfigError(f"{path} is refused: it names programs to run, and {problem}")
-            data = file.read(MAX_BYTES + 1)
+        # Before opening, because another user's pipe would block; afterwards the open file, which is the one that is read.
+        problem = others_may_write(path)
+        if not problem:
+            with path.open("rb") as file:
+                problem = others_may_change(os.fstat(file.fileno()), path)
+                data = file.read(MAX_BYTES + 1)
+        if problem:
+            raise ConfigError(f"{path} is refused: it names programs to run, and {problem}")
         if len(data) > MAX_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: this is not a configuration file")
         toml = data.decode("utf-8").replace("\r\n", "\n")

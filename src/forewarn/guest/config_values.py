@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Tuple
 
 from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.safe_files import MAX_LINKS, open_regular
 
 MAX_DURATION_S = 7 * 86_400
-MAX_LINKS = 40
 MAX_COUNT = 10_000
+MAX_SECRET_BYTES = 64 * 1024
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -126,22 +127,32 @@ def _path_components(path: Path) -> Iterator[Path]:
 def secret_file_problem(name: str) -> str:
     """Return what is wrong with a file that holds a secret, or ""."""
     try:
-        file_stat = Path(name).stat()
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    if os.name == "posix" and not _owner_is_trusted(file_stat):
-        return f"{name}, which holds a secret, belongs to another user: chown it"
-    if os.name == "posix" and file_stat.st_mode & 0o077:
-        return f"other users may read {name}, which holds a secret: chmod 600 it"
-    return "" if os.access(name, os.R_OK) else f"{name} cannot be read"
+        read_secret_file(name)
+    except StepFailed as error:
+        return str(error)
+    return ""
 
 
 def read_secret(name: str) -> str:
     """Return the secret on the first line of the file."""
-    problem = secret_file_problem(name)
-    if problem:
-        raise StepFailed(problem)
-    lines = Path(name).read_text("utf-8", "replace").splitlines()
+    lines = read_secret_file(name).splitlines()
     if not lines or not lines[0].strip():
         raise StepFailed(f"{name} is empty: it must hold a secret")
     return lines[0].strip()
+
+
+def read_secret_file(name: str) -> str:
+    """Return the text of a file that holds a secret; raise StepFailed if another user owns or may read it.
+
+    The file checked is the file read: its folder may belong to another user.
+    """
+    try:
+        with os.fdopen(open_regular(name, follow=True), "rb") as file:
+            file_stat = os.fstat(file.fileno())
+            if os.name == "posix" and not _owner_is_trusted(file_stat):
+                raise StepFailed(f"{name}, which holds a secret, belongs to another user: chown it")
+            if os.name == "posix" and file_stat.st_mode & 0o077:
+                raise StepFailed(f"other users may read {name}, which holds a secret: chmod 600 it")
+            return file.read(MAX_SECRET_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        raise StepFailed(f"{name} cannot be read: {error.strerror}") from None

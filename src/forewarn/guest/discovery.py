@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import glob
 import re
-from pathlib import Path
 from typing import Callable, Iterable, Iterator, Mapping, Optional, Sequence
 from urllib.parse import urlsplit
 
 from forewarn.guest.errors import ConfigError
+from forewarn.guest.safe_files import read_regular
 from forewarn.guest.transport import can_connect
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
@@ -25,9 +25,11 @@ LEASES = (
     "/var/lib/NetworkManager/*.lease",
     "/run/NetworkManager/devices/*",
 )
+# Each character of a quoted value can be read in one way only, and an option has at most 255 bytes of four characters each:
+# the search takes time in proportion to the length of the file.
 _OPTION_245 = re.compile(
-    r'(?:option\s+unknown-245\s+(?:(?P<colons>[0-9a-fA-F]{1,2}(?::[0-9a-fA-F]{1,2}){3})|"(?P<text>(?:[^"\\]|\\.|\\[0-7]{3})+)")\s*;'
-    r"|(?:OPTION_245|private_245|unknown_245)=(?P<hex>[0-9a-fA-F:]{8,11})\s*$)",
+    r'(?:option\s{1,8}unknown-245\s{1,8}(?:(?P<colons>[0-9a-fA-F]{1,2}(?::[0-9a-fA-F]{1,2}){3})|"(?P<text>(?:[^"\\]|\\.){1,1020})")\s{0,8};'
+    r"|(?:OPTION_245|private_245|unknown_245)=(?P<hex>[0-9a-fA-F:]{8,11})[ \t\r]{0,8}$)",
     re.MULTILINE,
 )
 
@@ -101,8 +103,7 @@ def _unquote(text: str) -> bytes:
 
 def _read(name: str) -> str:
     try:
-        with Path(name).open("rb") as file:
-            return file.read(MAX_LEASE_BYTES).decode("latin-1")
+        return read_regular(name, MAX_LEASE_BYTES).decode("latin-1")
     except OSError:
         return ""
 

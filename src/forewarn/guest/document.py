@@ -13,14 +13,25 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from forewarn.guest.errors import BadDocument
 
 SCHEDULED, STARTED = "Scheduled", "Started"
 # The Date header has whole seconds: the service's clock may be up to this much ahead of it.
 DATE_RESOLUTION_S = 1.0
-MAX_EVENTS = 1_000
+MAX_EVENTS = 10_000
+# Longer texts and lists are cut: they end up in the journal, in variables of programs and on terminals.
+MAX_WORD_CHARS = 64
+MAX_TEXT_CHARS = 1_024
+MAX_NAME_CHARS = 128
+MAX_RESOURCES = 1_000
+# An event with a longer id is left out, because a part of an id approves nothing.
+MAX_ID_CHARS = 128
+# A longer ETag is not sent back.
+MAX_ETAG_CHARS = 256
+MAX_DURATION_S = 10**9
+_MAX_DIGITS = 20
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d*)?(Z|[+-]\d\d:?\d\d)?")
 
 log = logging.getLogger("forewarn.guest.document")
@@ -85,7 +96,7 @@ class Document:
 def parse_document(body: bytes, *, etag: str = "", date: str = "", received_s: float = 0.0) -> Document:
     """Parse a response body of any version, or raise BadDocument; leave out events that cannot be read."""
     try:
-        data = json.loads(body.decode("utf-8-sig"))
+        data = json.loads(body.decode("utf-8-sig"), parse_int=whole_number)
     except Exception as error:  # RecursionError, ValueError or any other error of the parser
         raise BadDocument(f"the document is not JSON: {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("Events", []), list):
@@ -97,49 +108,73 @@ def parse_document(body: bytes, *, etag: str = "", date: str = "", received_s: f
     if len(events) > MAX_EVENTS:
         raise BadDocument(f"the document lists more than {MAX_EVENTS} events")
     return Document(
-        incarnation=str(incarnation),
-        events=tuple(event for event in map(_event_or_none, events) if event is not None),
-        etag=etag,
+        incarnation=writable(str(incarnation))[:MAX_WORD_CHARS],
+        events=_readable_events(events),
+        etag=etag if len(etag) <= MAX_ETAG_CHARS else "",
         date=parse_moment(date),
         received_s=received_s,
     )
 
 
-def _event_or_none(data: Any) -> Optional[Event]:
-    """Return the event, or None if it cannot be read: one bad event must not hide the others."""
-    try:
-        return parse_event(data)
-    except Exception as error:  # no content of the endpoint may stop the agent
-        log.warning("an event cannot be read and is ignored: %s", ascii(str(error) or type(error).__name__)[1:-1])
-        return None
+def whole_number(digits: str) -> Union[int, str]:
+    """Return the number, or its text if it is too long: turning many digits into a number takes very long."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else digits
+
+
+def _readable_events(entries: List[Any]) -> Tuple[Event, ...]:
+    """Return the events that can be read, the first of each id: one bad event must not hide the others."""
+    events: Dict[str, Event] = {}
+    errors: List[str] = []
+    for entry in entries:
+        try:
+            event = parse_event(entry)
+            if event.id in events:
+                raise BadDocument("two events have the same EventId")
+            events[event.id] = event
+        except Exception as error:  # no content of the endpoint may stop the agent
+            errors.append(str(error) or type(error).__name__)
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        log.warning("an event cannot be read and is ignored: %s%s", ascii(errors[0])[1:-1], more)
+    return tuple(events.values())
 
 
 def parse_event(data: Any) -> Event:
     """Parse one entry of Events; only EventId and EventStatus are required."""
     if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("EventId", "EventStatus")):
         raise BadDocument("an event has no EventId or no EventStatus")
-    resources = data.get("Resources")
+    event_id = writable(data["EventId"]).upper()
+    if len(event_id) > MAX_ID_CHARS:
+        raise BadDocument(f"an EventId has more than {MAX_ID_CHARS} characters")
     return Event(
-        id=_text(data, "EventId").upper(),
+        id=event_id,
         status=_text(data, "EventStatus"),
         type=_text(data, "EventType"),
-        resources=tuple(bare_name(writable(str(each))) for each in resources) if isinstance(resources, list) else (),
+        resources=_names(data.get("Resources")),
         not_before=parse_moment(_text(data, "NotBefore")),
         resource_type=_text(data, "ResourceType"),
-        description=_text(data, "Description"),
+        description=_text(data, "Description", MAX_TEXT_CHARS),
         source=_text(data, "EventSource"),
         duration_s=_seconds(data.get("DurationInSeconds")),
         raw=data,
     )
 
 
+def _names(resources: Any) -> Tuple[str, ...]:
+    if not isinstance(resources, list):
+        return ()
+    return tuple(bare_name(writable(str(each))[:MAX_NAME_CHARS]) for each in resources[:MAX_RESOURCES])
+
+
 def bare_name(resource: str) -> str:
     """Remove the underscore that 2017-03-01 puts before names of IaaS machines; no machine's own name begins with one."""
-    return resource[1:] if resource.startswith("_") else resource
+    return resource.lstrip("_")
 
 
 def parse_moment(text: str) -> Optional[datetime]:
     """Parse RFC 1123 or ISO 8601 into UTC; return None for "" and for any other text."""
+    if len(text) > MAX_WORD_CHARS:
+        return None
     match = _ISO.fullmatch(text.strip())
     try:
         if match is not None:
@@ -155,25 +190,29 @@ def parse_moment(text: str) -> Optional[datetime]:
         return None
 
 
+def moment_text(moment: Optional[datetime]) -> str:
+    """Return the moment to the second so that `parse_moment` reads the same, or "" for None; the year has four digits."""
+    return moment.replace(microsecond=0, tzinfo=None).isoformat() + "Z" if moment is not None else ""
+
+
 def event_json(event: Event) -> Dict[str, Any]:
     """Return the event in the newest version's format, which commands get on stdin and the journal stores."""
-    not_before = event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if event.not_before else ""
     return {
         "EventId": event.id,
         "EventStatus": event.status,
         "EventType": event.type,
         "ResourceType": event.resource_type,
         "Resources": list(event.resources),
-        "NotBefore": not_before,
+        "NotBefore": moment_text(event.not_before),
         "Description": event.description,
         "EventSource": event.source,
         "DurationInSeconds": event.duration_s,
     }
 
 
-def _text(data: Mapping[str, Any], key: str) -> str:
+def _text(data: Mapping[str, Any], key: str, max_chars: int = MAX_WORD_CHARS) -> str:
     value = data.get(key)
-    return writable(value) if isinstance(value, str) else ""
+    return writable(value[:max_chars]) if isinstance(value, str) else ""
 
 
 def writable(text: str) -> str:
@@ -182,7 +221,10 @@ def writable(text: str) -> str:
 
 
 def _seconds(value: Any) -> int:
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) > _MAX_DIGITS):
+        return -1
     try:
-        return -1 if value is None or isinstance(value, bool) else int(value)
+        duration_s = int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
+    return duration_s if abs(duration_s) <= MAX_DURATION_S else -1

@@ -2,6 +2,8 @@
 
 The agent writes and fsyncs a record before a step and after it. An agent killed while writing leaves a torn last line, which the
 next start cuts off: what the line would have announced had not happened yet. One agent at a time may hold the file.
+
+The file has a bound: when it has grown by MAX_BYTES, one record with the whole state takes its place (`state.state_record`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from forewarn.guest.clock import Time, format_time
 from forewarn.guest.config_values import others_may_write
 from forewarn.guest.errors import ConfigError, JournalError, JournalInUse
+from forewarn.guest.safe_files import replace_file
 
 try:
     import fcntl
@@ -23,7 +26,7 @@ except ImportError:  # Windows: nothing keeps a second agent away
     fcntl = None  # type: ignore[assignment]
 
 NAME = "journal.jsonl"
-# A journal larger than this begins anew as soon as nothing in it is open; one old file is kept.
+# A journal that has grown by more than this is replaced by one record with the whole state; one old file is kept.
 MAX_BYTES = 1024 * 1024
 
 log = logging.getLogger("forewarn.guest.journal")
@@ -34,7 +37,8 @@ class Journal:
 
     def __init__(self, folder: Path, time: Optional[Time] = None, *, max_bytes: int = MAX_BYTES) -> None:
         self._time = time or Time()
-        self._folder, self._max_bytes = folder, max_bytes
+        self._folder, self.max_bytes = folder, max_bytes
+        self._compacted_bytes = 0
         self.path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         complaint = others_may_write(folder)
@@ -57,8 +61,8 @@ class Journal:
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
         """Write a record to the disk before returning; raise JournalError and leave nothing of it when that fails."""
-        dated = {"at": format_time(self._time.wall()), **record}
-        line = json.dumps(dated, separators=(",", ":")).encode() + b"\n"
+        dated = self._dated(record)
+        line = _line(dated)
         good_bytes = os.fstat(self._file).st_size
         try:
             while line:
@@ -71,14 +75,29 @@ class Journal:
             raise JournalError(f"{self.path} cannot be written: {error.strerror}") from None
         return dated
 
-    def rotate(self) -> bool:
-        """Begin a new file if this one has grown large; call it only when nothing in it is open."""
-        if os.fstat(self._file).st_size <= self._max_bytes:
-            return False
+    def is_large(self) -> bool:
+        """Return whether it is time to compact the journal."""
+        return os.fstat(self._file).st_size > self._compacted_bytes + self.max_bytes
+
+    def compact(self, state: Mapping[str, Any]) -> None:
+        """Begin a new file with this record of the whole state, and keep the old file beside it.
+
+        The file is replaced whole. If that fails, the journal goes on as it is and grows as much again before the next attempt.
+        """
+        line = _line(self._dated(state))
+        try:
+            replace_file(self.path.with_suffix(".1.jsonl"), self.path.read_bytes(), 0o600)
+            replace_file(self.path, line, 0o600, sync=True)
+        except OSError as error:
+            log.error("%s cannot be compacted: %s", self.path, error.strerror)
+            self._compacted_bytes = os.fstat(self._file).st_size
+            return
         os.close(self._file)
-        self.path.replace(self.path.with_suffix(".1.jsonl"))
         self._file = self._open()
-        return True
+        self._compacted_bytes = len(line)
+
+    def _dated(self, record: Mapping[str, Any]) -> Dict[str, Any]:
+        return {"at": format_time(self._time.wall()), **record}
 
     def close(self) -> None:
         os.close(self._file)
@@ -100,11 +119,18 @@ class MemoryJournal:
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
         return {"at": format_time(self._time.wall()), **record}
 
-    def rotate(self) -> bool:
+    def is_large(self) -> bool:
         return False
+
+    def compact(self, state: Mapping[str, Any]) -> None:
+        del state
 
     def close(self) -> None:
         pass
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
 def read(path: Path) -> Tuple[List[Dict[str, Any]], int]:

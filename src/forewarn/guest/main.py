@@ -18,8 +18,11 @@ from forewarn.guest.client import Client
 from forewarn.guest.clock import Time, boot_id, format_time
 from forewarn.guest.config_values import seconds
 from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
+from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
 
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
+# Fields of records that are too long for a line, or that `history` shows in another way.
+NOT_IN_HISTORY = ("at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally")
 
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
@@ -27,19 +30,39 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
     try:
         code = options.call(options)
     except ConfigError as error:
-        print(f"forewarn-agent: {error}", file=sys.stderr)
+        print(printable(f"forewarn-agent: {error}"), file=sys.stderr)
         code = 2
     except (GuestError, OSError) as error:  # without a journal the agent must not act; its supervisor starts it again
-        print(f"forewarn-agent: {error}", file=sys.stderr)
+        print(printable(f"forewarn-agent: {error}"), file=sys.stderr)
         code = 1
     raise SystemExit(code)
 
 
+class _StoreOnce(argparse.Action):
+    """Stores the value of an option; refuses a second value, where argparse would keep the last one."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any = None
+    ) -> None:
+        if self.option_strings and getattr(namespace, self.dest, self.default) is not self.default:
+            parser.error(f"{self.option_strings[0]}: given twice; it takes one value")
+        setattr(namespace, self.dest, values)
+
+
+class _StrictParser(argparse.ArgumentParser):
+    """A parser, like those of its commands, that refuses an option given twice."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="forewarn-agent", description="Prepare this machine for scheduled events.")
+    parser = _StrictParser(prog="forewarn-agent", description="Prepare this machine for scheduled events.")
     parser.add_argument("--version", action="version", version=f"forewarn-agent {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    config = argparse.ArgumentParser(add_help=False)
+    config = _StrictParser(add_help=False)
     default = os.environ.get("FOREWARN_AGENT_CONFIG", DEFAULT_CONFIG)
     config.add_argument(
         "--config", type=Path, default=Path(default), help=f"the agent.toml to use [default: {default}]"
@@ -98,7 +121,7 @@ def _init(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from forewarn.guest.handlers import HANDLERS
-    from forewarn.guest.handlers.command import missing_program
+    from forewarn.guest.programs import program_problems
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
@@ -110,7 +133,7 @@ def _check(options: argparse.Namespace) -> int:
             print(f"WRONG step {step.name!r}: {each}")
         if not messages:
             print(f"ok    step {step.name!r}")
-    messages = missing_program(config.plan.health.command) if config.plan.health is not None else []
+    messages = program_problems(config.plan.health.command) if config.plan.health is not None else []
     messages += [
         f"{what}: {path} cannot be written to"
         for what, path in (("state_dir", config.state_dir), ("metrics_file", config.metrics_file))
@@ -133,7 +156,7 @@ def _endpoint_answers(config: configuration.Config) -> bool:
     client = _client(config)
     me = client.me()
     if me.origin == "instance" or (config.name and _reachable(client)):
-        print(f"ok    {client.endpoint} answers: this machine is {me.name}")
+        print(f"ok    {client.endpoint} answers: this machine is {printable(me.name)}")
         return True
     print(f"WRONG {client.endpoint} does not say which machine this is; by its host name it is {me.name}")
     return False
@@ -203,18 +226,32 @@ def _exit(number: int, frame: Any) -> NoReturn:
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {"at": format_time(record.created), "level": record.levelname.lower(), "message": record.getMessage()}
+        message = record.getMessage()[:MAX_LINE_CHARS]
+        line = {"at": format_time(record.created), "level": record.levelname.lower(), "message": message}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line)
 
 
+class _PlainLines(logging.Formatter):
+    """Lines for a terminal: a message is one line, and nothing in it or in a traceback controls the terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name in `logging`)
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))
+
+
+def log_formatter(*, terminal: bool) -> logging.Formatter:
+    return _PlainLines("%(asctime)s %(message)s", "%H:%M:%S") if terminal else _JsonLines()
+
+
 def _set_up_log(level: str) -> None:
     """Log one line per action to stderr: plain on a terminal, JSON elsewhere."""
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S") if sys.stderr.isatty() else _JsonLines()
-    )
+    handler.setFormatter(log_formatter(terminal=sys.stderr.isatty()))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
@@ -274,8 +311,8 @@ def _history_line(record: Dict[str, Any]) -> str:
     event = record.get("event")
     fields = event if isinstance(event, dict) else {}
     parts: List[str] = [str(record.get("at", "")), str(record.get("kind", ""))]
-    parts += [str(fields[key]) for key in ("EventType", "EventId", "EventStatus", "NotBefore") if fields.get(key)]
+    parts += [word(fields[key]) for key in ("EventType", "EventId", "EventStatus", "NotBefore") if fields.get(key)]
     for key, value in record.items():
-        if key not in ("at", "kind", "event", "tell", "child", "kept") and value not in ("", None, []):
+        if key not in NOT_IN_HISTORY and value not in ("", None, []):
             parts.append(f"{key}={json.dumps(value)}")
-    return " ".join(parts)
+    return printable(" ".join(parts))

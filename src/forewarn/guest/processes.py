@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -15,6 +17,62 @@ GRACE_S = 2.0
 POLL_S = 0.05
 # States in /proc/PID/stat of a process that has ended.
 _ENDED = ("Z", "X")
+
+
+class ProcessHandle:
+    """One live process: another process that gets the same pid later is never signalled. Close it after use."""
+
+    def __init__(self, pid: int, pidfd: Optional[int], ticks: int) -> None:
+        self.pid, self.ticks, self._pidfd = pid, ticks, pidfd
+
+    @classmethod
+    def open(cls, pid: int) -> Optional[ProcessHandle]:
+        """Return the handle of the process, or None when there is no such process."""
+        pidfd: Optional[int] = None
+        with contextlib.suppress(AttributeError, OSError):  # an old kernel, or no such process
+            pidfd = os.pidfd_open(pid)
+        handle = cls(pid, pidfd, start_ticks(pid))
+        if handle.alive():
+            return handle
+        handle.close()
+        return None
+
+    def alive(self) -> bool:
+        """Return whether the process lives; then everything read about its pid since `open` was about this process."""
+        if self._pidfd is None:
+            return alive(self.pid) and start_ticks(self.pid) == self.ticks
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)  # readable when the process has ended
+        return not poll.poll(0)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal if the process lives; raise PermissionError when this user may not."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            elif self.alive():
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def __enter__(self) -> ProcessHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def users_of(pid: int) -> Tuple[int, ...]:
+    """Return the users who may signal the process: its real and its saved user; () when they are not known."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines()
+        _, real, _, saved, *_ = next(line for line in lines if line.startswith("Uid:")).split()
+    except (OSError, StopIteration, ValueError):
+        return ()
+    return int(real), int(saved)
 
 
 def end_group(pid: int, time: Time, *, child: Optional[subprocess.Popen[bytes]] = None) -> None:

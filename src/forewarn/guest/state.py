@@ -6,15 +6,19 @@ function that applies it. Nothing else changes the state, so an agent that was k
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from dataclasses import dataclass, field, fields
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, TypeVar
 
-from forewarn.guest.document import Event, parse_event
+from forewarn.guest.document import Event, event_json, parse_event
 from forewarn.guest.errors import BadDocument
 
 Record = Mapping[str, Any]
+Stored = TypeVar("Stored")
 # How an event can end for this machine.
 COMPLETED, CANCELLED, REBOOTED = "completed", "cancelled", "rebooted"
+# A hostile endpoint can list other events at every poll: of those that are gone and of their messages, the last ones are kept.
+MAX_ENDED_EVENTS = 20
+MAX_MESSAGES = 100
 
 
 @dataclass
@@ -133,7 +137,7 @@ class State:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is open, so that the journal may begin anew."""
+        """Whether nothing is open."""
         return not (self.events or self.messages or self.out_of_service or any(s.dirty for s in self.steps.values()))
 
     def unreturned(self) -> List[EventState]:
@@ -142,6 +146,7 @@ class State:
 
     def add_messages(self, record: Record, event: Event, change: str) -> None:
         self.messages += [Message(step, change, event) for step in record.get("tell", ())]
+        del self.messages[:-MAX_MESSAGES]
 
 
 def _start(state: State, record: Record) -> None:
@@ -269,6 +274,9 @@ def _over(state: State, record: Record) -> None:
         state.add_messages(record, known.event, record["how"])
     if known.gone and not state.out_of_service:
         _forget(state, known.event.id)
+    ended = [event_id for event_id, each in state.events.items() if each.gone]
+    for event_id in ended[:-MAX_ENDED_EVENTS]:
+        _forget(state, event_id)
 
 
 def _health(state: State, record: Record) -> None:
@@ -311,7 +319,48 @@ def _matching(state: State, record: Record) -> List[Message]:
     return [message for message in state.messages if message.key == key][:1]
 
 
+def state_record(state: State) -> Dict[str, Any]:
+    """Return one record that gives the same state as all records so far."""
+    tally = {**vars(state.tally), "step_s": [[*key, seconds] for key, seconds in state.tally.step_s.items()]}
+    return {
+        "kind": "state",
+        "boot": state.boot,
+        "new": state.new,
+        "out_of_service": state.out_of_service,
+        "last_health": state.last_health,
+        "events": [{**vars(known), "event": event_json(known.event)} for known in state.events.values()],
+        "steps": {name: {**vars(step), "skipped": sorted(step.skipped)} for name, step in state.steps.items()},
+        "messages": [{**vars(message), "event": event_json(message.event)} for message in state.messages],
+        "tally": tally,
+    }
+
+
+def _state(state: State, record: Record) -> None:
+    events = [_of(EventState, each, event=parse_event(each["event"])) for each in record["events"]]
+    state.boot, state.new = str(record["boot"]), bool(record["new"])
+    state.out_of_service, state.last_health = bool(record["out_of_service"]), str(record["last_health"])
+    state.events = {known.event.id: known for known in events}
+    state.steps = {name: _step_state(stored) for name, stored in record["steps"].items()}
+    state.messages = [_of(Message, each, event=parse_event(each["event"])) for each in record["messages"]]
+    step_s = {(step, phase): seconds for step, phase, seconds in record["tally"]["step_s"]}
+    state.tally = _of(Tally, record["tally"], step_s=step_s)
+
+
+def _of(kind: Callable[..., Stored], stored: Record, **more: Any) -> Stored:
+    """Return the dataclass with the stored fields; a field of a later version of the agent is left out."""
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in stored.items() if name in names and name not in more}, **more)
+
+
+def _step_state(stored: Record) -> StepState:
+    """Return the state of a step from JSON, which has lists in the place of tuples and sets."""
+    pid, ticks = stored["child"]
+    outcomes = {event_id: (bool(ok), str(reason)) for event_id, (ok, reason) in stored["outcomes"].items()}
+    return _of(StepState, stored, child=(pid, ticks), outcomes=outcomes, skipped=set(stored["skipped"]))
+
+
 KINDS: Mapping[str, Callable[[State, Record], None]] = {
+    "state": _state,  # takes the place of all records before it, when the journal has grown large
     "start": _start,  # the agent started; with the id of this boot, and whether the journal was empty
     "seen": _seen,  # an event that names this machine, for the first time
     "changed": _changed,  # its NotBefore, Resources or type changed

@@ -11,7 +11,10 @@ from forewarn.guest.agent import Agent
 from forewarn.guest.budget import budget_left_s
 from forewarn.guest.clock import format_time
 from forewarn.guest.decide import why_not_approved
+from forewarn.guest.document import moment_text
 from forewarn.guest.names import Me
+from forewarn.guest.printable import printable, word
+from forewarn.guest.safe_files import replace_file
 from forewarn.guest.state import EventState, State
 
 NAME = "status.json"
@@ -46,7 +49,7 @@ def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
         "type": event.type,
         "status": "over" if known.over else event.status,
         "do": known.do,
-        "not_before": event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if event.not_before else "",
+        "not_before": moment_text(event.not_before),
         # By this machine's clock, so that a later reader can compute what is left.
         "starts_at": _at(wall_s, left_s),
         "budget_ends_at": _at(wall_s, budget_s),
@@ -78,7 +81,7 @@ def _step(state: State, name: str) -> Dict[str, Any]:
 
 
 def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> List[str]:
-    """Return the status as lines for a terminal."""
+    """Return the status as lines for a terminal; nothing in them can forge a line."""
     lines = [
         f"agent      {'running, pid ' + str(status['pid']) if running else 'NOT RUNNING'}"
         + (" (dry run)" if status["dry_run"] else ""),
@@ -90,7 +93,8 @@ def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> Li
         lines.append(f"endpoint   does not answer: {status['failing']}")
     lines.append(f"doing      {status['doing'] or 'waiting'}")
     for event in status["events"]:
-        lines.append(f"event      {event['type']} {event['id']} {event['status']}: {event['do']}{_left(event, now_s)}")
+        names = " ".join(word(event[key]) for key in ("type", "id", "status"))
+        lines.append(f"event      {names}: {event['do']}{_left(event, now_s)}")
         lines.append(
             "           approved"
             if event["approved"]
@@ -101,7 +105,7 @@ def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> Li
         f"step       {step['name']}: {step['state']}" + (f": {step['reason']}" if step["reason"] else "")
         for step in status["steps"]
     ]
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _left(event: Mapping[str, Any], now_s: float) -> str:
@@ -148,15 +152,7 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def write_atomically(path: Path, text: str, mode: int) -> None:
-    """Replace the file atomically: a reader sees the old content or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)
-
-
 def write(agent: Agent, folder: Path, metrics_file: Optional[Path]) -> None:
-    write_atomically(folder / NAME, json.dumps(describe(agent)) + "\n", 0o600)
+    replace_file(folder / NAME, json.dumps(describe(agent)).encode() + b"\n", 0o600)
     if metrics_file is not None:
-        write_atomically(metrics_file, metrics(agent.state, agent.client.failures.total), 0o644)
+        replace_file(metrics_file, metrics(agent.state, agent.client.failures.total).encode(), 0o644)

@@ -19,6 +19,7 @@ from typing import IO, Any, Callable, Dict, Iterator, Mapping, Optional, Sequenc
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.processes import POLL_S, end_group, start_ticks
+from forewarn.guest.programs import checked_program
 
 # How often the endpoint is polled while a program runs: a more urgent event may come.
 POLL_ENDPOINT_S = 1.0
@@ -179,6 +180,7 @@ class Run:
 
     def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         held_back = os.name == "posix"
+        argv = checked_program(argv)
         try:
             with _anonymous_file() as file:
                 file.write(json.dumps(self.event).encode() + b"\n")

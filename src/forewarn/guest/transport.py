@@ -17,7 +17,8 @@ from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
 from forewarn.guest.sockets import Deadline, connect
 
 CONNECT_TIMEOUT_S = 5.0
-MAX_BODY_BYTES = 1024 * 1024
+# A document of 2,500 events with long descriptions has 3.4 MB.
+MAX_BODY_BYTES = 8 * 1024 * 1024
 
 
 class Response(NamedTuple):

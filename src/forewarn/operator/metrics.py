@@ -55,7 +55,9 @@ class GuestCounts:
     connections: int
     waiting: int
     accepted: int
-    refused: int
+    refused: Mapping[str, int]
+    paused: int
+    blocked: int
     timed_out: int
     unknown: int
     forged: int
@@ -76,9 +78,12 @@ class GuestMetrics:
         yield _counts("forewarn_guest_lane", "Requests answered from memory, and parsed.", "lane", lanes)
         yield _gauge("forewarn_guest_connections", "Open connections of guests.", counts.connections)
         yield _gauge("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting)
+        refused_text = "Connections closed at once, by the limit they were over."
+        yield _counts("forewarn_guest_connections_refused", refused_text, "limit", counts.refused)
         for name, text, count in (
             ("connections_accepted", "Connections accepted.", counts.accepted),
-            ("connections_refused", "Connections over a limit, closed at once.", counts.refused),
+            ("connections_paused", "Times a connection was not read because of rejected requests.", counts.paused),
+            ("addresses_blocked", "Times an address was kept out because of a flood of connections.", counts.blocked),
             ("timed_out", "Connections closed because a deadline passed.", counts.timed_out),
             ("unknown_callers", "Requests of callers that are no known machine.", counts.unknown),
             ("forged_identities", "Instance ids without a valid signature, or not from a proxy.", counts.forged),

@@ -1,8 +1,8 @@
 """The application of the operator listener: health, readiness and metrics, with the API and the portal beside them.
 
 `/healthz` says that the process lives, `/readyz` whether every part of the service works, `/metrics` gives figures for
-Prometheus. The latter two need no token on loopback. `/healthz` never needs one, because it says nothing about the fleet; it
-waits neither for the worker threads nor for the store.
+Prometheus. The latter two need no token on loopback, unless a proxy passes requests on. `/healthz` never needs one, because
+it says nothing about the fleet; it waits neither for the worker threads nor for the store.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ from starlette.types import ASGIApp
 from forewarn import __version__
 from forewarn.core.errors import ForewarnError
 from forewarn.operator.metrics import Facts, GuestCounts, GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
+from forewarn.operator.request_path import check_paths
+from forewarn.operator.transport_security import require_tls_of_browsers
 
 # A ticker that has not completed a cycle for this long is stuck: a cycle takes place at least once a second.
 TICKER_SILENT_S = 5.0
@@ -39,7 +41,7 @@ def _framework_error(request: Request, error: Exception) -> JSONResponse:
 def operator_app(
     *,
     ticked_at_s: Callable[[], float | None],
-    store_works: Callable[[], str],
+    store_problem: Callable[[], str],
     guests_accepted: Callable[[], bool],
     guest_counts: Callable[[], GuestCounts],
     warnings: Callable[[], Mapping[str, str]] = dict,
@@ -47,19 +49,21 @@ def operator_app(
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
+    hsts_s: int = 0,
 ) -> Starlette:
     """Build the application.
 
-    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_works` returns "" or what is wrong.
+    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_problem` returns "" if the store works.
     `warnings` are shown by /readyz but do not make the service unready. `facts` are for the metrics. `rest` answers every path
-    that no page has. `guard` raises for a caller who may not read readiness and metrics.
+    that no page has. `guard` raises for a caller who may not read readiness and metrics. `hsts_s` is how long browsers must
+    use TLS; 0 where there is none.
     """
 
     def checks() -> dict[str, str]:
         ticked_s = ticked_at_s()
         ticking = ticked_s is not None and time.monotonic() - ticked_s < TICKER_SILENT_S
         return {
-            "store": store_works() or "ok",
+            "store": store_problem() or "ok",
             "ticker": "ok" if ticking else "no cycle lately",
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
@@ -99,7 +103,11 @@ def operator_app(
     monitoring = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app = Starlette(
         routes=[*(Route(path, guarded(page)) for path, page in monitoring.items()), *pages],
-        middleware=[Middleware(requests.count)],
+        middleware=[
+            Middleware(requests.count),
+            Middleware(require_tls_of_browsers, max_age_s=hsts_s),
+            Middleware(check_paths),
+        ],
         exception_handlers={HTTPException: _framework_error},
     )
     app.router.redirect_slashes = False

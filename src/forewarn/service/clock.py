@@ -5,7 +5,7 @@ monotonic clock.
 
 A wall clock may be set. To start an event early is the worst error of this service. So a clock of real time is compared with
 the machine's boot clock, which nobody can set: if the clock is suddenly ahead, it reports from which moment on it cannot be
-trusted.
+trusted. A reading is saved for the next start, so that a jump while no node ran is noticed too.
 """
 
 import threading
@@ -26,6 +26,8 @@ MAX_READING_S = 3.0
 MAX_READINGS = 3
 # The clock stands still, and does not go back, where a reading took longer to arrive than the one before.
 MAX_STILL = timedelta(seconds=1)
+# A saved reading is replaced when the clock has moved against the boot clock by more than this.
+MAX_UNSAVED = timedelta(seconds=1)
 
 
 def boot_clock_s() -> float:
@@ -41,6 +43,28 @@ class Jump(NamedTuple):
     since: datetime
 
 
+class Reading(NamedTuple):
+    """A reading of a wall clock, and what the boot clock showed then."""
+
+    at: datetime
+    boot_s: float
+
+    @property
+    def booted(self) -> datetime:
+        """What the wall clock would have shown at boot: it moves only when the clock is set or drifts."""
+        return self.at - timedelta(seconds=self.boot_s)
+
+
+class SavedReading(Protocol):
+    """A reading that outlives the process, though not the boot of the machine."""
+
+    def load(self) -> Reading | None:
+        """Return the reading that was saved last, if it was saved since this machine started."""
+
+    def save(self, reading: Reading) -> bool:
+        """Replace the saved reading; return False if that failed."""
+
+
 class Clock(Protocol):
     """A source of time. A steady clock runs at the pace of real seconds."""
 
@@ -50,7 +74,7 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the time for a decision."""
 
-    def glance(self) -> datetime:
+    def display_time(self) -> datetime:
         """Return the time to show: from memory, so it never waits and never fails."""
 
     def jump(self) -> Jump | None:
@@ -58,6 +82,9 @@ class Clock(Protocol):
 
     def note_jump(self, jump: Jump) -> None:
         """Acknowledge a jump: it has been saved."""
+
+    def save_reading(self) -> None:
+        """Save the last reading for the next start, unless a jump is not acknowledged yet. Called before every decision."""
 
     def seconds_until(self, moment: datetime) -> float | None:
         """Return how many real seconds to wait for a moment; None if time does not pass by itself."""
@@ -73,11 +100,13 @@ class _JumpDetector:
     start an hour early when the clock is corrected.
     """
 
-    def __init__(self, boot_s: Callable[[], float]) -> None:
+    def __init__(self, boot_s: Callable[[], float], saved: SavedReading | None = None) -> None:
+        """`saved` holds the last reading of the process before this one, which is the first reference."""
         self._boot_s = boot_s
+        self._saved = saved
         self._lock = threading.Lock()
-        self._at: datetime | None = None
-        self._at_s = 0.0
+        self._saving = threading.Lock()
+        self._last = self._last_saved = saved.load() if saved is not None else None
         self._jump: Jump | None = None
 
     def observe(self, reading: datetime, read_s: float | None = None) -> None:
@@ -85,15 +114,15 @@ class _JumpDetector:
         with self._lock:
             if read_s is None:
                 read_s = self._boot_s()
-            if self._at is not None:
-                expected = self._at + timedelta(seconds=read_s - self._at_s)
+            if self._last is not None:
+                expected = self._last.booted + timedelta(seconds=read_s)
                 ahead_s = (reading - expected).total_seconds()
                 if ahead_s > MAX_JUMP_S:
-                    trusted, since = expected, self._at
+                    trusted, since = expected, self._last.at
                     if self._jump is not None:
                         trusted, since = min(trusted, self._jump.trusted), min(since, self._jump.since)
                     self._jump = Jump(trusted, (reading - trusted).total_seconds(), since)
-            self._at, self._at_s = reading, read_s
+            self._last = Reading(reading, read_s)
 
     def jump(self) -> Jump | None:
         return self._jump
@@ -102,6 +131,19 @@ class _JumpDetector:
         with self._lock:
             if self._jump == jump:
                 self._jump = None
+
+    def save_reading(self) -> None:
+        """Save the last reading if the saved one no longer shows where the clock stands."""
+        with self._saving:
+            with self._lock:
+                # Before a jump is acknowledged, only the reading before it shows the jump to the next process.
+                last = self._last if self._jump is None else None
+            if self._saved is None or last is None:
+                return
+            if self._last_saved is not None and abs(last.booted - self._last_saved.booted) <= MAX_UNSAVED:
+                return
+            if self._saved.save(last):
+                self._last_saved = last
 
 
 class SystemClock:
@@ -112,9 +154,10 @@ class SystemClock:
         self,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         boot_s: Callable[[], float] = boot_clock_s,
+        saved: SavedReading | None = None,
     ) -> None:
         self._wall = wall
-        self._jumps = _JumpDetector(boot_s)
+        self._jumps = _JumpDetector(boot_s, saved)
         self.now()
 
     def now(self) -> datetime:
@@ -122,7 +165,7 @@ class SystemClock:
         self._jumps.observe(now)
         return now
 
-    def glance(self) -> datetime:
+    def display_time(self) -> datetime:
         return self._wall()
 
     def jump(self) -> Jump | None:
@@ -130,6 +173,9 @@ class SystemClock:
 
     def note_jump(self, jump: Jump) -> None:
         self._jumps.acknowledge(jump)
+
+    def save_reading(self) -> None:
+        self._jumps.save_reading()
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds())
@@ -153,11 +199,12 @@ class KeptClock(SystemClock):
         read: Callable[[], datetime],
         boot_s: Callable[[], float] = boot_clock_s,
         monotonic: Callable[[], float] = time.monotonic,
+        saved: SavedReading | None = None,
     ) -> None:
         self._read = read
         self._monotonic = monotonic
         self._boot_s = boot_s
-        self._jumps = _JumpDetector(boot_s)
+        self._jumps = _JumpDetector(boot_s, saved)
         self._reading_lock = threading.Lock()
         self._kept: tuple[datetime, float] | None = None
         self._latest = datetime.min.replace(tzinfo=UTC)
@@ -177,7 +224,7 @@ class KeptClock(SystemClock):
         kept = self._kept
         if kept is None or self._boot_s() - kept[1] > KEPT_FOR_S:
             self._read_anew()
-        return self.glance()
+        return self.display_time()
 
     def _read_anew(self) -> None:
         for _ in range(MAX_READINGS):
@@ -190,7 +237,7 @@ class KeptClock(SystemClock):
             f"reading the database's clock took longer than {MAX_READING_S:g} s, {MAX_READINGS} times"
         )
 
-    def glance(self) -> datetime:
+    def display_time(self) -> datetime:
         with self._reading_lock:
             if self._kept is not None:
                 reading, read_s = self._kept
@@ -200,7 +247,7 @@ class KeptClock(SystemClock):
             return self._latest
 
     def seconds_until(self, moment: datetime) -> float | None:
-        return max(0.0, (moment - self.glance()).total_seconds())
+        return max(0.0, (moment - self.display_time()).total_seconds())
 
 
 class _Trusted:
@@ -211,6 +258,9 @@ class _Trusted:
 
     def note_jump(self, jump: Jump) -> None:
         """Do nothing: there is no jump."""
+
+    def save_reading(self) -> None:
+        """Do nothing: the next process cannot compare this clock with the boot clock."""
 
 
 class ManualClock(_Trusted):
@@ -225,7 +275,7 @@ class ManualClock(_Trusted):
     def now(self) -> datetime:
         return self._now
 
-    glance = now
+    display_time = now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return 0.0 if moment <= self._now else None
@@ -254,7 +304,7 @@ class ScaledClock(_Trusted):
         with self._lock:
             return self._read()
 
-    glance = now
+    display_time = now
 
     def seconds_until(self, moment: datetime) -> float | None:
         return max(0.0, (moment - self.now()).total_seconds() / self._rate)
@@ -274,13 +324,14 @@ def _forward(now: datetime, moment: datetime) -> datetime:
     return moment
 
 
-def clock_for(text: str, *, floor: datetime | None = None) -> Clock:
+def clock_for(text: str, *, floor: datetime | None = None, saved: SavedReading | None = None) -> Clock:
     """Return the clock that a setting names: `system`, `manual` or a rate like `60x`.
 
-    `floor` is the last moment in the store: a clock that is not the system's continues from there.
+    `floor` is the last moment in the store: a clock that is not the system's continues from there. `saved` keeps a reading of
+    the system's clock for the next start.
     """
     if text == "system":
-        return SystemClock()
+        return SystemClock(saved=saved)
     now = datetime.now(UTC)
     start = now if floor is None else max(now, floor)
     if text == "manual":

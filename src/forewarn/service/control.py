@@ -14,7 +14,7 @@ from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import Difference, apply_difference, difference
+from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     OPEN,
@@ -29,6 +29,7 @@ from forewarn.core.model import (
     Targets,
     Token,
 )
+from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
 from forewarn.service.decisions import Decision, Decisions, Once, too_many_conflicts
@@ -37,11 +38,12 @@ from forewarn.store import Focus
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A maintenance just submitted, at what time, and the snapshot that its change leads to."""
+    """A maintenance just submitted, at what time, the snapshot that its change leads to, and warnings about it."""
 
     maintenance_id: str
     snapshot: Snapshot
     at: datetime
+    warnings: tuple[PlanWarning, ...] = ()
 
 
 class Control(Decisions):
@@ -55,13 +57,19 @@ class Control(Decisions):
         actor: Actor,
         *,
         prune: bool = False,
+        large_removal_ok: bool = True,
         dry_run: bool = False,
         once: Once | None = None,
     ) -> Difference:
         """Make the inventory as `fleet` states it. Applying the same fleet again changes nothing."""
-        return self._change_fleet(
-            lambda current: difference(current, fleet, prune=prune), actor, dry_run=dry_run, once=once
-        )
+
+        def compare(current: Fleet) -> Difference:
+            diff = difference(current, fleet, prune=prune)
+            if not large_removal_ok:
+                refuse_large_removal(diff)
+            return diff
+
+        return self._change_fleet(compare, actor, dry_run=dry_run, once=once)
 
     def put_scope(self, scope: Scope, actor: Actor) -> bool:
         """Return whether it is new."""
@@ -72,7 +80,7 @@ class Control(Decisions):
             new = scope.name not in current.scopes
             return difference(current, Fleet({scope.name: scope}, {}))
 
-        self._change_fleet(diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole=False))
+        self._change_fleet(diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole_maintenances=False))
         return new
 
     def put_machine(self, machine: Machine, actor: Actor) -> bool:
@@ -92,7 +100,7 @@ class Control(Decisions):
             identities=machine.identities, instance_ids=(machine.instance_id,) if machine.instance_id else ()
         )
         self._change_fleet(
-            diff, actor, focus=replace(same_identity, scopes=(machine.scope,), inventory=True, whole=False)
+            diff, actor, focus=replace(same_identity, scopes=(machine.scope,), inventory=True, whole_maintenances=False)
         )
         return new
 
@@ -105,7 +113,7 @@ class Control(Decisions):
                 raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
             return Difference(removed_scopes=(name,), lines=(f"- scope {name}",))
 
-        self._change_fleet(diff, actor, focus=Focus(scopes=(name,), inventory=True, whole=False))
+        self._change_fleet(diff, actor, focus=Focus(scopes=(name,), inventory=True, whole_maintenances=False))
 
     def remove_machine(self, key: tuple[str, str], actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:
@@ -113,7 +121,7 @@ class Control(Decisions):
                 raise NotFound(f"there is no machine {'/'.join(key)}")
             return Difference(removed_machines=(key,), lines=(f"- machine {'/'.join(key)}",))
 
-        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole=False))
+        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False))
 
     def _change_fleet(
         self,
@@ -124,19 +132,24 @@ class Control(Decisions):
         dry_run: bool = False,
         once: Once | None = None,
     ) -> Difference:
-        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default."""
+        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default.
+
+        A dry run decides in the same way and saves nothing.
+        """
         for _ in self._tries():
             with self._deciding:
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory() if focus is None else self._store.snapshot(focus)
                 diff = compare(Fleet(current.scopes, current.machines))
-                if dry_run or not (diff.lines or once):
+                if not diff.lines and (dry_run or once is None):
                     return diff
-                now = self._now()
-                snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole=False))
+                now = self._clock.now() if dry_run else self._now()
+                snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
+                if dry_run:
+                    return diff
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
@@ -151,8 +164,7 @@ class Control(Decisions):
         """Schedule a maintenance; with `once`, save the response with it."""
 
         def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
-            maintenance_id, change = self._submitted(snapshot, request, now, actor)
-            return change, Submission(maintenance_id, _applied(snapshot, change), now)
+            return self._submitted(snapshot, request, now, actor)
 
         return self._decide_once(_focus_of(request.targets), decide, once)
 
@@ -162,16 +174,18 @@ class Control(Decisions):
         """Return what `submit_once` would lead to, without saving it; `read` may replace `Store.snapshot`."""
         snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
         now = self._clock.now()
-        maintenance_id, change = self._submitted(snapshot, request, now, actor)
-        return Submission(maintenance_id, _applied(snapshot, change), now)
+        return self._submitted(snapshot, request, now, actor)[1]
 
     def _submitted(
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
-    ) -> tuple[str, Change]:
+    ) -> tuple[Change, Submission]:
         _refuse_unknown_scope(snapshot, request.targets)
-        return lifecycle.submit(
+        maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
+        after = _applied(snapshot, change)
+        warnings = plan_warnings(snapshot, after, maintenance_id, now)
+        return change, Submission(maintenance_id, after, now, warnings)
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))
@@ -238,7 +252,7 @@ class Control(Decisions):
         """Record a machine's StartRequests, all or none."""
         ids = tuple(event_ids)
         self._decide(
-            Focus(events=ids, whole=False),
+            Focus(events=ids, whole_maintenances=False),
             lambda s, now: lifecycle.approve(s, ids, scope=scope, machine=machine, now=now, actor=actor),
         )
 
@@ -281,7 +295,7 @@ class Control(Decisions):
         ends = [report.outcome for report in reports if isinstance(report.outcome, Outcome)]
         moved = tuple(key for outcome in ends for key in outcome.new_hosts or ())
         self._decide_on_events(
-            Focus(events=ids, machines=moved, whole=False),
+            Focus(events=ids, machines=moved, whole_maintenances=False),
             lambda s, now: lifecycle.report(s, reports, now=now, actor=actor),
         )
 
@@ -317,7 +331,7 @@ class Control(Decisions):
 
     def document(self, scope: str, version: ApiVersion) -> bytes:
         """Return what the scope's guests see now."""
-        snapshot = self._store.snapshot(Focus(scopes=(scope,), whole=False, shown=True))
+        snapshot = self._store.snapshot(Focus(scopes=(scope,), whole_maintenances=False, document_only=True))
         if scope not in snapshot.scopes:
             raise NotFound(f"there is no scope {scope!r}")
         return render(snapshot.scopes[scope], (e for e in snapshot.events.values() if e.scope == scope), version)
@@ -372,20 +386,20 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
 
 
 def _at(event_id: str) -> Focus:
-    return Focus(events=(event_id,), whole=False)
+    return Focus(events=(event_id,), whole_maintenances=False)
 
 
 def _in(scope: str) -> Focus:
-    return Focus(scopes=(scope,), whole=False)
+    return Focus(scopes=(scope,), whole_maintenances=False)
 
 
 def _focus_of(targets: Targets) -> Focus:
-    if targets.scope:
-        return Focus(scopes=(targets.scope,), inventory=True)
+    if targets.scope or targets.scopes:
+        return Focus(scopes=targets.scopes or (targets.scope,), inventory=True)
     return Focus(machines=targets.machines, hosts=targets.hosts)
 
 
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
-    for scope in [targets.scope, *(scope for scope, _ in targets.machines)]:
+    for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
             raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
-from forewarn.core.model import Hold, Receipt, Scope
+from forewarn.core.model import ClockHold, Receipt, Scope
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
 
@@ -100,15 +100,20 @@ class Decisions:
         """Call `listener` with the scopes of a request that repeats an earlier change."""
         self._unchanged_listeners.append(listener)
 
-    def clock_hold(self) -> Hold | None:
+    def clock_hold(self) -> ClockHold | None:
         return self._store.snapshot(Focus()).hold
+
+    def last_clock_hold(self) -> ClockHold | None:
+        """Return the hold of the clock, or the last one that an operator confirmed."""
+        snapshot = self._store.snapshot(Focus())
+        return snapshot.hold or snapshot.confirmed
 
     def _now(self) -> datetime:
         """Return the time for a decision on a snapshot read after this. A jump of the clock is saved first."""
         now = self._clock.now()
         jump = self._clock.jump()
         if jump is not None:
-            hold = Hold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
+            hold = ClockHold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
             change = hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
             if not change.empty:
                 self._store.apply(change)
@@ -118,13 +123,17 @@ class Decisions:
                 )
             self._clock.note_jump(jump)
             self._notify(change)
+        # What is decided now depends on where the clock stands now: the next process must know it, if this one dies.
+        self._clock.save_reading()
         return now
 
     def watch_clock(self) -> None:
-        """Save a jump of the clock, if there was one."""
-        if self._clock.jump() is not None:
-            with self._deciding:
-                self._now()
+        """Save a jump of the clock, if there was one, and where the clock stands."""
+        if self._clock.jump() is None:
+            self._clock.save_reading()
+            return
+        with self._deciding:
+            self._now()
 
     def refuse_repetition(self, once: Once | None) -> None:
         """Raise RepeatedRequest if this request was answered before, KeyReused if its key came with another request."""
@@ -188,7 +197,9 @@ class Decisions:
             except Conflict:
                 return False
         if not self._notify(change):
-            raise StoreUnavailable("it is saved, but not shown here yet: check before you send it again")
+            raise StoreUnavailable(
+                "the change is saved, but this node cannot show it yet: read the object before you repeat the request"
+            )
         return True
 
     def _refuse_old(self, decided_s: float) -> None:
@@ -202,10 +213,10 @@ class Decisions:
             try:
                 listener(change)
             except ServiceError as error:
-                log.error("what was saved is not shown here yet: %s", error)
+                log.error("a saved change cannot be shown yet: %s", error)
                 succeeded = False
             except Exception:
-                log.exception("what was saved is not shown here yet")
+                log.exception("a saved change cannot be shown yet")
                 succeeded = False
         return succeeded
 

@@ -80,7 +80,7 @@ class Orders:
             self._leases.declare_ended({order.node.removeprefix(self._prefix) for order in ours})
         if len(ours) < len(orders):
             log.warning("%d order(s) were taken by others; they are theirs to finish", len(orders) - len(ours))
-        begun = [self._work_of(order) for order in ours]
+        begun = [work for order in ours if (work := self._work_of(order)) is not None]
         self._executor.tidy(begun)
         for work in begun:
             if self._leases.shared and work.order.node != self._taker:
@@ -105,14 +105,18 @@ class Orders:
             if self._node_of(order) in dead:
                 done += self._take_over_running(order)
         for order in doubtful:
-            if order.node == self._taker or self._node_of(order) in dead:
-                done += self._end_doubt(self._work_of(order))
+            back = order.node == self._taker or self._node_of(order) in dead
+            if back and (work := self._work_of(order)) is not None:
+                done += self._end_doubt(work)
         return done
 
     def _take_over_running(self, order: Order) -> Counter[str]:
         if self._executor.repeatable or self._leases.is_here(self._node_of(order)):
             return self._take_over(order)
-        status = self._executor.status(self._work_of(order))
+        work = self._work_of(order)
+        if work is None:
+            return Counter()
+        status = self._executor.status(work)
         if isinstance(status, Outcome) or status is Progress.RUNNING:
             return self._take_over(order)  # the executor can tell, although another node took the order
         reason = (
@@ -127,11 +131,12 @@ class Orders:
         done: Counter[str] = Counter()
         try:
             taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
-            self._resume(self._work_of(taken), not_begun=not_begun)
-            done["took over {} order(s)"] += 1
-            self.taken_over += 1
-        except (Refused, Conflict):
-            pass  # it ended, or another node was first
+            if (work := self._work_of(taken)) is not None:
+                self._resume(work, not_begun=not_begun)
+                done["took over {} order(s)"] += 1
+                self.taken_over += 1
+        except (Refused, Conflict, NotFound):
+            pass  # it ended, or another node was first, or a failover lost it
         self._unconfirmed.pop(order.id, None)
         return done
 
@@ -152,10 +157,12 @@ class Orders:
             if self._stopping.is_set():
                 break
             work = self._work_of(order)
+            if work is None:
+                continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
-            except Refused:
-                continue  # another node or tool was first
+            except (Refused, NotFound):
+                continue  # another node or tool was first, or a failover lost the order
             except Conflict:
                 break  # another node ticks too: read again
             except StoreUnavailable:
@@ -178,7 +185,8 @@ class Orders:
                 continue
             not_begun = self._unconfirmed[order.id]
             if order.state is OrderState.RUNNING:
-                self._resume(self._work_of(order), not_begun=not_begun)
+                if (work := self._work_of(order)) is not None:
+                    self._resume(work, not_begun=not_begun)
             elif not_begun:  # our lease had ended, and another node put the order in doubt
                 self._take_over(order, not_begun=True)
             self._unconfirmed.pop(order.id, None)
@@ -247,10 +255,22 @@ class Orders:
         elif isinstance(status, Outcome):
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.NOT_BEGUN or not_begun or self._executor.repeatable:
-            self._hand_to_executor(work)
+            if self._is_unchanged(work.order):
+                self._hand_to_executor(work)
         else:
             assert isinstance(status, Unknown)  # noqa: S101 - the type checker cannot see it
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
+
+    def _is_unchanged(self, order: Order) -> bool:
+        """Whether the order still runs under the same name: requesting its status may have taken long."""
+        with suppress(NotFound):
+            _, saved = self._control.event(order.id)
+            return saved is not None and (saved.state, saved.attempt, saved.node) == (
+                order.state,
+                order.attempt,
+                order.node,
+            )
+        return False
 
     def _hand_to_executor(self, work: Work) -> None:
         try:
@@ -259,10 +279,16 @@ class Orders:
             outcome = Outcome(False, f"the executor could not take it: {error}")
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
 
-    def _work_of(self, order: Order) -> Work:
-        event, _ = self._control.event(order.id)
+    def _work_of(self, order: Order) -> Work | None:
+        """Return what the executor needs; None if a failover has lost the order since it was listed."""
+        try:
+            event, saved = self._control.event(order.id)
+        except NotFound:
+            return None
+        if saved is None:
+            return None
         keys = tuple((event.scope, name) for name in event.resources)
-        machines = self._store.snapshot(Focus(machines=keys, whole=False)).machines
+        machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False)).machines
         return Work(order, event, {name: m.host for (_, name), m in machines.items()})
 
 

@@ -1,4 +1,4 @@
-"""Delete what is old: idempotency receipts, ended maintenances with their audit, and the feed of changes."""
+"""Delete what is old: idempotency receipts, logins, ended maintenances with their audit, and the feed of changes."""
 
 import logging
 from collections.abc import Callable
@@ -43,7 +43,10 @@ class Pruner:
 
     def _deletions(self, now: datetime, limit: int) -> list[Callable[[], int]]:
         """Return one call per kind: a failure of one must stop neither the others nor the ticker's cycle."""
-        calls = [lambda: self._store.forget_receipts(now - RECEIPTS_KEPT, limit)]
+        calls = [
+            lambda: self._store.forget_receipts(now - RECEIPTS_KEPT, limit),
+            lambda: self._store.forget_sessions(now, limit),
+        ]
         if (retain := self._retain) is not None:
             calls.append(lambda: self._store.prune(now - retain, limit))
         if (shared := self._shared) is not None:

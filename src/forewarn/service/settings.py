@@ -5,6 +5,7 @@ unknown setting is an error. An executor declares its own settings. They come fr
 those of a built-in executor also have a flat name: `time_limit` of `[command]` is `command_time_limit`.
 """
 
+import difflib
 import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,7 @@ NOT_SETTINGS = frozenset(
 )
 # Variables that the agent sets for the command of a step, which may call `forewarn` itself.
 STEP_VARIABLES = frozenset(
-    f"FOREWARN_{name}" for name in ("STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S")
+    f"FOREWARN_{name}" for name in ("STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S", "CHECKPOINT")
 )
 MIN_STALE_S, MAX_STALE_S = 5, 3_600
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -162,7 +163,12 @@ class Settings:
         "how long a node answers guests from memory while it cannot reach the database; then it answers 503",
     )
     fleet: Path | None = setting(None, read_path, "a fleet file to apply at start")
-    prune: bool = setting(False, read_flag, "remove machines and scopes that the fleet file does not contain")
+    prune: bool = setting(
+        False,
+        read_flag,
+        "remove machines and scopes that the fleet file does not contain; the service does not start if these are more than 10,"
+        " or all machines",
+    )
     clock: str = setting("system", read_text, "the service clock: `system`, `manual`, or a rate like `60x`")
     executor: str = setting(
         registry.DEFAULT,
@@ -194,6 +200,12 @@ class Settings:
     )
     rate_limit: int = setting(5, whole_number(0, 1_000_000), "requests per second from one machine; `0` is no limit")
     guest_connections: int = setting(16, whole_number(1, 1_000_000), "connections at once from one machine")
+    guest_unknown_connections: int = setting(
+        4,
+        whole_number(1, 1_000_000),
+        "connections at once from one address that is no machine's; all such addresses together have a quarter of"
+        " `guest_all_connections`",
+    )
     guest_waiting: int = setting(4, whole_number(0, 1_000_000), "long polls at once from one machine")
     guest_all_connections: int = setting(
         50_000, whole_number(1, 10_000_000), "connections at once from all guests together"
@@ -226,6 +238,12 @@ class Settings:
         ("127.0.0.1", "::1"),
         _addresses,
         "with `behind_tls_proxy`: addresses of proxies whose `X-Forwarded-For` is trusted for the operator's address",
+    )
+    hsts_s: int = setting(
+        365 * 86_400,
+        parse_duration,
+        "with TLS: how long browsers must use TLS for this host, on all its ports (`Strict-Transport-Security`); `0` sends no"
+        " such header",
     )
     token_free: bool = setting(
         False,
@@ -296,7 +314,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Pa
     values: dict[Declared, object] = {}
     for origin, key, value, known in _entries(flags, environment, config):
         if key not in known:
-            raise InvalidSettings(f"{origin}: unknown setting; the settings are {', '.join(known)}")
+            raise _unknown(origin, key, known)
         try:
             values[known[key]] = known[key].field.metadata["read"](value)
         except Invalid as error:
@@ -308,6 +326,16 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Pa
     _check_operators(settings)
     _check_guests(settings)
     return settings
+
+
+def _unknown(origin: str, key: str, known: Mapping[str, Declared]) -> InvalidSettings:
+    """Return the error for a setting that does not exist. It suggests the nearest name that does, if one is near."""
+    is_variable = origin.startswith(PREFIX)
+    others = (name.removeprefix(PREFIX).lower() for name in NOT_SETTINGS) if is_variable else ()
+    nearest = difflib.get_close_matches(key, [*known, *others], n=1)
+    suggestion = f"{PREFIX}{nearest[0].upper()}" if nearest and is_variable else "".join(nearest)
+    hint = f"did you mean {suggestion}? The settings" if suggestion else "the settings"
+    return InvalidSettings(f"{origin}: unknown setting; {hint} are {', '.join(known)}")
 
 
 def _settings(values: Mapping[Declared, object]) -> Settings:

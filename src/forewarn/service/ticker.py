@@ -1,4 +1,4 @@
-"""The ticker's loop. One cycle: renew leases, save reports, tick what is due, hand out orders, do chores, prune.
+"""The ticker's loop. One cycle: renew leases, save reports, tick what is due, hand out orders, make the periodic calls, prune.
 
 Decide, save, then act: the tick that starts an event saves its order as open, and `orders` saves it as running before the
 executor gets it. No thread sleeps on behalf of an event: a wait is a moment in the store, and the loop waits for the earliest.
@@ -39,8 +39,8 @@ MAX_ADVANCE_S = 3_650 * 86_400
 log = logging.getLogger("forewarn.service.ticker")
 
 
-class Chore(Protocol):
-    """Other work that is done at its time on the service clock."""
+class PeriodicCall(Protocol):
+    """Work that the ticker does for another part, when the service clock reaches `next_due`."""
 
     def next_due(self) -> datetime | None: ...
 
@@ -63,7 +63,7 @@ class Ticker:
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shared` is the same store, where other nodes use it too. A node that may not tick only does its chores.
+        """`shared` is the same store, where other nodes use it too. A node that may not tick only makes the periodic calls.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
         """
@@ -81,7 +81,7 @@ class Ticker:
             control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
         )
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
-        self._chores: list[Chore] = []
+        self._periodic_calls: list[PeriodicCall] = []
         # In the loop, a maintenance whose tick fails unexpectedly must not hold up the others: it is tried again later.
         # A caller of `cycle` or `advance` gets the error.
         self._isolating = False
@@ -147,8 +147,8 @@ class Ticker:
         """Start the next cycle now: something changed."""
         self._nudged.set()
 
-    def add_chore(self, chore: Chore) -> None:
-        self._chores.append(chore)
+    def call_periodically(self, call: PeriodicCall) -> None:
+        self._periodic_calls.append(call)
 
     def recover(self) -> None:
         """After a start, ask the executor about the orders that were running."""
@@ -156,11 +156,11 @@ class Ticker:
             self._orders.recover()
 
     def complaint(self) -> str:
-        """Return "", or since when nothing could be saved: other nodes will take this node for dead."""
+        """Return "", or why other nodes will treat this node as dead: it has saved nothing for too long."""
         silent_s = self.leases.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
-        return f"nothing could be saved for {silent_s:.0f} s: {self._trouble or 'it does not answer'}"
+        return f"this node has saved nothing for {silent_s:.0f} s: {self._trouble or 'the database does not answer'}"
 
     # -- one cycle
 
@@ -177,9 +177,9 @@ class Ticker:
             self._orders.resume_unconfirmed()
             if self.leads:
                 done += self._orders.hand_out()
-            for chore in self._chores:
-                if count := chore.do(self._clock.now()):
-                    done["did {} chore(s)"] += count
+            for call in self._periodic_calls:
+                if count := call.do(self._clock.now()):
+                    done["did {} other thing(s)"] += count
             if self.leads:
                 self._pruner.prune(self._clock.now())
             if done:
@@ -217,7 +217,7 @@ class Ticker:
     def next_wakeup(self) -> datetime | None:
         """Return the next moment at which there is something to do."""
         stored = self._store.next_wakeup() if self.leads else None
-        moments = [stored, self._executor.next_report(), *(c.next_due() for c in self._chores)]
+        moments = [stored, self._executor.next_report(), *(c.next_due() for c in self._periodic_calls)]
         return min((m for m in moments if m is not None), default=None)
 
     # -- behind the cycle

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -11,10 +11,12 @@ from threading import RLock
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
+    MAX_SESSIONS_PER_TOKEN,
     OPEN,
     AuditEntry,
+    ClockHold,
     Event,
-    Hold,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -69,8 +71,10 @@ class MemoryStore:
         self._first_seen: dict[str, dict[str, datetime]] = {}
         self._event_count = 0
         self._tokens: dict[str, Token] = {}
+        self._token_uses: dict[str, datetime] = {}
+        self._sessions: dict[str, LoginSession] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
-        self._hold: Hold | None = None
+        self._hold: ClockHold | None = None
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._lock:
@@ -82,19 +86,21 @@ class MemoryStore:
             events = {i: self._events[i] for name in sorted(names) for i in self._open_of_scope.get(name, ())}
             events |= {i: self._events[i] for i in focus.events if i in self._events}
             maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
-            if focus.whole:
+            if focus.whole_maintenances:
                 events |= {
                     e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
                 }
-            clock_hold = None if focus.shown else self._hold
+            clock_hold = None if focus.document_only else self._hold
             return Snapshot(
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
                 maintenances={
-                    i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.shown
+                    i: self._maintenances[i]
+                    for i in maintenance_ids
+                    if i in self._maintenances and not focus.document_only
                 },
-                events={i: _shown(e) for i, e in events.items()} if focus.shown else events,
-                orders={i: self._orders[i] for i in events if i in self._orders and not focus.shown},
+                events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
+                orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             )
@@ -144,6 +150,8 @@ class MemoryStore:
                 self._audit.append(replace(entry, id=self._audit_count))
             for token_id in change.removed_tokens:
                 self._tokens.pop(token_id, None)
+                self._token_uses.pop(token_id, None)
+                self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
             self._tokens |= {token.id: token for token in change.tokens}
             self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
             self._put_hold(change)
@@ -165,7 +173,10 @@ class MemoryStore:
 
     def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
         with self._lock:
-            self._last_seen |= {(s.scope, s.name): s.at for s in seen if s.name in self._machines.get(s.scope, ())}
+            for s in seen:
+                if s.name in self._machines.get(s.scope, ()):
+                    key = (s.scope, s.name)
+                    self._last_seen[key] = max(s.at, self._last_seen.get(key, s.at))
 
     def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
         with self._lock:
@@ -334,6 +345,40 @@ class MemoryStore:
     def tokens(self) -> list[Token]:
         with self._lock:
             return sorted(self._tokens.values(), key=lambda t: (t.created, t.id), reverse=True)
+
+    def record_token_uses(self, uses: Mapping[str, datetime]) -> None:
+        with self._lock:
+            for token_id, at in uses.items():
+                if token_id in self._tokens:
+                    self._token_uses[token_id] = max(at, self._token_uses.get(token_id, at))
+
+    def token_uses(self) -> dict[str, datetime]:
+        with self._lock:
+            return dict(self._token_uses)
+
+    def add_session(self, session: LoginSession) -> None:
+        with self._lock:
+            if session.digest in self._sessions:
+                raise Conflict("a login with this session id exists already")
+            self._sessions[session.digest] = session
+            same = [s for s in self._sessions.values() if s.token_id == session.token_id]
+            for last in sorted(same, key=lambda s: s.expires, reverse=True)[MAX_SESSIONS_PER_TOKEN:]:
+                del self._sessions[last.digest]
+
+    def session(self, digest: str) -> LoginSession | None:
+        with self._lock:
+            return self._sessions.get(digest)
+
+    def end_session(self, digest: str) -> None:
+        with self._lock:
+            self._sessions.pop(digest, None)
+
+    def forget_sessions(self, before: datetime, limit: int) -> int:
+        with self._lock:
+            ended = [digest for digest, session in self._sessions.items() if session.expires < before][:limit]
+            for digest in ended:
+                del self._sessions[digest]
+            return len(ended)
 
     def receipt(self, token_id: str, key: str) -> Receipt | None:
         with self._lock:

@@ -9,7 +9,18 @@ from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.model import AuditEntry, Event, Machine, Maintenance, Order, OrderState, Receipt, Scope, Token
+from forewarn.core.model import (
+    AuditEntry,
+    Event,
+    LoginSession,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Receipt,
+    Scope,
+    Token,
+)
 from forewarn.store.queries import (
     AuditQuery,
     EventQuery,
@@ -198,7 +209,8 @@ class Store(Protocol):
 
     # Loose: written in batches; a crash may lose the last few.
 
-    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None: ...
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
+        """Save when machines were last seen. A later time stays: another node may have saved it."""
 
     def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
         """Save when machines first saw events. The first record of a machine and an event stays."""
@@ -244,10 +256,28 @@ class Store(Protocol):
         """Delete up to `limit` events of maintenances that ended before, then those maintenances that have none left, and up
         to `limit` audit entries; return the number of deleted rows."""
 
-    # Tokens, and receipts of answered requests.
+    # Tokens, logins, and receipts of answered requests.
 
     def tokens(self) -> list[Token]:
         """Return every token, newest first."""
+
+    def record_token_uses(self, uses: Mapping[str, datetime]) -> None:
+        """Save when tokens were last used, by id; a crash may lose the last few."""
+
+    def token_uses(self) -> dict[str, datetime]:
+        """Return when each token was last used, by id, without tokens that never were."""
+
+    def add_session(self, session: LoginSession) -> None:
+        """Save a login. If its token has too many, those that end first are deleted."""
+
+    def session(self, digest: str) -> LoginSession | None:
+        """Return a login, also one that has ended."""
+
+    def end_session(self, digest: str) -> None:
+        """Delete a login. The removal of a token deletes its logins too."""
+
+    def forget_sessions(self, before: datetime, limit: int) -> int:
+        """Delete up to `limit` logins that ended before; return their number."""
 
     def receipt(self, token_id: str, key: str) -> Receipt | None: ...
 

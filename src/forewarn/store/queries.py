@@ -33,9 +33,10 @@ def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ..
 class Focus:
     """What a snapshot covers: the scopes named here, and the scopes of the machines, maintenances and events named here.
 
-    `inventory` adds every machine of the named scopes. `whole` reads every event of each maintenance in the snapshot, which a
-    decision about waves needs; without it, the snapshot holds only the open events of its scopes and the named events.
-    `shown` reads only what a document shows: scopes and events, without maintenances, orders and approvals.
+    `inventory` adds every machine of the named scopes.
+    `whole_maintenances` reads every event of each maintenance in the snapshot, which a decision about waves needs. Without it,
+    the snapshot holds only the open events of its scopes and the named events.
+    `document_only` reads only what a document shows: scopes and events, without maintenances, orders and approvals.
     `identities` (pairs of interface and address) and `instance_ids` select machines by how the endpoint recognises callers.
     """
 
@@ -47,8 +48,8 @@ class Focus:
     maintenances: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     inventory: bool = False
-    whole: bool = True
-    shown: bool = False
+    whole_maintenances: bool = True
+    document_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

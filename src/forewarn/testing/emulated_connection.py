@@ -13,7 +13,7 @@ from forewarn.core.document import parse_start_requests, rfc1123
 from forewarn.core.errors import Invalid
 from forewarn.endpoint import protocol
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.loop import Timer
 from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Request
 from forewarn.testing.faults import STATUSES, Fault
@@ -42,7 +42,9 @@ class EmulatedConnection(Connection):
     _answer_held = False
     _timer: Timer | None = None
 
-    def __init__(self, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = "") -> None:
+    def __init__(
+        self, log: RequestLog, choose_fault: ChooseFault, endpoint: EndpointState, interface: str = ""
+    ) -> None:
         super().__init__(endpoint, interface)
         self._log = log
         self._choose_fault = choose_fault

@@ -145,7 +145,7 @@ class Emulator:
         connection: ConnectionFactory = partial(EmulatedConnection, self.log, self._choose_fault)
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
-            self.service.ticker.add_chore(self.replay)
+            self.service.ticker.call_periodically(self.replay)
             connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
         guest_server, self.operator_url = self._running.enter_context(
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)

@@ -21,7 +21,7 @@ from forewarn.guest.errors import BadDocument
 FORMAT = 1
 MAX_LINES = 100_000
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MAX_BODY_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_AT_S = 3_650 * 86_400
 MAX_HEADER_CHARS = 256
 # The headers that guests use.

@@ -16,7 +16,7 @@ from forewarn.core.durations import duration_text
 from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
 from forewarn.endpoint.document_state import DocumentState
-from forewarn.endpoint.endpoint import Endpoint
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
 from forewarn.service.clock import Clock
 from forewarn.testing.emulated_connection import END_OF_HEAD, ChooseFault, EmulatedConnection
@@ -59,7 +59,7 @@ class Replay:
         self.nudge: Callable[[], None] = lambda: None
         self.say: Callable[[str], None] | None = None
         self._clock = clock
-        self._endpoint: Endpoint | None = None
+        self._endpoint: EndpointState | None = None
         self._began = clock.now()
         self._next = self._reported = 0
         self._dated: tuple[datetime, datetime] | None = (
@@ -97,7 +97,7 @@ class Replay:
 
     # -- called by the listener
 
-    def begin(self, endpoint: Endpoint) -> None:
+    def begin(self, endpoint: EndpointState) -> None:
         """Begin with the first request; later calls change nothing."""
         if self._endpoint is None:
             self._began = self._clock.now() - timedelta(seconds=self.recording.lines[0].at_s)
@@ -123,7 +123,7 @@ class Replay:
         now = self._clock.now()
         return now if self._dated is None else self._dated[0] + (now - self._dated[1])
 
-    def _show_next(self, endpoint: Endpoint, shown: threading.Event) -> None:
+    def _show_next(self, endpoint: EndpointState, shown: threading.Event) -> None:
         line = self.line = self.recording.lines[self._next]
         self._next += 1
         now = self._clock.now()
@@ -149,7 +149,7 @@ class ReplayedConnection(EmulatedConnection):
     _replacement: Response | None = None
 
     def __init__(
-        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, endpoint: Endpoint, interface: str = ""
+        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, endpoint: EndpointState, interface: str = ""
     ) -> None:
         super().__init__(log, choose_fault, endpoint, interface)
         self._replay = replay

@@ -25,7 +25,7 @@ def service() -> Iterator[RunningService]:
 
 def plan_reboot(page: Page, scope: str = "shop") -> None:
     page.get_by_role("link", name="Plan", exact=True).click()
-    page.get_by_label("Name of the scope").fill(scope)
+    page.get_by_label("Names of the scopes").fill(scope)
     page.get_by_role("button", name="Show preview").click()
     expect(page.get_by_role("heading", name="Plan preview")).to_be_visible()
     page.get_by_role("button", name="Confirm").click()
@@ -116,7 +116,7 @@ def test_an_ended_login_keeps_the_form(service: RunningService, new_page: NewPag
     page = new_page(java_script_enabled=scripts, expect=(UNAUTHORIZED,))
     log_in(page, service.url, service.token_of("operator", name="to be revoked"))
     page.get_by_role("link", name="Plan", exact=True).click()
-    page.get_by_label("Name of the scope").fill("shop")
+    page.get_by_label("Names of the scopes").fill("shop")
     page.get_by_label("Description").fill("<b>Kernel & friends</b>")
     (mine,) = [token["id"] for token in service.get("/v1/tokens")["items"] if token["name"] == "to be revoked"]
     assert service.request("DELETE", f"/v1/tokens/{mine}").status == 204
@@ -129,7 +129,7 @@ def test_an_ended_login_keeps_the_form(service: RunningService, new_page: NewPag
     page.get_by_label("Token").fill(service.token)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", name="Plan", exact=True)).to_be_visible()
-    expect(page.get_by_label("Name of the scope")).to_have_value("shop")
+    expect(page.get_by_label("Names of the scopes")).to_have_value("shop")
     expect(page.get_by_label("Description")).to_have_value("<b>Kernel & friends</b>")
     assert service.get("/v1/events")["items"] == []
     page.get_by_role("button", name="Show preview").click()
@@ -198,7 +198,7 @@ def test_a_double_click_plans_once(service: RunningService, new_page: NewPage) -
         page = new_page(java_script_enabled=False)
         log_in(page, proxy.url, service.token)
         page.get_by_role("link", name="Plan", exact=True).click()
-        page.get_by_label("Name of the scope").fill("shop")
+        page.get_by_label("Names of the scopes").fill("shop")
         page.get_by_role("button", name="Show preview").click()
         page.get_by_role("button", name="Confirm").hover()
         with proxy.responses_held():

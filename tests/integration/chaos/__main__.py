@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.integration.chaos.checker import check
 from tests.integration.chaos.faults import schedule
 from tests.integration.chaos.history import read
-from tests.integration.chaos.run import DISTURBED_S, run_house
+from tests.integration.chaos.run import DISTURBED_S, run_three_nodes
 from tests.support.postgres_servers import server
 
 
@@ -37,7 +37,7 @@ def main() -> int:
         for fault in schedule(seed, asked.seconds):
             print(f"  {fault.at_s:5.1f} s  {fault.what} {fault.node} for {fault.for_s:.1f} s")
         with server() as database:
-            history = run_house(database, folder, seed, asked.seconds)
+            history = run_three_nodes(database, folder, seed, asked.seconds)
     found = check(history)
     print(found)
     return 1 if found.complaints else 0

@@ -1,18 +1,18 @@
-"""Reads the history of a run and says every sentence that should be true and is not. Pure: the same history, the same verdict.
+"""Check the history of a run and list every violation. Pure: the same history gives the same verdict.
 
-It shares no rule with the core. What guests saw is in `sights`, what was answered with yes in `changes`, starts and work in
-`deeds`. Here notice is counted, as in the simulation: every machine of an event that was answered some poll while the event
-waited, once every node must show it, has seen it, and unless it was approved it did not begin before its NotBefore.
+It shares no rule with the core. `check_documents` checks what guests saw, `check_changes` what was acknowledged, `check_work`
+starts and work. This module counts notice, as the simulation does: a machine that polled while every node had to show the
+event must have seen it, and an event without approval must not begin before its NotBefore.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.integration.chaos.changes import Changes
-from tests.integration.chaos.deeds import Deeds, overlapping, repeated
+from tests.integration.chaos.check_changes import ChangeChecks
+from tests.integration.chaos.check_documents import STALE_SLACK_S, DocumentChecks
+from tests.integration.chaos.check_work import WorkChecks, overlapping, repeated
 from tests.integration.chaos.history import Event, History
-from tests.integration.chaos.sights import STALE_SLACK_S, Sights
 
 # An event says when it was decided on: the database refuses to save it more than 2 s later, and a little more for many.
 SAVED_WITHIN_S = 2.5
@@ -39,35 +39,35 @@ class Verdict:
 
 
 def check(history: History) -> Verdict:
-    sights = Sights(history)
-    deeds = Deeds(history, sights)
-    pairs = list(_promised(history, sights))
-    complaints = [*sights.complaints(), *Changes(history).complaints(), *deeds.complaints()]
+    documents = DocumentChecks(history)
+    work_checks = WorkChecks(history, documents)
+    pairs = list(_promised(history, documents))
+    complaints = [*documents.complaints(), *ChangeChecks(history).complaints(), *work_checks.complaints()]
     held = 0
     for event, machine, seen in pairs:
-        if seen and event.id not in deeds.early:
+        if seen and event.id not in work_checks.early:
             held += 1
         else:
             complaints.append(f"{event.scope}/{machine} asked and did not have its notice of event {event.id}")
     return Verdict(history.run.seed, tuple(dict.fromkeys(complaints)), len(pairs), held, tuple(_counted(history)))
 
 
-def _promised(history: History, sights: Sights) -> Iterator[tuple[Event, str, bool]]:
-    """Each machine of an event that was answered while the event waited and every node showed it; whether it ever saw it."""
+def _promised(history: History, documents: DocumentChecks) -> Iterator[tuple[Event, str, bool]]:
+    """Return each event and machine that was due notice, and whether the machine ever saw the event Scheduled."""
     left = {a.event: a.at for a in history.audit if a.action in ("event started", "event cancelled")}
     for event in history.events:
         if event.published_at is None or event.id not in left:
             continue
         begin = event.published_at + SAVED_WITHIN_S + history.run.max_stale_s + STALE_SLACK_S
         for machine in event.resources:
-            polls = [p for p in sights.polls if p.who == f"guest {event.scope}/{machine}"]
+            polls = [p for p in documents.polls if p.who == f"guest {event.scope}/{machine}"]
             if any(begin <= history.at(p.begin_s) and history.at(p.end_s) < left[event.id] for p in polls):
-                told = (sights.shown(poll).get(event.id) for poll in polls)
+                told = (documents.shown(poll).get(event.id) for poll in polls)
                 yield event, machine, any(each is not None and each["EventStatus"] == "Scheduled" for each in told)
 
 
 def _counted(history: History) -> Iterator[str]:
-    """What the run was made of: a run in which nothing happened has no complaint either."""
+    """Return counts of what happened: a run without any load has no complaint either."""
     answers = Counter("yes" if r.acknowledged else "no" if r.refused else "unknown" for r in history.requests)
     yield f"requests: {len(history.requests)} ({', '.join(f'{count} {what}' for what, count in answers.most_common())})"
     faults = Counter(fault.what for fault in history.faults)

@@ -1,7 +1,7 @@
-"""What is done to the nodes, and when: one seed decides it all beforehand; nobody is spared.
+"""The faults of a run and their times, all decided beforehand by the seed.
 
-A node is killed, or told to stop, and comes back; the holder of the ticker's lease is stopped until its lease has ended, and
-goes on; the way to the database is cut or falls silent, for one node or for all.
+A node is killed, or told to stop, and restarted; the holder of the ticker's lease is stopped until its lease has ended, then
+continued; the connection to the database is cut or stalls, for one node or for all.
 """
 
 import signal
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.integration.chaos import history
 from tests.integration.chaos.history import Recorder
-from tests.integration.chaos.house import House
+from tests.integration.chaos.three_nodes import ThreeNodes
 from tests.integration.nodes.nodes import Wire
 
 EVERYBODY = -1
@@ -49,23 +49,23 @@ def schedule(seed: int, seconds: float, nodes: int = 3) -> list[Fault]:
     return sorted(found)
 
 
-def disturb(faults: Sequence[Fault], house: House, wires: Sequence[Wire], recorder: Recorder) -> None:
+def disturb(faults: Sequence[Fault], nodes: ThreeNodes, wires: Sequence[Wire], recorder: Recorder) -> None:
     """Let it all happen; in the end everything is mended and every node is up."""
     begun_s = time.monotonic()
     acts: list[tuple[float, int, Callable[[], None]]] = []
-    doing = Doing(house, wires, recorder)
+    injector = FaultInjector(nodes, wires, recorder)
     for number, fault in enumerate(faults):
-        acts.append((fault.at_s, number, lambda f=fault, n=number: doing.begin(n, f)))  # type: ignore[misc]
-        acts.append((fault.at_s + fault.for_s, number, lambda f=fault, n=number: doing.end(n, f)))  # type: ignore[misc]
+        acts.append((fault.at_s, number, lambda f=fault, n=number: injector.begin(n, f)))  # type: ignore[misc]
+        acts.append((fault.at_s + fault.for_s, number, lambda f=fault, n=number: injector.end(n, f)))  # type: ignore[misc]
     for at_s, _, act in sorted(acts, key=lambda each: each[:2]):
         time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
         act()
-    house.wait()
+    nodes.wait()
 
 
-class Doing:
-    def __init__(self, house: House, wires: Sequence[Wire], recorder: Recorder) -> None:
-        self._house, self._wires, self._recorder = house, wires, recorder
+class FaultInjector:
+    def __init__(self, nodes: ThreeNodes, wires: Sequence[Wire], recorder: Recorder) -> None:
+        self._nodes, self._wires, self._recorder = nodes, wires, recorder
         self._stopped: dict[int, int] = {}
         self._down: dict[int, int] = {}  # which fault has it down
 
@@ -77,8 +77,8 @@ class Doing:
             return
         if fault.what in DOWN and self._down.setdefault(fault.node, number) != number:
             return  # it is down already
-        node = self._stopped.setdefault(number, self._house.holder()) if fault.node == HOLDER else fault.node
-        self._house.signal(node, DOWN.get(fault.what, signal.SIGSTOP))
+        node = self._stopped.setdefault(number, self._nodes.holder()) if fault.node == HOLDER else fault.node
+        self._nodes.signal(node, DOWN.get(fault.what, signal.SIGSTOP))
         self._note(fault.what, node)
 
     def end(self, number: int, fault: Fault) -> None:
@@ -88,10 +88,10 @@ class Doing:
             self._note("mend", fault.node)
         elif fault.what in DOWN and self._down.get(fault.node) == number:
             del self._down[fault.node]
-            self._house.restart(fault.node)
+            self._nodes.restart(fault.node)
             self._note("restart", fault.node)
         elif fault.what == "stop":
-            self._house.signal(self._stopped[number], signal.SIGCONT)
+            self._nodes.signal(self._stopped[number], signal.SIGCONT)
             self._note("continue", self._stopped[number])
 
     def _wires_of(self, fault: Fault) -> Sequence[Wire]:

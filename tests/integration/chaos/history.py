@@ -1,4 +1,4 @@
-"""What happened in a run, as those outside saw it: every request, every fault, every piece of work, and what is there in the end.
+"""The history of a run, seen from outside: every request, fault and piece of work, and the final state.
 
 One JSON line each, written as it happens, so that a failing run can be kept and checked again. Times in `_s` are of the
 monotonic clock; moments called `at` are seconds of the wall clock, which is the database's too. `Run` relates the two.
@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the run was, and what its nodes were told to keep to."""
+    """The seed of the run and the limits that its nodes were given."""
 
     seed: int
     wall_minus_monotonic_s: float
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def refused(self) -> bool:
-        """Surely nothing was done. A 503 may come after the database saved it, so it says nothing of the kind."""
+        """Whether surely nothing was done. A 503 may come after the database saved the change, so it is no refusal."""
         return 400 <= self.status < 500
 
 
@@ -67,7 +67,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """The executor's own witness: the command began, or ended."""
+    """The executor's own work_log: the command began, or ended."""
 
     what: str
     order: str

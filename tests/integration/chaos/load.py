@@ -9,7 +9,7 @@ import time
 from random import Random
 from typing import Any
 
-from tests.integration.chaos.asking import Asker, Peer, Peers, events_of
+from tests.integration.chaos.client import NodeLife, NodesNow, RecordingClient, events_of
 from tests.integration.chaos.fleet import MACHINES, Machine
 from tests.integration.chaos.history import Recorder
 
@@ -25,12 +25,14 @@ REMEMBERED = 12
 class Guest(threading.Thread):
     """One machine: polls through any node, most with the tag they hold, and approves what says so."""
 
-    def __init__(self, machine: Machine, peers: Peers, seed: int, recorder: Recorder, stop: threading.Event) -> None:
+    def __init__(
+        self, machine: Machine, nodes_now: NodesNow, seed: int, recorder: Recorder, stop: threading.Event
+    ) -> None:
         super().__init__(name=str(machine), daemon=True)
-        self._machine, self._peers, self._stopping = machine, peers, stop
+        self._machine, self._nodes_now, self._stopping = machine, nodes_now, stop
         self._chance = Random(f"{seed} {machine}")
         self._tagged = self._chance.random() < 0.8
-        self._asker = Asker(f"guest {machine}", machine.address, recorder)
+        self._client = RecordingClient(f"guest {machine}", machine.address, recorder)
         self._etag = ""
         self._known: dict[str, float] = {}
 
@@ -39,8 +41,8 @@ class Guest(threading.Thread):
         try:
             while not self._stopping.wait(chance.uniform(0.05, 0.4)):
                 wait_s = chance.choice((0, 0, 1, 2))
-                answer = self._asker.poll(
-                    chance.choice(self._peers()), self._machine, self._etag, wait_s if self._etag else 0
+                answer = self._client.poll(
+                    chance.choice(self._nodes_now()), self._machine, self._etag, wait_s if self._etag else 0
                 )
                 if answer.status == 200:
                     shown = events_of(answer)
@@ -48,7 +50,7 @@ class Guest(threading.Thread):
                 if chance.random() < 0.4:
                     self._approve(shown)
         finally:
-            self._asker.close()
+            self._client.close()
 
     def _approve(self, shown: list[dict[str, Any]]) -> None:
         now_s = time.monotonic()
@@ -61,7 +63,7 @@ class Guest(threading.Thread):
         ]
         if ready:
             wrong = [WRONG_ID] if self._chance.random() < 0.05 else []
-            self._asker.approve(self._chance.choice(self._peers()), self._machine, [*ready, *wrong])
+            self._client.approve(self._chance.choice(self._nodes_now()), self._machine, [*ready, *wrong])
 
 
 def _said(description: str, name: str) -> float | None:
@@ -69,8 +71,8 @@ def _said(description: str, name: str) -> float | None:
     return float(rest.partition(";")[0]) if found else None
 
 
-class Desk:
-    """What operators know of each other's maintenances."""
+class KnownIds:
+    """The ids of maintenances and events that the operators have submitted lately."""
 
     def __init__(self) -> None:
         self.maintenances: list[str] = []
@@ -82,29 +84,36 @@ class Desk:
 
 
 class Operator(threading.Thread):
-    """Schedules under a key until it is answered, and pauses, resumes, cancels, approves and settles, through any node."""
+    """Schedules under a key until it is answered, and pauses, resumes, cancels, approves and resolves, through any node."""
 
     def __init__(
-        self, number: int, peers: Peers, seed: int, recorder: Recorder, desk: Desk, stop: threading.Event, token: str
+        self,
+        number: int,
+        nodes_now: NodesNow,
+        seed: int,
+        recorder: Recorder,
+        known_ids: KnownIds,
+        stop: threading.Event,
+        token: str,
     ) -> None:
         super().__init__(name=f"operator {number}", daemon=True)
-        self._peers, self._desk, self._stopping = peers, desk, stop
+        self._nodes_now, self._known_ids, self._stopping = nodes_now, known_ids, stop
         self._chance = Random(f"{seed} operator {number}")
-        self._asker = Asker(self.name, f"127.11.0.{number}", recorder, token)
+        self._client = RecordingClient(self.name, f"127.11.0.{number}", recorder, token)
         # A look at the document just after a change, from a machine of the scope.
-        self._eyes = {m.scope: (m, Asker(self.name, m.address, recorder)) for m in MACHINES if m.name == "m0"}
+        self._eyes = {m.scope: (m, RecordingClient(self.name, m.address, recorder)) for m in MACHINES if m.name == "m0"}
         # Machines alone in their scope are in nobody's way.
         self._own = [m for m in MACHINES if m.scope.startswith("lone")][number % OPERATORS]
         self._keys = 0
 
     def run(self) -> None:
         chance = self._chance
-        deeds = [self._schedule, self._verb, self._verb, self._verb, self._settle]
+        work_checks = [self._schedule, self._verb, self._verb, self._verb, self._resolve]
         try:
             while not self._stopping.wait(chance.uniform(0.1, 0.6)):
-                (self._schedule if self._keys <= PREEMPTED else chance.choice(deeds))()
+                (self._schedule if self._keys <= PREEMPTED else chance.choice(work_checks))()
         finally:
-            self._asker.close()
+            self._client.close()
             for _, eye in self._eyes.values():
                 eye.close()
 
@@ -128,16 +137,16 @@ class Operator(threading.Thread):
         approval = "nobody approves;" if alone or (not long and chance.random() < 0.1) else f"approve-after={after_s};"
         asked["description"] = f"{key} {approval} work={work_s};{' fails-once;' if fails else ''}"
         for _ in range(50):
-            peer = chance.choice(self._peers())
-            answer = self._asker.submit(peer, key, asked)
+            node = chance.choice(self._nodes_now())
+            answer = self._client.submit(node, key, asked)
             if answer.done:
                 made = answer.json()
                 if long:
-                    self._asker.verb(peer, "approve", "event", made["waves"][0]["events"][0]["id"])
+                    self._client.verb(node, "approve", "event", made["waves"][0]["events"][0]["id"])
                 if not (alone or long) or chance.random() < 0.3:
-                    self._desk.add(made["id"], [e["id"] for wave in made["waves"] for e in wave["events"]])
+                    self._known_ids.add(made["id"], [e["id"] for wave in made["waves"] for e in wave["events"]])
             if answer.done or 400 <= answer.status < 500:
-                self._see(peer, machine)
+                self._see(node, machine)
                 return
             if self._stopping.wait(0.2):
                 return
@@ -148,32 +157,32 @@ class Operator(threading.Thread):
             (("pause", "maintenance"), ("resume", "maintenance"), ("cancel", "maintenance"),
              ("resume", "maintenance"), ("approve", "event"), ("cancel", "event"))
         )  # fmt: skip
-        things = self._desk.maintenances if kind == "maintenance" else self._desk.events
+        things = self._known_ids.maintenances if kind == "maintenance" else self._known_ids.events
         if things and not (verb == "cancel" and chance.random() < 0.5):
-            peer = chance.choice(self._peers())
-            if self._asker.verb(peer, verb, kind, chance.choice(things)).done:
-                self._see(peer, chance.choice(MACHINES))
+            node = chance.choice(self._nodes_now())
+            if self._client.verb(node, verb, kind, chance.choice(things)).done:
+                self._see(node, chance.choice(MACHINES))
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         """Whatever has failed: tried again mostly, else finished or given up."""
-        peer = self._chance.choice(self._peers())
-        for event_id in failed_events(self._asker, peer):
+        node = self._chance.choice(self._nodes_now())
+        for event_id in failed_events(self._client, node):
             verb = self._chance.choice(("retry", "retry", "finish", "abandon"))
-            if self._asker.verb(peer, verb, "event", event_id).done:
-                self._see(peer, self._chance.choice(MACHINES))
+            if self._client.verb(node, verb, "event", event_id).done:
+                self._see(node, self._chance.choice(MACHINES))
 
-    def _see(self, peer: Peer, machine: Machine) -> None:
-        eye, asker = self._eyes[machine.scope]
-        asker.poll(peer, eye)
-
-
-def failed_events(asker: Asker, peer: Peer) -> list[str]:
-    return [event["id"] for event in events_waiting(asker, peer, "order-failed")]
+    def _see(self, node: NodeLife, machine: Machine) -> None:
+        eye, client = self._eyes[machine.scope]
+        client.poll(node, eye)
 
 
-def events_waiting(asker: Asker, peer: Peer, code: str) -> list[dict[str, Any]]:
-    """The started events that wait for this reason."""
-    answer = asker.look(peer, "/v1/events?status=Started&limit=100")
+def failed_events(client: RecordingClient, node: NodeLife) -> list[str]:
+    return [event["id"] for event in events_waiting(client, node, "order-failed")]
+
+
+def events_waiting(client: RecordingClient, node: NodeLife, code: str) -> list[dict[str, Any]]:
+    """Return the started events that wait for this reason."""
+    answer = client.look(node, "/v1/events?status=Started&limit=100")
     if answer.status != 200:
         return []
     return [event for event in answer.json()["items"] if any(reason["code"] == code for reason in event["waiting_for"])]

@@ -1,4 +1,4 @@
-"""Three real nodes on a real PostgreSQL, under load, killed, stopped and cut off: whatever the seed, no promise is broken."""
+"""Three real nodes on a real PostgreSQL, under load, are killed, stopped and cut off: no invariant breaks, whatever the seed."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ from tests.integration.chaos.checker import Verdict, check
 from tests.integration.chaos.faults import EVERYBODY, HOLDER, STOPPED_S, schedule
 from tests.integration.chaos.fleet import MACHINES
 from tests.integration.chaos.history import History
-from tests.integration.chaos.house import START_WITHIN_S
 from tests.integration.chaos.load import OPERATORS, PREEMPTED
-from tests.integration.chaos.run import DISTURBED_S, END_WITHIN_S, run_house
+from tests.integration.chaos.run import DISTURBED_S, END_WITHIN_S, run_three_nodes
+from tests.integration.chaos.three_nodes import START_WITHIN_S
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import PATIENCE_S
 
@@ -29,11 +29,11 @@ POLLS_OF_EACH = 5
 RUN_WITHIN_S = 2 * START_WITHIN_S + DISTURBED_S + END_WITHIN_S + 2 * PATIENCE_S
 
 
-def tried(seed: int) -> tuple[History, Verdict, Path]:
-    """One run, and where its history and its nodes' logs are."""
+def run_seed(seed: int) -> tuple[History, Verdict, Path]:
+    """Do one run; also return the folder with its history and logs."""
     folder = Path(tempfile.mkdtemp(prefix=f"forewarn-chaos-{seed}-"))
     try:
-        history = run_house(SHARED.server, folder, seed)
+        history = run_three_nodes(SHARED.server, folder, seed)
     except BaseException as error:
         error.add_note(f"history and logs are in {folder}; once more: python -m tests.integration.chaos --seed {seed}")
         raise
@@ -49,7 +49,7 @@ def test_three_nodes_under_load_keep_every_promise(capsys: pytest.CaptureFixture
         print(f"\nchaos with seeds {', '.join(map(str, seeds))}")
     assert SHARED.server.port  # started once, not by two threads
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = list(pool.map(tried, seeds))
+        runs = list(pool.map(run_seed, seeds))
     failed = []
     for history, verdict, folder in runs:
         with capsys.disabled():
@@ -69,7 +69,7 @@ def test_three_nodes_under_load_keep_every_promise(capsys: pytest.CaptureFixture
 
 
 def assert_was_chaos(history: History, verdict: Verdict) -> None:
-    """A run in which nothing happened has no complaint either."""
+    """Check that there was load and that faults happened: an empty run has no complaint either."""
     assert verdict.promised >= OPERATORS * PREEMPTED / 2
     assert verdict.held == verdict.promised
     done = Counter(fault.what for fault in history.faults)

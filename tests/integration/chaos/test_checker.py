@@ -1,4 +1,4 @@
-"""The checker on a small true history, which it must not complain of, and on histories bent in one way each, which it must."""
+"""The checker accepts a small correct history and rejects each history that was changed in one way."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.integration.chaos.checker import check
+from tests.integration.chaos.example_history import WALL_S, document, example_history, note, poll, request
 from tests.integration.chaos.history import (
     Audited,
     Entry,
@@ -22,7 +23,6 @@ from tests.integration.chaos.history import (
     collected,
     read,
 )
-from tests.integration.chaos.true_history import WALL_S, document, happened, note, poll, request
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ def complaints(entries: Iterable[Entry]) -> tuple[str, ...]:
 
 
 def test_a_true_history_has_no_complaint() -> None:
-    """Also what was not answered, refused, repeated and taken over is as it should be; and notice is counted."""
-    verdict = check(collected(happened()))
+    """It contains unanswered, refused and repeated requests and a take-over; notice is counted."""
+    verdict = check(collected(example_history()))
     assert verdict.complaints == ()
     assert (verdict.promised, verdict.held) == (1, 1)
     assert "notice delivered: 1 of 1 (100%)" in str(verdict)
@@ -41,15 +41,15 @@ def test_a_true_history_has_no_complaint() -> None:
 
 
 def test_a_kept_history_has_the_same_verdict(tmp_path: Path) -> None:
-    """What was written while it happened is read back to the last tuple."""
-    first, *rest = happened()
+    """A history read back from its file equals the recorded one."""
+    first, *rest = example_history()
     assert isinstance(first, Run)
     path = tmp_path / "history.jsonl"
     with path.open("w", encoding="utf-8") as file:
         recorder = Recorder(first, file)
         for entry in rest:
             recorder.record(entry)
-    assert read(path) == recorder.history == collected(happened())
+    assert read(path) == recorder.history == collected(example_history())
 
 
 # -- ways to bend it
@@ -226,16 +226,16 @@ BENT: dict[str, tuple[Bend, str]] = {
 
 @pytest.mark.parametrize("way", BENT)
 def test_every_wrong_history_is_complained_of(way: str) -> None:
-    """Bent in one way, it brings forth its sentence."""
+    """Each change leads to its complaint."""
     bend, sentence = BENT[way]
-    found = complaints(bend(happened()))
+    found = complaints(bend(example_history()))
     assert any(sentence in each for each in found), found
 
 
 def test_notice_that_was_not_held_is_counted() -> None:
     """A start before NotBefore takes the notice from whoever was promised it."""
     bend, _ = BENT["early by what is saved"]
-    verdict = check(collected(bend(happened())))
+    verdict = check(collected(bend(example_history())))
     assert (verdict.promised, verdict.held) == (1, 0)
     assert "notice delivered: 0 of 1 (0%)" in str(verdict)
 
@@ -243,7 +243,7 @@ def test_notice_that_was_not_held_is_counted() -> None:
 def test_a_history_says_first_what_it_is_of() -> None:
     """What begins with anything else is no history."""
     with pytest.raises(ValueError, match="begins with"):
-        collected(happened()[1:])
+        collected(example_history()[1:])
 
 
 def test_an_empty_run_promised_nothing() -> None:

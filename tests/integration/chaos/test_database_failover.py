@@ -1,4 +1,4 @@
-"""The database's primary loses its power under load: what was acknowledged is still there, and guests see no time run backwards.
+"""The database's primary is killed under load: what was acknowledged is kept, and no guest sees an older document.
 
 Real PostgreSQL under Patroni with etcd, three nodes that name all its servers, and the load and the checker of every run.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.integration.chaos.check_documents import stage
 from tests.integration.chaos.checker import Verdict, check
 from tests.integration.chaos.history import Fault, History, Recorder, Request
-from tests.integration.chaos.house import a_house
 from tests.integration.chaos.run import NODES, run
-from tests.integration.chaos.sights import stage
+from tests.integration.chaos.three_nodes import running_three_nodes
 from tests.support.own_network import own_network
 from tests.support.patroni_cluster import SQL_PORT, TTL_S, WITHIN_S, Cluster, Member, cluster_of
 from tests.support.waiting import until
@@ -38,12 +38,12 @@ def failing_over(folder: Path, *, synchronous: bool) -> Iterator[tuple[Cluster, 
         with psycopg.connect(f"{address_of(cluster, 'postgres')}", autocommit=True) as connection:
             connection.execute("CREATE DATABASE forewarn")
         address = address_of(cluster, "forewarn")
-        with a_house(folder, [address] * NODES, address) as house:
+        with running_three_nodes(folder, [address] * NODES, address) as nodes:
             worst = partial(kill_the_primary, cluster)
             seconds = CALM_S + AFTERWARDS_S
             yield (
                 cluster,
-                run(house.peers, worst, SEED, folder=folder, witness=house.witness, seconds=seconds),
+                run(nodes.nodes_now, worst, SEED, folder=folder, work_log=nodes.work_log, seconds=seconds),
             )
 
 

@@ -104,7 +104,7 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
     def observe() -> None:
         ticker.cycle_until_idle()
-        recorder.shown(documents(store.snapshot(Focus(scopes=("shop",), whole=False))))
+        recorder.shown(documents(store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))))
 
     def submit(*machines: str) -> list[Event]:
         targets = Targets(machines=tuple(("shop", name) for name in machines))

@@ -174,11 +174,11 @@ class Load:
 
     def _watch(self, choose: random.Random, actor: Actor) -> None:
         del choose, actor
-        self._recorder.shown(documents(self._store.snapshot(Focus(scopes=tuple(SCOPES), whole=False))))
+        self._recorder.shown(documents(self._store.snapshot(Focus(scopes=tuple(SCOPES), whole_maintenances=False))))
 
     def _open(self, choose: random.Random) -> list[Event]:
         """Return the open events of a random scope."""
-        focus = Focus(scopes=(choose.choice(sorted(SCOPES)),), whole=False)
+        focus = Focus(scopes=(choose.choice(sorted(SCOPES)),), whole_maintenances=False)
         return list(self._store.snapshot(focus).events.values())
 
 

@@ -193,10 +193,10 @@ class Pool:
 
     def nginx_pids(self) -> list[int]:
         """Return the pids of the master and its workers."""
-        from forewarn.guest.handlers.process import pid_of
+        from forewarn.guest.handlers.pid_files import running_pid
         from forewarn.guest.processes import alive, children
 
-        master = pid_of(f"{self.folder}/nginx.pid")
+        master = running_pid(f"{self.folder}/nginx.pid", "")
         return [master, *(pid for pid, _ in children(master))] if master and alive(master) else []
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from forewarn.core.model import Status
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
-from forewarn.guest.handlers.process import running_pid
+from forewarn.guest.handlers.pid_files import running_pid
 from forewarn.guest.steps import Run
 from tests.integration.handlers.agent_process import Agent, fast_run, new_run
 from tests.integration.handlers.service_with_event import page_steps, service_with_event

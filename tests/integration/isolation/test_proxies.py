@@ -65,7 +65,8 @@ def test_nginx_signs_for_the_machines_it_knows(site: Site) -> None:
     assert web.ask().event_ids == [site.events["web"]]
     assert db.ask("-H", f"X-Instance-ID: {WEB}").event_ids == [site.events["db"]]
     assert stranger.ask().status == 404
-    assert web.ask("-H", "X-Forwarded-For: 10.88.0.12").status == 400
+    for relayed in ("X-Forwarded-For: 10.88.0.12", "Forwarded: for=10.88.0.12", "Via: 1.1 x", "X-Real-IP: 10.88.0.12"):
+        assert web.ask("-H", relayed).status == 400
     assert web.approve(site.events["db"]).status == 400
     assert web.ask("-H", 'If-None-Match: "2"').status == 304
     assert web.approve(site.events["web"]).status == 200

@@ -246,7 +246,7 @@ def haproxy(site: Site) -> Iterator[None]:
     process = site.begin(
         "haproxy",
         ["haproxy", "-db", "-f", str(config)],
-        FOREWARN_PROXY_SECRET=secret,
+        INSTANCE_ID_SECRET=secret,
         FOREWARN_TOKEN=site.variables["FOREWARN_TOKEN"],
     )
     try:

@@ -13,8 +13,8 @@ from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
 from tests.integration.nodes.nodes import some_nodes
-from tests.store.things import change, entry, saved_scope, scope
 from tests.support.postgres_servers import SHARED, Server
+from tests.support.records import change, entry, saved_scope, scope
 from tests.support.waiting import until
 
 
@@ -198,7 +198,7 @@ def test_what_guests_are_shown_is_never_of_a_server_nobody_agreed_on(pair: Pair)
 
     def shown() -> tuple[int, int] | None:
         try:
-            found = store.snapshot(Focus(scopes=("shop",), whole=False, shown=True)).scopes["shop"]
+            found = store.snapshot(Focus(scopes=("shop",), whole_maintenances=False, document_only=True)).scopes["shop"]
         except StoreUnavailable:
             return None
         return found.epoch, found.incarnation

@@ -15,8 +15,8 @@ from forewarn.service.clock import ManualClock
 from forewarn.store import AuditQuery, Feed, FeedPosition, FeedUpdate
 from forewarn.store.postgres import store as postgres_store
 from forewarn.store.postgres.store import PostgresStore
-from tests.store.things import at, change, entry, event, machine, maintenance, saved_scope, scope
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.records import at, change, entry, event, machine, maintenance, saved_scope, scope
 
 
 @pytest.fixture

@@ -70,7 +70,13 @@ def test_haproxy_balances_guests_by_source_and_says_who_they_are(site: Site) -> 
             until(lambda machine=machine: shares_of_six(site, machine) == [0, 6])  # type: ignore[misc]
         assert all(site.answered(node) > 0 for node in GUESTS)
         assert site.guest(STRANGER)[0] == 404
-        assert site.guest(WEB_0, "-H", "X-Forwarded-For: 10.30.0.13")[0] == 400
+        for relayed in (
+            "X-Forwarded-For: 10.30.0.13",
+            "Forwarded: for=10.30.0.13",
+            "Via: 1.1 x",
+            "X-Real-IP: 10.30.0.13",
+        ):
+            assert site.guest(WEB_0, "-H", relayed)[0] == 400
         reboot = {"type": "Reboot", "targets": {"machines": ["web/web-0"]}}
         assert site.ask(OPERATORS[0], "/v1/maintenances", "POST", reboot)[0] == 201
         until(lambda: events_of(site, WEB_1) != [])

@@ -12,7 +12,7 @@ import pytest
 from forewarn.app import server
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
-from forewarn.core.model import Actor, EventType, Hold, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
+from forewarn.core.model import Actor, ClockHold, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
 from forewarn.service.control import Control
@@ -170,7 +170,8 @@ def test_what_is_saved_is_not_told_as_lost() -> None:
     service.control.listen(fails)
     service.control.listen(heard.append)
     with pytest.raises(
-        StoreUnavailable, match=r"^it is saved, but not shown here yet: check before you send it again$"
+        StoreUnavailable,
+        match=r"^the change is saved, but this node cannot show it yet: read the object before you repeat the request$",
     ):
         reboot(service)
     assert len(store.events(EventQuery()).events) == len(heard) == 1
@@ -245,7 +246,7 @@ def test_a_jump_noticed_while_another_is_confirmed_is_not_confirmed_with_it() ->
     store = Jumping()
     service = make_service(store)
     now = service.clock.now()
-    hold = Hold(trusted=now, noticed=now, jumped_s=600, node="one")
+    hold = ClockHold(trusted=now, noticed=now, jumped_s=600, node="one")
     larger = replace(hold, trusted=now - timedelta(seconds=60), jumped_s=7_200, node="two")
     store.apply(Change(at=now, hold=hold))
     with pytest.raises(Refused, match="jumped again meanwhile"):

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,6 +19,7 @@ from forewarn.operator.http_limits import LimitedSocket
 from forewarn.service.settings import load
 from tests.support.guest_service import START
 from tests.support.running_service import FLEET, RunningService, running_service
+from tests.support.waiting import PATIENCE_S
 
 NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
@@ -78,6 +80,13 @@ def test_errors_of_pages_have_the_same_shape(service: RunningService) -> None:
     page = service.request("GET", "/v1/docs", token="")
     assert (page.status, b"<title>forewarn: the API</title>" in page.raw) == (200, True)
     assert service.request("HEAD", "/v1/scopes").status == 200
+
+
+def test_no_other_page_shows_the_docs_in_a_frame(service: RunningService) -> None:
+    """A page that frames the docs could lead a reader's clicks."""
+    for path in ("/v1/docs", "/v1/docs.js", "/v1/docs.css"):
+        policy = service.request("GET", path, token="").headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy, path
 
 
 def test_every_call_has_a_unique_name() -> None:
@@ -208,7 +217,16 @@ def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         ({}, 200),
         ({"Host": "localhost:8170"}, 200),
         ({"Host": "[::1]:8170"}, 200),
-        ({"Origin": "http://127.0.0.1:8170"}, 200),
+        ({"Host": "localhost:8170", "Origin": "http://localhost:8170"}, 200),
+        ({"Host": "localhost:8170", "Origin": "http://LOCALHOST:8170", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Host": "localhost:8170", "Origin": "http://localhost:3000"}, 403),
+        ({"Host": "localhost:8170", "Origin": "http://localhost"}, 403),
+        ({"Host": "localhost:8170", "Origin": "http://127.0.0.1:8170"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
         ({"Host": "evil.example"}, 403),
         ({"Host": "127.0.0.1.evil.example"}, 403),
         ({"Host": "10.0.0.1"}, 403),
@@ -226,6 +244,54 @@ def test_without_tokens_only_loopback_is_served(headers: dict[str, str], status:
         for path in ("/v1/scopes", "/readyz", "/metrics"):
             assert service.request("GET", path, headers=headers).status == status
         assert service.request("GET", "/healthz", headers=headers).status == 200  # says nothing of the fleet
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 201),
+        ("Application/JSON; charset=utf-8", 201),
+        ("text/plain", 400),
+        ("text/plain;charset=UTF-8", 400),
+        ("application/x-www-form-urlencoded", 400),
+        ("multipart/form-data; boundary=x", 400),
+        ("", 400),
+    ],
+)
+def test_without_tokens_a_change_names_its_content_type(content_type: str, status: int) -> None:
+    """A page of another site can send these other types without asking first; it cannot send JSON."""
+    headers = {"Content-Type": content_type} if content_type else {}
+    body = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
+    with running_service(token_free="true") as service:
+        reply = service.request("POST", "/v1/maintenances", body, headers=headers)
+        assert reply.status == status, reply.raw
+        assert len(service.get("/v1/maintenances")["items"]) == (status == 201)
+    with running_service() as service:
+        assert service.request("POST", "/v1/maintenances", body, headers=headers).status == 201
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics"])
+def test_on_loopback_monitoring_answers_loopback_names_only(service: RunningService, path: str) -> None:
+    """A page whose name resolves to this machine cannot read them; a program that sends no Host can."""
+    for host in ("localhost", "localhost:8170", "127.0.0.1:1", "[::1]:8170"):
+        assert service.request("GET", path, token="", headers={"Host": host}).status == 200, host
+    for host in ("evil.example", "localhost.evil.example:8170", "10.0.0.1", "["):
+        reply = service.request("GET", path, token="", headers={"Host": host})
+        assert (reply.status, reply.code) == (403, "forbidden"), host
+    address = urlsplit(service.url)
+    with socket.create_connection((str(address.hostname), address.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        assert connection.recv(1_024).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics"])
+def test_behind_a_proxy_monitoring_needs_a_token(path: str) -> None:
+    """Also on loopback: the proxy passes on requests of the whole network, with the public name as Host."""
+    with running_service(behind_tls_proxy="true") as service:
+        for host in ("ops.example", "localhost"):
+            assert service.request("GET", path, token="", headers={"Host": host}).status == 401
+            assert service.request("GET", path, headers={"Host": host}).status == 200
+        assert service.request("GET", "/healthz", token="", headers={"Host": "ops.example"}).status == 200
 
 
 def test_the_token_of_the_environment_works_while_the_store_is_away() -> None:

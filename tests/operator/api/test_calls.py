@@ -8,7 +8,7 @@ import pytest
 from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Unknown
-from forewarn.core.model import Actor, Hold
+from forewarn.core.model import Actor, ClockHold
 from tests.support.running_service import FLEET, START, RunningService, running_service
 
 
@@ -96,7 +96,7 @@ def test_a_poll_is_shown_as_last_seen(service: RunningService) -> None:
 
 
 def test_a_user_restarts_and_redeploys(service: RunningService) -> None:
-    """202 with the event; 409 over the scope's limit."""
+    """202 with the event; 409 over the scope's limit, and for a second open operation of the same machine and type."""
     service.enable("shop", "blog")
     event = service.post("/v1/scopes/blog/machines/db/restart", status=202)
     assert (event["type"], event["source"], event["resources"], event["status"]) == (
@@ -107,7 +107,11 @@ def test_a_user_restarts_and_redeploys(service: RunningService) -> None:
     )
     refused = service.request("POST", "/v1/scopes/blog/machines/db/redeploy")
     assert (refused.status, refused.code) == (409, "too_many_user_operations")
-    assert service.post("/v1/scopes/shop/machines/web-0/redeploy", status=202)["type"] == "Redeploy"
+    first = service.post("/v1/scopes/shop/machines/web-0/redeploy", status=202)
+    assert first["type"] == "Redeploy"
+    second = service.request("POST", "/v1/scopes/shop/machines/web-0/redeploy")
+    assert (second.status, second.code) == (409, "machine_busy")
+    assert first["id"] in second.message
     assert service.request("POST", "/v1/scopes/shop/machines/none/restart").status == 404
 
 
@@ -119,7 +123,14 @@ def test_the_fleet_is_applied_from_toml_and_exported(service: RunningService) ->
     more = FLEET + '\n[[machines]]\nscope = "shop"\nname = "web-2"\n'
     as_toml = {"Content-Type": "application/toml"}
     dry = service.request("POST", "/v1/fleet?dry_run=true", more, headers=as_toml).json
-    assert dry == {"lines": ["+ machine shop/web-2"], "warnings": [], "dry_run": True}
+    assert dry == {
+        "lines": ["+ machine shop/web-2"],
+        "warnings": [],
+        "dry_run": True,
+        "removed_scopes": 0,
+        "removed_machines": 0,
+        "large_removal": False,
+    }
     assert service.request("GET", "/v1/scopes/shop/machines/web-2").status == 404
     assert service.request("POST", "/v1/fleet", more, headers=as_toml).json["lines"] == ["+ machine shop/web-2"]
     assert service.request("POST", "/v1/fleet", more, headers=as_toml).json["lines"] == []
@@ -130,6 +141,31 @@ def test_the_fleet_is_applied_from_toml_and_exported(service: RunningService) ->
     assert exported.headers["content-type"] == "application/toml"
     assert parse_fleet(exported.raw.decode(), "the export") == parse_fleet(FLEET, "the test")
     assert service.request("POST", "/v1/fleet?prune=true", exported.raw, headers=as_toml).json["lines"] == []
+
+
+def test_a_dry_run_refuses_what_applying_refuses(service: RunningService) -> None:
+    """A machine with an open event can be neither removed nor moved: both requests get the same error."""
+    service.enable("shop")
+    service.schedule("shop/web-0")
+    moved = service.get("/v1/fleet")
+    next(m for m in moved["machines"] if m["name"] == "web-0")["update_domain"] = 7
+    for query, body in (("prune=true", {"scopes": [], "machines": []}), ("prune=false", moved)):
+        dry = service.request("POST", f"/v1/fleet?{query}&dry_run=true", body)
+        real = service.request("POST", f"/v1/fleet?{query}", body)
+        assert (dry.status, dry.code, dry.message) == (real.status, real.code, real.message)
+        assert dry.status == 409
+        assert "open event" in dry.message
+
+
+def test_an_empty_fleet_removes_everything_on_request(service: RunningService) -> None:
+    """The API does not ask; its dry run says how much would go."""
+    nothing: dict[str, object] = {"scopes": [], "machines": []}
+    dry = service.post("/v1/fleet?prune=true&dry_run=true", nothing)
+    assert dry["large_removal"]
+    assert (dry["removed_scopes"], dry["removed_machines"]) == (2, 3)
+    assert service.get("/v1/counts")["machines"] == 3
+    assert service.post("/v1/fleet?prune=true", nothing)["large_removal"]
+    assert service.get("/v1/counts")["machines"] == 0
 
 
 def test_an_exported_fleet_can_be_applied_as_json(service: RunningService) -> None:
@@ -151,6 +187,23 @@ def test_a_bad_fleet_changes_nothing(service: RunningService) -> None:
 
 
 # -- maintenances
+
+
+def test_warnings_are_in_the_plan_and_in_the_result(service: RunningService) -> None:
+    """The API warns and never refuses: no notice, a time that has passed, and a machine with an open event."""
+    restart = "/v1/scopes/blog/machines/db/restart"
+    assert not service.get("/v1/scopes/blog")["enabled"]
+    planned = service.post(restart + "?dry_run=true")
+    made = service.post(restart, status=202)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice"]
+    assert made["warnings"] == planned["warnings"]
+    assert made["status"] == "Started"
+    body = {"type": "Freeze", "targets": {"machines": ["blog/db"]}, "not_before": "2001-01-01T00:00:00Z"}
+    planned = service.post("/v1/maintenances?dry_run=true", body)
+    made = service.post("/v1/maintenances", body, 201)
+    assert [w["code"] for w in planned["warnings"]] == ["no-notice", "past-not-before", "already-open"]
+    assert made["warnings"] == planned["warnings"]
+    assert "warnings" not in service.get(f"/v1/maintenances/{made['id']}")
 
 
 def test_the_plan_shown_is_the_plan_that_happens(service: RunningService) -> None:
@@ -332,7 +385,7 @@ def test_the_timeline_says_when_a_machine_first_saw_the_event(service: RunningSe
         caller = service.guests.documents.callers.named("shop", name)
         assert caller is not None
         guests.record_shown(caller, state)
-    service.guests.parts.last_seen.write_sightings(guests.take_sightings())
+    service.guests.parts.last_seen.write_first_seen(guests.take_first_seen())
     seen = [entry for entry in service.get(f"/v1/events/{event}")["timeline"] if entry["what"] == "seen"]
     assert seen == [{"at": "2030-01-01T00:00:00Z", "what": "seen", "who": "web-0"}]
 
@@ -396,7 +449,7 @@ def test_tokens_are_created_listed_and_revoked(service: RunningService) -> None:
 def test_a_held_clock_is_shown_and_confirmed(service: RunningService) -> None:
     """A clock that jumped says until when it is trusted; the confirmation is in the audit log, a second one is refused."""
     assert service.request("POST", "/v1/clock/confirm").status == 409
-    hold = Hold(trusted=START, noticed=START + timedelta(hours=1), jumped_s=3_600)
+    hold = ClockHold(trusted=START, noticed=START + timedelta(hours=1), jumped_s=3_600)
     service.service.store.apply(Change(at=START, hold=hold))
     held = {"trusted": "2030-01-01T00:00:00Z", "noticed": "2030-01-01T01:00:00Z", "jumped_s": 3_600}
     assert service.get("/v1/clock")["held"] == held

@@ -79,13 +79,16 @@ def test_get_of_an_action_asks_for_confirmation_or_redirects(fresh_service: Runn
 
 
 def test_a_token_form_submitted_twice_creates_one_token(service: RunningService, operator: PortalClient) -> None:
-    """The second response shows the same secret."""
+    """The second response shows the same secret; another login cannot open the saved secret, and says so."""
     form = {"name": "once", "role": "viewer", "scopes": "", "key": "made-once"}
     secrets = [re.search(r"<code>(fw_[\w-]+)</code>", operator.post("/tokens", form).raw.decode()) for _ in range(2)]
     assert secrets[0] is not None
     assert secrets[1] is not None
     assert secrets[0][1] == secrets[1][1]
     assert len([t for t in service.get("/v1/tokens")["items"] if t["name"] == "once"]) == 1
+    elsewhere = PortalClient(service).post("/tokens", form)
+    assert elsewhere.status == 409
+    assert "cannot be shown again" in page_text(elsewhere)
     wrong = operator.post("/tokens", {**form, "name": "nobody's", "role": "owner", "key": "another"})
     assert wrong.status == 400
     assert 'value="nobody&#39;s"' in wrong.raw.decode()

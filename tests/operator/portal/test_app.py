@@ -155,6 +155,16 @@ def test_an_error_page_says_what_to_do(operator: PortalClient, path: str, status
     assert 'href="/history"' in reply.raw.decode()
 
 
+@pytest.mark.parametrize("path", ["//evil.example/x", "//evil.example", "/%5Cevil.example", "///evil.example?a=1"])
+def test_no_page_links_to_another_site(operator: PortalClient, service: RunningService, path: str) -> None:
+    """An address without a scheme, such as //evil.example, is one of another site: no page repeats it as a link."""
+    without_login = service.request("GET", path, token="", headers={"Accept": "text/html"})
+    for reply in (operator.get(path), without_login):
+        addresses = re.findall(r'(?:href|src|action|data-url|name="to" value)="([^"]*)"', reply.raw.decode())
+        assert addresses
+        assert [each for each in addresses if not re.match(r"/(?![/\\])|#", each)] == []
+
+
 def test_programs_get_the_apis_errors(service: RunningService) -> None:
     """A request that does not accept HTML gets JSON."""
     reply = service.request("GET", "/nowhere")

@@ -58,6 +58,15 @@ def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
     assert "1 machine in 1 event" in page
 
 
+def test_several_scopes_are_planned_together(operator: PortalClient) -> None:
+    """Names are separated by spaces or commas; an update domain needs one scope."""
+    page = page_text(operator.post("/plan", {**MAINTENANCE, "scope": "shop, blog"}))
+    assert re.search(r"Reboot: 3 machines in 3 events", page)
+    refused = operator.post("/plan", {**MAINTENANCE, "scope": "shop blog", "update_domain": "1"})
+    assert refused.status == 400
+    assert "update_domain needs a scope" in page_text(refused)
+
+
 def test_the_preview_names_open_events_of_the_same_machines() -> None:
     """Events of other machines are not named."""
     many = FLEET + "".join(f'[[machines]]\nscope = "blog"\nname = "many-{n}"\n' for n in range(25))
@@ -66,10 +75,10 @@ def test_the_preview_names_open_events_of_the_same_machines() -> None:
         operator = PortalClient(service)
         events = {name: service.schedule(name)["waves"][0]["events"][0]["id"] for name in ("shop/web-0", "blog/many-3")}
         shop = page_text(operator.post("/plan", MAINTENANCE))
-        assert "web-0 in shop: event" in shop
+        assert "shop/web-0: event" in shop
         assert "is already scheduled" in shop
         assert f'<a href="/events/{events["shop/web-0"]}">' in operator.post("/plan", MAINTENANCE).raw.decode()
-        assert "many-3 in blog: event" in page_text(operator.post("/plan", {**MAINTENANCE, "scope": "blog"}))
+        assert "blog/many-3: event" in page_text(operator.post("/plan", {**MAINTENANCE, "scope": "blog"}))
         other = page_text(operator.post("/plan", {"kind": "restart", "machine": "shop/web-1"}))
         assert "Nothing at the moment" in other
 
@@ -110,6 +119,36 @@ def test_other_line_ends_are_no_change(fresh_service: RunningService) -> None:
     assert done.status == 303
 
 
+@pytest.mark.parametrize("form", [MAINTENANCE, {"kind": "restart", "machine": "shop/web-0"}], ids=["many", "one"])
+def test_a_plan_with_warnings_needs_a_tick(form: dict[str, str]) -> None:
+    """A plan without notice is carried out only with its box ticked, be it a maintenance or the restart of one machine."""
+    with running_service() as running:
+        operator = PortalClient(running)
+        preview = operator.post("/plan", form)
+        assert "gives no notice to shop" in page_text(preview)
+        assert '<input type="checkbox" name="accept" value="yes" required>' in preview.raw.decode()
+        refused = operator.confirm(form, accept="")
+        assert refused.status == 409
+        assert "tick the box that accepts the warnings" in page_text(refused)
+        assert running.get("/v1/events")["items"] == []
+        assert operator.confirm(form).status == 303
+        assert [event["status"] for event in running.get("/v1/events?status=Started")["items"]] == ["Started"]
+
+
+def test_a_plan_without_warnings_needs_no_tick(fresh_service: RunningService) -> None:
+    """The preview has no box."""
+    operator = PortalClient(fresh_service)
+    assert 'name="accept"' not in operator.post("/plan", MAINTENANCE).raw.decode()
+    assert operator.confirm(MAINTENANCE, accept="").status == 303
+
+
+def test_a_not_before_that_has_passed_is_shown(operator: PortalClient) -> None:
+    """The preview warns; nothing is saved without a tick."""
+    page = operator.post("/plan", {**MAINTENANCE, "not_before": "2001-01-01T00:00"})
+    assert "not_before has passed (2001-01-01 00:00:00Z)" in page_text(page)
+    assert operator.confirm({**MAINTENANCE, "not_before": "2001-01-01T00:00"}, accept="").status == 409
+
+
 def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
     """If the guests stop polling after the preview, the plan would give no notice, so it is shown again."""
     with running_service() as running:
@@ -119,6 +158,7 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
         assert "15m notice" in page_text(preview)
         running.service.ticker.advance(25 * 3_600)
         assert not running.get("/v1/scopes/shop")["enabled"]
+        operator = PortalClient(running)  # the first login has ended meanwhile
         refused = operator.post("/plan", {**MAINTENANCE, "step": "do", **hidden_fields(preview)})
         assert refused.status == 409
         assert "no notice" in page_text(refused)

@@ -1,15 +1,17 @@
 """Logins: the cookie, the proof in forms, and the limit on failed attempts."""
 
+import base64
 import re
-import time
+from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
 
 from forewarn.core.errors import TooManyAttempts
 from forewarn.operator.portal import sessions
+from forewarn.store.memory import MemoryStore
 from tests.support.portal_client import FORM, MAINTENANCE, PortalClient, page_text, post_without_login
-from tests.support.running_service import RunningService, running_service
+from tests.support.running_service import START, RunningService, running_service
 
 POSTS = [
     "/plan",
@@ -23,17 +25,32 @@ POSTS = [
 
 
 def test_scripts_and_other_sites_cannot_use_the_cookie(service: RunningService, operator: PortalClient) -> None:
-    """The cookie is HttpOnly and SameSite=Strict, has an end, and does not show the token."""
+    """The cookie is HttpOnly and SameSite=Strict and has an end."""
     flags = [flag.strip() for flag in operator.set_cookie.split(";")[1:]]
     assert flags == ["Path=/", f"Max-Age={sessions.LOGIN_LASTS_S}", "HttpOnly", "SameSite=Strict"]
-    assert service.token not in operator.set_cookie
+
+
+def test_the_cookie_does_not_hold_the_token(service: RunningService, operator: PortalClient) -> None:
+    """Neither as it is nor encoded, and the API does not accept the cookie's value as a token."""
+    value = operator.cookie.partition("=")[2]
+    pieces = [value, *re.split(r"[.%_]", value)]
+    decoded = [base64.urlsafe_b64decode(piece + "=" * (-len(piece) % 4)) for piece in pieces if len(piece) % 4 != 1]
+    assert not any(service.token.encode() in each for each in (value.encode(), *decoded))
+    assert service.request("GET", "/v1/scopes", token=value).status == 401
+
+
+def test_the_store_does_not_hold_the_session_id(service: RunningService, operator: PortalClient) -> None:
+    """A reader of the database or of a backup cannot use a login."""
+    value = operator.cookie.partition("=")[2]
+    for file in service.state_dir.glob("forewarn.db*"):
+        assert value.encode() not in file.read_bytes()
 
 
 def test_under_tls_the_cookie_is_secure() -> None:
     """Also behind a proxy with TLS; browsers enforce the prefix of its name."""
     with running_service(behind_tls_proxy="true") as running:
         cookie = PortalClient(running).set_cookie
-    assert cookie.startswith("__Host-forewarn=")
+    assert re.match(r"__Host-forewarn-\d+=", cookie)
     assert cookie.endswith("; HttpOnly; SameSite=Strict; Secure")
 
 
@@ -58,25 +75,54 @@ def test_a_malformed_cookie_is_no_login(operator: PortalClient, value: str) -> N
     assert reply.status == 401
 
 
-def test_a_login_ends(service: RunningService, operator: PortalClient) -> None:
-    """The end in the cookie counts and is signed: the owner of the cookie cannot extend it."""
-    name, _, value = operator.cookie.partition("=")
-    expires, _, rest = value.partition(".")
-    assert int(expires) > time.time()
-    ended = sessions.cookie_value(int(time.time()) - 1, service.token)
-    for changed in (ended, f"{int(expires) + 60}.{rest}", f"{expires}.{rest.partition('.')[2]}"):
-        reply = service.request("GET", "/", token="", headers={"Cookie": f"{name}={changed}"})
-        assert reply.status == 401
-        assert "has ended" in page_text(reply)
-    good = sessions.cookie_value(int(time.time()) + 60, service.token)
-    assert service.request("GET", "/", token="", headers={"Cookie": f"{name}={good}"}).status == 200
+def test_a_login_ends(fresh_service: RunningService) -> None:
+    """The service knows its end: whoever keeps the cookie cannot extend it."""
+    operator = PortalClient(fresh_service)
+    fresh_service.clock.move_to(START + timedelta(seconds=sessions.LOGIN_LASTS_S - 1))
+    assert operator.get("/").status == 200
+    fresh_service.clock.move_to(START + timedelta(seconds=sessions.LOGIN_LASTS_S))
+    reply = operator.get("/")
+    assert reply.status == 401
+    assert "has ended" in page_text(reply)
+
+
+def test_a_login_ends_at_the_log_out(service: RunningService) -> None:
+    """A copy of the cookie is worthless from then on; another login with the same token goes on."""
+    operator, other = PortalClient(service), PortalClient(service)
+    assert operator.post("/logout", {}).status == 303
+    for path in ("/", "/live", "/v1/scopes"):
+        assert operator.get(path).status == 401, path
+    assert operator.post("/plan", MAINTENANCE).status == 401
+    assert other.get("/").status == 200
+
+
+def test_a_new_login_ends_the_old_one_of_the_same_browser(service: RunningService) -> None:
+    """The session id of the cookie that comes with the login stops working."""
+    operator = PortalClient(service)
+    again = post_without_login(service, "/login", {"token": service.token}, Cookie=operator.cookie)
+    assert again.headers["set-cookie"].partition(";")[0] != operator.cookie
+    assert operator.get("/").status == 401
+
+
+def test_every_node_knows_the_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login at one node is valid at the other nodes, and so is its end."""
+    monkeypatch.setenv("FOREWARN_TOKEN", "the same at both nodes")
+    store = MemoryStore()
+    with running_service(in_store=store) as one, running_service(fleet="", in_store=store) as other:
+        for token in (one.token, "the same at both nodes"):
+            operator = PortalClient(one, token)
+            value = operator.cookie.partition("=")[2]
+            cookie = {"Cookie": f"forewarn-{other.url.rpartition(':')[2]}={value}"}
+            assert other.request("GET", "/", token="", headers=cookie).status == 200
+            assert operator.post("/logout", {}).status == 303
+            assert other.request("GET", "/", token="", headers=cookie).status == 401
 
 
 def test_a_form_stays_valid_after_another_login(service: RunningService) -> None:
     """A second login with the same token, in another tab, does not invalidate an open form."""
     first = PortalClient(service)
     again = PortalClient(service)
-    again.cookie = f"{first.cookie.partition('=')[0]}={sessions.cookie_value(int(time.time()) + 60, service.token)}"
+    assert again.cookie != first.cookie
     assert again.post("/plan", MAINTENANCE, proof=first.proof).status == 200
 
 

@@ -12,10 +12,10 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.config_values import check_keys, read_values, seconds, strings
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers import process
-from forewarn.guest.handlers.command import missing_program
+from forewarn.guest.handlers.pid_files import named_process, pid_file_problems, send_signal
 from forewarn.guest.handlers.saved_file import checksum, file_mark, sync_to_disk
-from forewarn.guest.processes import POLL_S, start_ticks
+from forewarn.guest.processes import POLL_S
+from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True
@@ -53,7 +53,8 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    problems = [problem for argv in (spec.command, spec.restore) if argv for problem in missing_program(argv)]
+    problems = [problem for argv in (spec.command, spec.restore) if argv for problem in program_problems(argv)]
+    problems += pid_file_problems(spec.pid_file, spec.match) if spec.pid_file else []
     folder = Path(spec.file).parent
     return problems if folder.is_dir() else [*problems, f"{folder}, where the checkpoint should be, is not a folder"]
 
@@ -138,10 +139,11 @@ def _request_checkpoint(spec: Spec, run: Run) -> None:
     if spec.command:
         _run_program(spec, spec.command, run)
         return
-    pid = process.running_pid(spec.pid_file, spec.match)
-    if not pid:
+    target = named_process(spec.pid_file, spec.match)
+    if target is None:
         raise StepFailed(f"there is no checkpoint: {spec.pid_file} names no live process")
-    process.send_signal(pid, getattr(signal, f"SIG{spec.signal}"))
+    with target:
+        send_signal(target, getattr(signal, f"SIG{spec.signal}"))
 
 
 def _run_program(spec: Spec, argv: Tuple[str, ...], run: Run) -> None:
@@ -150,8 +152,11 @@ def _run_program(spec: Spec, argv: Tuple[str, ...], run: Run) -> None:
 
 def _process_id(spec: Spec) -> List[int]:
     """Return the pid of the program's process and when it began, or [] when there is none or it is not known."""
-    pid = process.running_pid(spec.pid_file, spec.match) if spec.pid_file else 0
-    return [pid, start_ticks(pid)] if pid else []
+    process = named_process(spec.pid_file, spec.match) if spec.pid_file else None
+    if process is None:
+        return []
+    process.close()
+    return [process.pid, process.ticks]
 
 
 def _is_newer(spec: Spec, run: Run) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.config_values import check_keys, strings
 from forewarn.guest.errors import ConfigError
+from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run
 
 
@@ -25,11 +25,7 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    return [problem for argv in spec if argv for problem in missing_program(argv)]
-
-
-def missing_program(argv: Tuple[str, ...]) -> List[str]:
-    return [] if shutil.which(argv[0]) else [f"{argv[0]} is not a program on this machine"]
+    return [problem for argv in spec if argv for problem in program_problems(argv)]
 
 
 def prepare(spec: Spec, run: Run) -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
-from forewarn.guest.config_values import check_keys, count, one_of, secret_file_problem, text
+from forewarn.guest.config_values import check_keys, count, one_of, read_secret_file, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
 from forewarn.guest.transport import Response, request_once
 
@@ -114,13 +113,7 @@ def _url(value: Any, where: str) -> str:
 
 def read_headers(file: str) -> Dict[str, str]:
     """Return the headers in the file, one `Name: value` per line. Error messages do not quote it."""
-    problem = secret_file_problem(file)
-    if problem:
-        raise StepFailed(problem)
-    try:
-        lines = [line for line in Path(file).read_text("utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError):
-        raise StepFailed(f"{file} cannot be read as text") from None
+    lines = [line for line in read_secret_file(file).splitlines() if line.strip()]
     headers = [_HEADER.fullmatch(line) for line in lines[: MAX_HEADERS + 1]]
     if len(headers) > MAX_HEADERS or not all(headers):
         raise StepFailed(f"{file} must have lines like `Authorization: Bearer …`, at most {MAX_HEADERS}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional
 
 from forewarn.guest.config_values import check_keys, text
 from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.safe_files import open_regular
 from forewarn.guest.steps import Run
 
 
@@ -37,8 +39,7 @@ def notify(spec: Spec, run: Run) -> None:
     facility = _facility(spec)
     if spec.file:
         try:
-            with Path(spec.file).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            _append(spec.file, line.encode() + b"\n")
         except OSError as error:
             raise StepFailed(f"{spec.file} cannot be written: {error.strerror}") from None
     elif facility is not None:
@@ -46,6 +47,18 @@ def notify(spec: Spec, run: Run) -> None:
 
         syslog.openlog("forewarn-agent", 0, facility)
         syslog.syslog(syslog.LOG_NOTICE, line)
+
+
+def _append(path: str, line: bytes) -> None:
+    """Append a line; refuse a link, a pipe, and a file that has a second name elsewhere."""
+    file = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        if os.fstat(file).st_nlink > 1:
+            raise OSError(errno.EMLINK, "it has another name: remove that hard link")
+        while line:
+            line = line[os.write(file, line) :]
+    finally:
+        os.close(file)
 
 
 def _facility(spec: Spec) -> Optional[int]:

@@ -12,10 +12,10 @@ from typing import Any, List, Mapping, NamedTuple, Tuple
 
 from forewarn.guest.config_values import check_keys, count, read_values, seconds, strings
 from forewarn.guest.errors import ConfigError, StepFailed
-from forewarn.guest.handlers.command import missing_program
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
-from forewarn.guest.handlers.process import command_line, pid_of
-from forewarn.guest.processes import POLL_S, alive, children, start_ticks
+from forewarn.guest.handlers.pid_files import command_line, running_pid
+from forewarn.guest.processes import POLL_S, children, start_ticks
+from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run, drain_end_s
 
 # An interrupted recover runs again: it leaves what is undone already.
@@ -55,7 +55,7 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    problems = missing_program(spec.test) + missing_program(spec.reload)
+    problems = program_problems(spec.test) + program_problems(spec.reload)
     try:
         read(spec.file).with_down(spec.servers)
         if not _workers(spec):
@@ -150,8 +150,8 @@ def _workers(spec: Spec) -> List[Worker]:
     Processes are listed one after another. A reload meanwhile may end every old worker before it is listed, and fork the new
     ones afterwards: an empty list does not mean that nginx is down while its master lives.
     """
-    master = pid_of(spec.pid_file)
-    if not master or not alive(master):
+    master = running_pid(spec.pid_file, "")
+    if not master:
         raise StepFailed(_not_running(spec))
     return [each for each in children(master) if _is_worker(each)]
 

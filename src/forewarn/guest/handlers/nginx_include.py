@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from pathlib import Path
 from typing import List, NamedTuple, Tuple
 
 from forewarn.guest.errors import StepFailed
+from forewarn.guest.safe_files import open_regular, read_regular, replace_file
 
 MAX_BYTES = 64 * 1024
 # One server per line, as in `server 10.0.0.4:80 weight=2;`. A commented line does not begin with `server`.
@@ -50,8 +49,7 @@ class Upstream(NamedTuple):
 
 def read(file: str) -> Upstream:
     try:
-        with Path(file).open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+        data = read_regular(file, MAX_BYTES + 1, follow=True)
     except OSError as error:
         raise StepFailed(f"{file} cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
@@ -60,26 +58,17 @@ def read(file: str) -> Upstream:
 
 
 def write(file: str, upstream: Upstream) -> None:
-    """Replace the file atomically, synced to the disk, with its owner and mode."""
-    path = Path(file).resolve()  # keeps a symbolic link
-    temporary = path.with_name(f".{path.name}.forewarn")  # a name that no `include *.conf` matches
+    """Replace the file atomically, synced to the disk, with its owner and mode; keep a symbolic link to it.
+
+    Until then the new content has a name that no `include *.conf` matches.
+    """
     try:
-        before = path.stat()
-        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(opened, "wb") as out:
-            out.write(upstream.text.encode("utf-8", "surrogateescape"))
-            out.flush()
-            os.fchmod(opened, before.st_mode & 0o7777)
-            with contextlib.suppress(PermissionError):
-                os.fchown(opened, before.st_uid, before.st_gid)
-            os.fsync(opened)
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
+        opened = open_regular(file, follow=True)
         try:
-            os.fsync(folder)
+            before = os.fstat(opened)
         finally:
-            os.close(folder)
+            os.close(opened)
+        data = upstream.text.encode("utf-8", "surrogateescape")
+        replace_file(file, data, before.st_mode & 0o7777, owner=before, follow=True, sync=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StepFailed(f"{file} cannot be written: {error.strerror}") from None

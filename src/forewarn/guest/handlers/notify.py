@@ -7,11 +7,10 @@ under way when the agent was killed is sent again with the same Idempotency-Key.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple
 from urllib.parse import urlsplit
 
-from forewarn.guest.config_values import check_keys, secret_file_problem, text
+from forewarn.guest.config_values import check_keys, read_secret_file, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
 from forewarn.guest.handlers.log import do_nothing
 from forewarn.guest.steps import Run
@@ -37,17 +36,15 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    problem = secret_file_problem(spec.url_file)
-    if problem:
-        return [problem]
-    return [] if _url(spec) else [f"{spec.url_file} does not hold an http:// or https:// address"]
+    try:
+        _url(spec)
+    except StepFailed as error:
+        return [str(error)]
+    return []
 
 
 def notify(spec: Spec, run: Run) -> None:
-    problem = secret_file_problem(spec.url_file)
-    url = "" if problem else _url(spec)
-    if not url:
-        raise StepFailed(problem or f"{spec.url_file} does not hold an address")
+    url = _url(spec)
     key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     body = json.dumps(_message(spec, run)).encode()
@@ -70,12 +67,15 @@ def _message(spec: Spec, run: Run) -> Mapping[str, Any]:
 
 
 def _url(spec: Spec) -> str:
+    url = read_secret_file(spec.url_file).strip()
     try:
-        url = Path(spec.url_file).read_text("utf-8").strip()
         parts = urlsplit(url)
-    except (OSError, ValueError):
-        return ""
-    return url if parts.scheme in ("http", "https") and parts.hostname else ""
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise StepFailed(f"{spec.url_file} does not hold an http:// or https:// address")
+    return url
 
 
 prepare = verify = recover = do_nothing

@@ -1,12 +1,11 @@
 """`process`: stops a program by signal and confirms that it is gone; starts it and confirms that it is up.
 
-For programs without a service manager. The pid file names the process. With `foreground = true` the agent writes the pid file for
-a program that writes none.
+For programs without a service manager. The pid file names the process (`pid_files` says which files count). With
+`foreground = true` the agent writes the pid file for a program that writes none.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -15,8 +14,15 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.config_values import check_keys, flag, read_values, seconds, strings
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
-from forewarn.guest.handlers.command import missing_program
+from forewarn.guest.handlers.pid_files import (
+    named_process,
+    new_pid_file,
+    pid_file_problems,
+    running_pid,
+    send_signal,
+)
 from forewarn.guest.processes import POLL_S, alive
+from forewarn.guest.programs import checked_program, program_problems
 from forewarn.guest.steps import Run
 
 
@@ -44,22 +50,23 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(spec: Spec) -> List[str]:
-    return missing_program(spec.start) if spec.start else []
+    return (program_problems(spec.start) if spec.start else []) + pid_file_problems(spec.pid_file, spec.match)
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    pid = _running_pid(spec)
-    if not pid:
+    target = named_process(spec.pid_file, spec.match)
+    if target is None:
         return
-    send_signal(pid, getattr(signal, f"SIG{spec.signal}"))
-    kill_at_s = run.left_s() - spec.kill_after if spec.kill_after else 0.0
-    try:
-        while alive(pid):
-            if spec.kill_after and run.left_s() <= kill_at_s:
-                send_signal(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-            run.pause(POLL_S)
-    except OutOfTime:
-        raise OutOfTime(f"process {pid} did not end in time after SIG{spec.signal}") from None
+    with target:
+        send_signal(target, getattr(signal, f"SIG{spec.signal}"))
+        kill_at_s = run.left_s() - spec.kill_after if spec.kill_after else 0.0
+        try:
+            while target.alive():
+                if spec.kill_after and run.left_s() <= kill_at_s:
+                    send_signal(target, getattr(signal, "SIGKILL", signal.SIGTERM))
+                run.pause(POLL_S)
+        except OutOfTime:
+            raise OutOfTime(f"process {target.pid} did not end in time after SIG{spec.signal}") from None
 
 
 def verify(spec: Spec, run: Run) -> Optional[bool]:
@@ -72,7 +79,7 @@ def recover(spec: Spec, run: Run) -> None:
         return
     if spec.foreground:
         pid = _start_detached(spec)
-        while pid_of(spec.pid_file) != pid and alive(pid):
+        while running_pid(spec.pid_file, "") != pid and alive(pid):
             run.pause(POLL_S)
     else:
         run.command(spec.start)
@@ -87,49 +94,21 @@ def recover(spec: Spec, run: Run) -> None:
 def _start_detached(spec: Spec) -> int:
     """Start the program so that it outlives the agent, and return its pid.
 
-    The new process writes its own pid file, so that the agent may die meanwhile. The shell's `&` would make it ignore SIGINT
-    and SIGQUIT.
+    The new process writes its own pid into a file that the agent has created, so that the agent may die meanwhile. The
+    shell's `&` would make it ignore SIGINT and SIGQUIT.
     """
-    child = subprocess.Popen(
-        ["/bin/sh", "-c", 'echo $$ >"$1" || exit 1; shift; exec "$@"', "sh", spec.pid_file, *spec.start],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    argv = checked_program(spec.start)
+    with new_pid_file(spec.pid_file) as file:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", 'echo $$ || exit 1; exec "$@" >/dev/null', "sh", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     threading.Thread(target=child.wait, daemon=True).start()  # reaps the child when it ends
     return child.pid
 
 
 def _running_pid(spec: Spec) -> int:
     return running_pid(spec.pid_file, spec.match)
-
-
-def running_pid(pid_file: str, match: str) -> int:
-    """Return the pid of the process if it lives, or 0."""
-    pid = pid_of(pid_file)
-    return pid if pid > 0 and alive(pid) and match in command_line(pid) else 0
-
-
-def pid_of(pid_file: str) -> int:
-    """Return the pid in the file, or 0."""
-    try:
-        return int(Path(pid_file).read_text("ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def send_signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-    except OSError as error:
-        raise StepFailed(f"process {pid} cannot be signalled: {error.strerror}") from None

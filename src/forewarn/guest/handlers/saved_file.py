@@ -1,36 +1,39 @@
-"""A file that must not be lost: identify it, sync it to the disk, and compute its checksum."""
+"""A file that must not be lost: identify it, sync it to the disk, and compute its checksum.
+
+Its folder may belong to another user: only a regular file counts, no link is followed, and a pipe does not block.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import stat
-from pathlib import Path
-from typing import List
+from typing import Iterator, List
 
+from forewarn.guest.errors import StepFailed
+from forewarn.guest.safe_files import open_regular, sync_folder_of
 from forewarn.guest.steps import Run
 
 _CHUNK_BYTES = 1024 * 1024
 
 
 def file_mark(path: str) -> List[int]:
-    """Return inode, modification time and size, or [] when there is no such file or it is empty."""
+    """Return inode, modification time and size, or [] when there is no such regular file or it is empty."""
     try:
-        status = Path(path).stat()
+        file = open_regular(path)
     except OSError:
         return []
-    return (
-        [status.st_ino, status.st_mtime_ns, status.st_size] if stat.S_ISREG(status.st_mode) and status.st_size else []
-    )
+    try:
+        status = os.fstat(file)
+    finally:
+        os.close(file)
+    return [status.st_ino, status.st_mtime_ns, status.st_size] if status.st_size else []
 
 
 def sync_to_disk(path: str) -> None:
     """Sync the file, and the folder that holds its name."""
-    for name in (path, Path(path).parent):
-        file = os.open(name, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+    with _opened(path) as file:
+        os.fsync(file)
+        sync_folder_of(path)
 
 
 def checksum(path: str, run: Run) -> str:
@@ -38,8 +41,20 @@ def checksum(path: str, run: Run) -> str:
     import hashlib  # only checkpoints need it
 
     digest = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
+    with _opened(path) as file:
+        for chunk in iter(lambda: os.read(file, _CHUNK_BYTES), b""):
             digest.update(chunk)
             run.pause(0)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise StepFailed(f"{path} cannot be used: {error.strerror}") from None
+    try:
+        yield file
+    finally:
+        os.close(file)

@@ -1,21 +1,20 @@
 """Who makes a request, and what that caller may do: tokens, roles, and the scopes of an owner.
 
 A request is identified before anything else about it is read. A token is 32 random bytes; the store holds its SHA-256. A
-service that runs without tokens (an emulator on loopback) takes every caller for an operator, but refuses a foreign Host or
-Origin: a web page must not be able to use a service on its reader's machine.
+service that runs without tokens (an emulator on loopback) takes every caller for an operator, but refuses what pages of other
+sites can send: a web page must not be able to use a service on its reader's machine. Another port is another site, too.
 """
 
 import base64
 import hashlib
 import hmac
-import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from forewarn.core.errors import Forbidden, ServiceError, Unauthorized
+from forewarn.core.errors import Forbidden, Invalid, ServiceError, Unauthorized
 from forewarn.core.model import Actor, ApprovalMode, Event, Role, Source, Token
+from forewarn.operator.host_header import host_of, is_loopback
 
 SECRET_PREFIX = "fw_"  # noqa: S105 - how a token begins, not one
 ENVIRONMENT_TOKEN = "FOREWARN_TOKEN"  # noqa: S105 - the name of a variable
@@ -24,6 +23,7 @@ MISSING = "a token is needed: send `Authorization: Bearer TOKEN`; "
 IN_STATE_DIR = "on the service's own machine the operator's token is in the state directory, in operator.token"
 IN_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
 
+CHANGE_TYPES = frozenset({"application/json", "application/toml"})
 EVERYBODY = frozenset(Role)
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
@@ -31,7 +31,10 @@ OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The caller of a request. `within` are the scopes that an owner is bound to, None for the whole fleet."""
+    """The caller of a request. `within` are the scopes that an owner is bound to, None for the whole fleet.
+
+    `secret` is what only the caller knows: its token, or the session id of its login. `token_digest` is the token's hash.
+    """
 
     token_id: str
     name: str
@@ -39,6 +42,7 @@ class Identity:
     within: tuple[str, ...] | None
     secret: bytes
     origin: str
+    token_digest: str = ""
 
     @property
     def actor(self) -> Actor:
@@ -58,7 +62,7 @@ class Identity:
 
 def why_not_approve(caller: Identity, event: Event) -> str:
     """Return why this caller may not approve the event, or ""."""
-    if caller.role is Role.OWNER and event.approval is ApprovalMode.OPERATOR:
+    if caller.role is Role.OWNER and event.approval_mode is ApprovalMode.OPERATOR:
         return f"event {event.id} is approved by operators alone: its scope has approval = operator"
     return ""
 
@@ -79,7 +83,7 @@ def secret_text(random_bytes: bytes) -> str:
 
 
 def sealed(caller: Identity, nonce: str, secret: bytes) -> bytes:
-    """Encrypt a new token's 32 bytes with a pad that only the caller's own token can make; sealing twice decrypts them.
+    """Encrypt a new token's 32 bytes with a pad that only the caller's own secret can make; sealing twice decrypts them.
 
     So the response to a repeated request can be saved for a day without a readable secret in the store.
     """
@@ -111,9 +115,26 @@ class Access:
     def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
         return self._identify(headers, peer, self._read)
 
+    def identify_login(self, token_id: str, session_id: str, peer: str) -> Identity:
+        """Return the caller of a login, or raise Unauthorized if the token of the login is no longer valid."""
+        if self._environment_digest and token_id == self._environment_id:
+            return self._environment_identity(session_id.encode(), peer)
+        for token in self._read():
+            if token.id == token_id:
+                return _identity(token, session_id.encode(), peer)
+        raise Unauthorized(WRONG)
+
     def identify_for_monitoring(self, headers: Mapping[str, str], peer: str) -> Identity:
         """Identify a caller of health and metrics; by the cached tokens while the store is away."""
         return self._identify(headers, peer, self._read_or_cached)
+
+    def check_body(self, body: bytes, content_type: str) -> None:
+        """Refuse, without tokens, a body of a type that browsers send for a page of another site without asking first."""
+        if self._free and body and content_type.partition(";")[0].strip().lower() not in CHANGE_TYPES:
+            raise Invalid(
+                f"Content-Type: {content_type[:100]!r} is refused: a service without tokens takes application/json, or"
+                " application/toml for a fleet"
+            )
 
     def cache_tokens(self) -> None:
         """Cache the tokens so that monitoring works while the store is away."""
@@ -121,7 +142,7 @@ class Access:
 
     def still_known(self, caller: Identity) -> bool:
         """Return whether a caller of a while ago could still make a request."""
-        if self._free or caller.token_id.startswith("environment "):
+        if self._free or caller.token_id == self._environment_id:
             return True
         return any(token.id == caller.token_id for token in self._tokens())
 
@@ -137,25 +158,30 @@ class Access:
 
     def _identify(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Identity:
         if self._free:
-            _refuse_foreign(headers)
+            _refuse_other_sites(headers)
             return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthorized(MISSING + self._where_to_find(tokens))
-        wanted, match = digest(secret.strip()), None
-        origin, raw = f"{peer} by token", secret.strip().encode()
+        wanted, raw, match = digest(secret.strip()), secret.strip().encode(), None
         # Before the store is read, which may be away: this caller is known all the same.
         if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
-            token_id = f"environment {wanted[:16]}"
-            return Identity(token_id, "operator", Role.OPERATOR, None, raw, f"{origin} of {ENVIRONMENT_TOKEN}")
+            return self._environment_identity(raw, peer)
         # Compares every token, also after a match: the time it takes says nothing about the match.
         for token in tokens():
             if hmac.compare_digest(token.digest, wanted):
                 match = token
         if match is None:
             raise Unauthorized(WRONG)
-        within = match.scopes if match.role is Role.OWNER else None
-        return Identity(match.id, match.name, match.role, within, raw, f"{origin} {match.id[:8]}")
+        return _identity(match, raw, peer)
+
+    @property
+    def _environment_id(self) -> str:
+        return f"environment {self._environment_digest[:16]}"
+
+    def _environment_identity(self, secret: bytes, peer: str) -> Identity:
+        origin = f"{peer} by token of {ENVIRONMENT_TOKEN}"
+        return Identity(self._environment_id, "operator", Role.OPERATOR, None, secret, origin, self._environment_digest)
 
     def _where_to_find(self, tokens: Callable[[], Iterable[Token]]) -> str:
         """A service keeps a token in its state directory; an emulator off loopback has only the environment's."""
@@ -163,27 +189,26 @@ class Access:
         return IN_ENVIRONMENT if only_environment else IN_STATE_DIR
 
 
-def _refuse_foreign(headers: Mapping[str, str]) -> None:
-    """Refuse every name but loopback: also a foreign name that resolves to loopback."""
-    for header, host in (
-        ("Host", _host(headers.get("host", ""))),
-        ("Origin", _host(headers["origin"].partition("://")[2]) if "origin" in headers else "localhost"),
-    ):
-        if not _is_loopback(host):
-            raise Forbidden(f"{header} {host!r} is not this machine: a service without tokens answers loopback alone")
+def _identity(token: Token, secret: bytes, peer: str) -> Identity:
+    within = token.scopes if token.role is Role.OWNER else None
+    origin = f"{peer} by token {token.id[:8]}"
+    return Identity(token.id, token.name, token.role, within, secret, origin, token.digest)
 
 
-def _host(netloc: str) -> str:
-    try:
-        return urlsplit(f"//{netloc}").hostname or ""
-    except ValueError:  # such as an open bracket
-        return ""
+def refuse_foreign_host(headers: Mapping[str, str]) -> None:
+    """Refuse every name but loopback names: also a foreign name that resolves to loopback."""
+    host = host_of(headers.get("host", ""))
+    if not is_loopback(host):
+        raise Forbidden(f"Host {host[:100]!r} is not this machine: use http://localhost or a loopback address")
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _refuse_other_sites(headers: Mapping[str, str]) -> None:
+    """Refuse a request that a page of another site or port sends. A link from such a page may lead here."""
+    refuse_foreign_host(headers)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    same = origin is None or origin.lower().partition("://")[2] == headers.get("host", "").lower()
+    if not same or (site in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate"):
+        raise Forbidden(
+            f"Origin {(origin or site)[:100]!r} is another site, and so is another port: a service without tokens answers its"
+            " own pages and programs alone"
+        )

@@ -42,7 +42,7 @@ class AuditsQuery(Paged):
 
 def resolve(api: Api, context: CallContext) -> Result:
     query = context.query
-    matches, more = resolver.resolve(api.store, context.caller, query.text, query.kind or tuple(resolver.Kind))
+    matches, more = resolver.find_matches(api.store, context.caller, query.text, query.kind or tuple(resolver.Kind))
     items = [bodies.MatchOut(kind=match.kind, id=match.id) for match in matches]
     return Result(200, bodies.MatchesOut(matches=items, more=more))
 
@@ -80,7 +80,10 @@ def post_token(api: Api, context: CallContext) -> Result:
     """Create a token. With an Idempotency-Key its secret is saved for a day, sealed with the caller's own token."""
     body: bodies.TokenIn = context.body
     scopes = tuple(sorted(set(body.scopes)))
-    for missing in set(scopes) - api.store.snapshot(Focus(scopes=scopes, whole=False, shown=True)).scopes.keys():
+    for missing in (
+        set(scopes)
+        - api.store.snapshot(Focus(scopes=scopes, whole_maintenances=False, document_only=True)).scopes.keys()
+    ):
         raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     secret = api.random()
     token = Token(
@@ -98,9 +101,15 @@ def post_token(api: Api, context: CallContext) -> Result:
 
 
 def repeat_token(context: CallContext, saved: str) -> Result:
-    """Return the saved response with its secret opened again."""
+    """Return the saved response with its secret opened again. A login of the portal opens only what it sealed itself."""
     response = msgspec.json.decode(saved, type=SavedToken)
-    return _new_token(response.token, sealed(context.caller, response.token.id, response.sealed))
+    secret = sealed(context.caller, response.token.id, response.sealed)
+    if response.digest and digest(secret_text(secret)) != response.digest:
+        raise Refused(
+            f"token {response.token.id} was created by this request before, in another login, and its secret cannot be shown"
+            " again: revoke that token and create another"
+        )
+    return _new_token(response.token, secret)
 
 
 def _new_token(token: bodies.TokenOut, secret: bytes) -> Result:

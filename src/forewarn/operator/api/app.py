@@ -31,9 +31,13 @@ from forewarn.operator.api.context import HEADERS, JSON, Api, CallContext, Resul
 from forewarn.operator.api.dispatch import STREAM, Table, find_call, perform, read_body, read_key, read_query, table_of
 from forewarn.operator.api.openapi import openapi
 from forewarn.operator.api.stream import Streams
+from forewarn.operator.request_path import path_of, target_of
 
 READ_WITHIN_S = 60.0
-DOCS_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none';"
+    " frame-ancestors 'none'"
+)
 DOCS = {
     "/v1/docs": ("docs.html", "text/html; charset=utf-8"),
     "/v1/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
@@ -67,23 +71,23 @@ def api_routes(
         return Response(description(), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
-        name, media_type = DOCS[request.url.path]
+        name, media_type = DOCS[path_of(request)]
         page = (files("forewarn.operator.api") / name).read_bytes()
         return Response(page, media_type=media_type, headers=HEADERS | {"content-security-policy": DOCS_POLICY})
 
     async def any_path(request: Request) -> Response:
         try:
-            if not request.url.path.startswith("/v1/"):
+            if not path_of(request).startswith("/v1/"):
                 if "text/html" in request.headers.get("accept", ""):
                     return await no_page(request)
-                raise NotFound(f"there is no {request.url.path}: the API is at /v1/docs")
+                raise NotFound(f"there is no {path_of(request)}: the API is at /v1/docs")
             return await _respond(request, api, access, streams, table)
         except ForewarnError as error:
             return _error_response(error)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:
-            log.exception("a call of the API failed: %s %s", request.method, request.url.path)
+            log.exception("a call of the API failed: %s %s", request.method, path_of(request))
             return _error(500, "internal", "the service failed: its log says why")
 
     pages = [Route("/v1/openapi.json", openapi_json), *(Route(path, docs) for path in DOCS)]
@@ -93,20 +97,20 @@ def api_routes(
 async def _respond(request: Request, api: Api, access: Access, streams: Streams, table: Table) -> Response:
     peer = request.client.host if request.client else ""
     caller = await run_in_threadpool(access.identify, request.headers, peer)
-    if request.url.path == STREAM and request.method == "GET":
+    if path_of(request) == STREAM and request.method == "GET":
         return await streams.respond(request, caller, lambda: access.still_known(caller))
-    call, names = find_call(request.method, request.url.path, caller, table)
+    call, names = find_call(request.method, path_of(request), caller, table)
     query = read_query(call, request.query_params.multi_items())
     key = read_key(call, request.headers.get("idempotency-key"))
     body = await read_bytes(request, call.max_bytes)
-    target = f"{request.url.path}?{request.url.query}"
+    access.check_body(body, request.headers.get("content-type", ""))
     context = CallContext(
         caller=caller,
         path=names,
         query=query,
         body=await run_in_threadpool(read_body, call, body, request.headers.get("content-type", "")),
         key=key,
-        digest=request_digest(request.method, target, body),
+        digest=request_digest(request.method, target_of(request), body),
         accept=request.headers.get("accept", JSON),
     )
 
@@ -117,7 +121,7 @@ async def _respond(request: Request, api: Api, access: Access, streams: Streams,
     result, content = await run_in_threadpool(perform_and_encode)
     if request.method not in ("GET", "HEAD"):
         log.info(
-            "%s %s: %d, by %s from %s", request.method, request.url.path, result.status, caller.name, caller.origin
+            "%s %s: %d, by %s from %s", request.method, path_of(request), result.status, caller.name, caller.origin
         )
     return Response(
         content,

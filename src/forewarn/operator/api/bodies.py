@@ -97,11 +97,12 @@ class Fleet(RequestBody):
 
 
 class TargetsIn(RequestBody):
-    """Exactly one of machines, a scope (with or without an update domain), hosts."""
+    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts."""
 
     machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
     scope: Annotated[str, msgspec.Meta(max_length=64)] = ""
     update_domain: Domain | None = None
+    scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
     hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
 
 
@@ -160,7 +161,7 @@ class Page(ResponseBody, Generic[T]):
 
 
 class Problem(ResponseBody):
-    """What is wrong: a stable code for programs, a sentence for people."""
+    """What is wrong, or may surprise: a stable code for programs, a sentence for people."""
 
     code: str
     message: str
@@ -209,11 +210,14 @@ class MachineOut(ResponseBody):
 
 
 class FleetChange(ResponseBody):
-    """What applying a fleet changed, or with dry_run would change."""
+    """What applying a fleet changed, or with dry_run would change; ask before you apply a `large_removal`."""
 
     lines: list[str]
     warnings: list[str]
     dry_run: bool
+    removed_scopes: int = 0
+    removed_machines: int = 0
+    large_removal: bool = False
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):
@@ -288,6 +292,18 @@ class MaintenanceOut(ResponseBody):
     ended: datetime | None
     event_counts: dict[Status, int]
     waves: list[WaveOut]
+
+
+class SubmittedMaintenance(MaintenanceOut):
+    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise."""
+
+    warnings: list[Problem] = []
+
+
+class SubmittedEvent(EventOut):
+    """The event of a restart or redeploy just requested, or with dry_run its plan; `warnings` says what may surprise."""
+
+    warnings: list[Problem] = []
 
 
 class MaintenanceRow(ResponseBody):

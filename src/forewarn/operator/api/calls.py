@@ -115,11 +115,11 @@ CALLS: tuple[Call, ...] = (
     ),
     _delete(MACHINE, inventory.delete_machine, "Remove a machine."),
     _post(
-        MACHINE + "/restart", inventory.restart_machine, bodies.EventOut, "Restart a machine, as its user.",
+        MACHINE + "/restart", inventory.restart_machine, bodies.SubmittedEvent, "Restart a machine, as its user.",
         roles=OWNERS, query=DryRun, status=(200, 202), creates=True,
     ),
     _post(
-        MACHINE + "/redeploy", inventory.redeploy_machine, bodies.EventOut, "Redeploy a machine, as its user.",
+        MACHINE + "/redeploy", inventory.redeploy_machine, bodies.SubmittedEvent, "Redeploy a machine, as its user.",
         roles=OWNERS, query=DryRun, status=(200, 202), creates=True,
     ),
     _get("/v1/fleet", inventory.get_fleet, bodies.Fleet, "The whole fleet, as JSON or TOML."),
@@ -128,7 +128,7 @@ CALLS: tuple[Call, ...] = (
         takes=bodies.Fleet, query=inventory.FleetQuery, creates=True, max_bytes=MAX_FLEET_BYTES,
     ),
     _post(
-        "/v1/maintenances", maintenances.post_maintenance, bodies.MaintenanceOut, "Schedule a maintenance.",
+        "/v1/maintenances", maintenances.post_maintenance, bodies.SubmittedMaintenance, "Schedule a maintenance.",
         takes=bodies.MaintenanceIn, query=DryRun, status=(200, 201), creates=True,
     ),
     _get(

@@ -61,7 +61,7 @@ class CallContext:
 
 
 class Api:
-    """What the calls need of the service."""
+    """The parts of the service that API calls use, and what several calls do with them."""
 
     def __init__(
         self,
@@ -123,6 +123,7 @@ class Api:
             machines=tuple(self.machine_key(name) for name in body.machines),
             scope=body.scope,
             update_domain=body.update_domain,
+            scopes=tuple(dict.fromkeys(body.scopes)),
             hosts=tuple(body.hosts),
         )
 

@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Status,
     Token,
 )
+from forewarn.core.planning import due_notice_s
 from forewarn.core.waiting import Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import Submission
@@ -69,7 +70,14 @@ def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
 
 
 def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
-    return bodies.FleetChange(lines=list(diff.lines), warnings=list(diff.warnings), dry_run=dry_run)
+    return bodies.FleetChange(
+        lines=list(diff.lines),
+        warnings=list(diff.warnings),
+        dry_run=dry_run,
+        removed_scopes=len(diff.removed_scopes),
+        removed_machines=len(diff.removed_machines),
+        large_removal=diff.large_removal,
+    )
 
 
 class EventBodies:
@@ -120,17 +128,8 @@ class EventBodies:
             return None
         wave = (event.maintenance_id, event.wave)
         if wave not in self._notice_s:
-            self._notice_s[wave] = self._due_notice(self._waves.get(wave, ()))
+            self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
-
-    def _due_notice(self, wave: Iterable[Event]) -> int | None:
-        due = []
-        for event in wave:
-            scope = self._snapshot.scopes.get(event.scope)
-            if scope is None:
-                return None
-            due.append(0 if event.born_approved or not scope.enabled else scope.notice_s(event.type))
-        return max(due, default=None)
 
     def _reason(self, reason: Waiting) -> bodies.WaitingOut:
         if self._within is not None and not self._all_within(reason):
@@ -182,16 +181,19 @@ def maintenance_out(
     )
 
 
-def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.MaintenanceOut:
-    return maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
+def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
+    body = maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
+    return bodies.SubmittedMaintenance(
+        **msgspec.structs.asdict(body), warnings=[_as(bodies.Problem, each) for each in submission.warnings]
+    )
 
 
-def only_event(body: bodies.MaintenanceOut) -> bodies.EventOut:
+def only_event(body: bodies.SubmittedMaintenance) -> bodies.SubmittedEvent:
     """Return the event of a maintenance of one machine."""
-    return body.waves[0].events[0]
+    return bodies.SubmittedEvent(**msgspec.structs.asdict(body.waves[0].events[0]), warnings=body.warnings)
 
 
-def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.MaintenanceOut:
+def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
 
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.

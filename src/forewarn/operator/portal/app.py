@@ -29,11 +29,13 @@ from forewarn.operator.portal import actions, pages, plan_form
 from forewarn.operator.portal.markup import link_events
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, LoginAttempts, Sessions, check_origin, check_proof
+from forewarn.operator.request_path import path_of
 
 MAX_FORM_BYTES = 256 * 1024
 MAX_KEPT_CHARS = 64 * 1024
 MAX_FIELDS = 100
 MAX_PATH_CHARS = 2_048
+PATH_MARKS = "/:@!$&'()*+,;="
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " frame-ancestors 'none'; base-uri 'none'"
@@ -129,6 +131,12 @@ def page_of_form(path: str) -> str:
     return f"/{kind}/{quote(thing, safe='')}" if kind in ("events", "maintenances") and thing else "/"
 
 
+def page_address(path: str, query: str) -> str:
+    """Return the address of a page of this site: never one of another site, as `//other.example` would be."""
+    address = local_path(quote(path, safe=PATH_MARKS))
+    return f"{address}?{query}" if query else address
+
+
 def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
     return path in ("/plan", "/tokens") or (path.startswith("/orders/") and path.endswith("/fail"))
@@ -179,7 +187,7 @@ class Portal:
             *(Route(path, self._endpoint(make), methods=["GET"]) for path, make in (*PAGES, *CONFIRMATIONS)),
             *(Route(path, self._endpoint(make), methods=["POST"]) for path, make in ACTIONS),
             Route("/login", self._log_in, methods=["GET", "POST"]),
-            Route("/logout", self._endpoint(lambda _: Redirect("/login")), methods=["POST"]),
+            Route("/logout", self._endpoint(self._log_out), methods=["POST"]),
             Route("/live", self._live, methods=["GET"]),
             *(Route(f"/{name}", self._file, methods=["GET"]) for name in FILES),
         ]
@@ -201,17 +209,21 @@ class Portal:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:
-            log.exception("a page failed: %s %s", request.method, request.url.path)
+            log.exception("a page failed: %s %s", request.method, path_of(request))
             return self._error(None, 500, "the service failed: its log says why")
 
     async def not_found(self, request: Request) -> Response:
         def refuse(_: PageRequest) -> RenderedPage:
-            raise NotFound(f"there is no page {request.url.path[:200]}")
+            raise NotFound(f"there is no page {path_of(request)[:200]}")
 
         return await self._respond(request, lambda form: self._page_response(request, refuse, form))
 
     async def _log_in(self, request: Request) -> Response:
         return await self._respond(request, lambda form: self._login_response(request, form))
+
+    def _log_out(self, request: PageRequest) -> Redirect:
+        self._sessions.log_out(request.login)
+        return Redirect("/login")
 
     async def _live(self, request: Request) -> Response:
         try:
@@ -221,7 +233,7 @@ class Portal:
             return Response(str(error), error.status, media_type="text/plain; charset=utf-8", headers=PAGE_HEADERS)
 
     async def _file(self, request: Request) -> Response:
-        name = request.url.path[1:]
+        name = path_of(request)[1:]
         headers = {**PAGE_HEADERS, "cache-control": "public, max-age=31536000, immutable"}
         return Response(self._files[name], media_type=FILES[name], headers=headers)
 
@@ -231,7 +243,7 @@ class Portal:
         return self._sessions.authenticate(request.headers, request.cookies, _peer(request))
 
     def _page_response(self, request: Request, make: PageFunction, form: dict[str, str]) -> Response:
-        submitted, path = request.method == "POST", request.url.path
+        submitted, path = request.method == "POST", path_of(request)
         if submitted:
             check_origin(request.headers)
         try:
@@ -263,13 +275,13 @@ class Portal:
 
     def _page_request(self, login: Login, request: Request, form: Mapping[str, str]) -> PageRequest:
         api = ApiClient(self._api, login.caller)
-        query, path = dict(request.query_params), request.url.path
+        query, path = dict(request.query_params), path_of(request)
         search = urlencode({key: value for key, value in query.items() if key != "done"})
         return PageRequest(
             login=login,
             api=api,
             site=self._site,
-            url=page_of_form(path) if request.method == "POST" else f"{path}?{search}" if search else path,
+            url=page_of_form(path) if request.method == "POST" else page_address(path, search),
             now=api.get("/v1/clock").now,
             path_names=request.path_params,
             query=query,
@@ -304,9 +316,9 @@ class Portal:
 
     def _login_first(self, request: Request, form: Mapping[str, str], error_message: str) -> Response:
         """Return the login page. After the login the browser gets the page it requested, or the form it submitted."""
-        path = request.url.path
+        path = path_of(request)
         if request.method != "POST":
-            to = path + (f"?{request.url.query}" if request.url.query else "")
+            to = page_address(path, request.scope["query_string"].decode("latin-1"))
             return self._login_page(401, error_message=error_message, to=to)
         fields = {name: value for name, value in form.items() if name not in ("proof", "key", "step")}
         kept = msgspec.json.encode(KeptForm(path, fields)).decode() if has_typed_fields(path) else ""
@@ -330,7 +342,7 @@ class Portal:
         check_origin(request.headers)
         to, kept = local_path(form.get("to", "/")), form.get("carried", "")
         try:
-            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, peer)
+            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, request.cookies, peer)
         except Unauthorized as error:
             log.warning("a login failed, from %s", peer)
             self._attempts.check(peer)

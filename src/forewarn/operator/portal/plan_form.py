@@ -14,20 +14,19 @@ from typing import Any
 import msgspec
 
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
-from forewarn.core.formatting import names
-from forewarn.core.model import OPEN, EventType, OnFailure, Source
-from forewarn.operator.api.bodies import EventOut, MaintenanceOut
+from forewarn.core.model import EventType, OnFailure, Source
+from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 MAX_WAVES = 20
 MAX_EVENTS = 40
 MAX_BLOCKERS = 20
-MAX_SCOPES_READ = 20
-MAX_EVENTS_READ = 200
 SUGGESTIONS = 100
 MAX_DIGITS = 9
 ALMOST_EQUAL = timedelta(minutes=1)
+CHANGED = "The plan has changed since the last preview, and nothing was saved. This is the new preview."
+NOT_ACCEPTED = "Nothing was saved: tick the box that accepts the warnings, or change the plan."
 MACHINE_KINDS = {"restart": "Restart a machine", "redeploy": "Redeploy a machine"}
 TARGETS = ("scope", "hosts", "machines")
 FIELDS: Mapping[str, str] = {
@@ -92,11 +91,13 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         plan = request.api.call("POST", path, body, query={"dry_run": "true"})
         not_before, earliest = _requested_time(fields, "not_before"), _requested_time(fields, "earliest")
         fingerprint = _fingerprint(plan, (path, body), not_before, request.now)
-        if step == "do" and fingerprint == request.form.get("seal", ""):
+        unchanged = fingerprint == request.form.get("seal", "")
+        accepted = not plan.warnings or request.form.get("accept") == "yes"
+        if step == "do" and unchanged and accepted:
             return _carry_out(request.api, path, body, key)
     except ForewarnError as error:
         return form(request, fields=fields, error_message=str(error), status=error.status)
-    changed = step == "do"
+    problem = "" if step != "do" else NOT_ACCEPTED if unchanged else CHANGED
     variables = {
         "fields": fields,
         "preview": _preview(request, plan, not_before),
@@ -105,9 +106,9 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         "earliest": earliest,
         "key": request.api.new_key(),
         "fingerprint": fingerprint,
-        "changed": changed,
+        "problem": problem,
     }
-    return RenderedPage("plan_preview.html", variables, 409 if changed else 200)
+    return RenderedPage("plan_preview.html", variables, 409 if problem else 200)
 
 
 def _carry_out(api: ApiClient, path: str, body: dict[str, Any] | None, key: str) -> Redirect:
@@ -118,9 +119,9 @@ def _carry_out(api: ApiClient, path: str, body: dict[str, Any] | None, key: str)
 
 
 def _fingerprint(
-    plan: MaintenanceOut | EventOut, call: tuple[str, Any], requested: datetime | None, now: datetime
+    plan: SubmittedMaintenance | SubmittedEvent, call: tuple[str, Any], requested: datetime | None, now: datetime
 ) -> str:
-    """Return a hash of the preview: it changes when the call, a wave, its machines or its notice changes."""
+    """Return a hash of the preview: it changes when the call, a wave, its machines, its notice or a warning changes."""
 
     def notice(event: EventOut) -> str:
         notice_s = event.notice_s or 0
@@ -129,7 +130,7 @@ def _fingerprint(
         return "as requested" if as_requested else str(notice_s)
 
     waves = [[(e.scope, e.update_domain, e.resources, notice(e)) for e in wave] for wave in _waves(plan)]
-    return hashlib.sha256(msgspec.json.encode((call, waves))).hexdigest()
+    return hashlib.sha256(msgspec.json.encode((call, waves, plan.warnings))).hexdigest()
 
 
 def _waves(plan: MaintenanceOut | EventOut) -> list[list[EventOut]]:
@@ -148,11 +149,12 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
             raise Unprocessable("machine: write it as scope/name, like shop/web-0")
         return f"/v1/scopes/{scope}/machines/{name}/{kind}", None
     target = _target(fields)
-    targets: dict[str, Any] = {target: fields[target]}
-    if target != "scope":
-        targets[target] = fields[target].replace(",", " ").split()
-    elif fields["update_domain"]:
-        targets["update_domain"] = _number("update_domain", fields["update_domain"])
+    named = fields[target].replace(",", " ").split()
+    targets: dict[str, Any] = {target: named}
+    if target == "scope":
+        targets = {"scope": named[0]} if len(named) == 1 else {"scopes": named}
+        if fields["update_domain"]:
+            targets["update_domain"] = _number("update_domain", fields["update_domain"])
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
         **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest") if fields[name]},
@@ -216,7 +218,6 @@ class PlanPreview:
     wave_count: int
     event_count: int
     machine_count: int
-    without_notice: int
     blockers: list[str]
 
 
@@ -240,25 +241,8 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
         wave_count=len(waves),
         event_count=len(events),
         machine_count=_machine_count(events),
-        without_notice=sum(not event.notice_s for event in events),
-        blockers=_blockers(request.api, events),
+        blockers=list(islice(dict.fromkeys(r.message for e in events for r in e.waiting_for), MAX_BLOCKERS)),
     )
-
-
-def _blockers(api: ApiClient, events: list[EventOut]) -> list[str]:
-    """Return what the plan would wait for, then the open events of the same machines."""
-    messages = list(islice(dict.fromkeys(r.message for e in events for r in e.waiting_for), MAX_BLOCKERS))
-    planned: dict[str, set[str]] = {}
-    for event in events:
-        planned.setdefault(event.scope, set()).update(event.resources)
-    for scope, machines in sorted(planned.items())[:MAX_SCOPES_READ]:
-        machine = next(iter(machines)) if len(machines) == 1 else ""
-        page = api.get("/v1/events", scope=scope, machine=machine, status=sorted(OPEN), limit=MAX_EVENTS_READ)
-        for each in page.items:
-            shared = sorted(machines.intersection(each.resources))
-            if shared and not any(each.id in message for message in messages):
-                messages.append(f"{names(shared)} in {scope}: event {each.id} is already {each.status.lower()}")
-    return messages[:MAX_BLOCKERS]
 
 
 def _machine_count(events: list[EventOut]) -> int:

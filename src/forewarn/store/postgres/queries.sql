@@ -305,6 +305,14 @@ ORDER BY id LIMIT %(limit)s;
 -- Return every token, newest first.
 SELECT * FROM tokens ORDER BY created DESC, id DESC;
 
+-- name: token_uses
+-- Return when each token was last used.
+SELECT token_id, at FROM token_uses;
+
+-- name: session
+-- Return a login by the digest of its session id.
+SELECT * FROM sessions WHERE digest = %(digest)s;
+
 -- name: receipt
 -- Return the receipt of a request.
 SELECT * FROM receipts WHERE token_id = %(token_id)s AND key = %(key)s;
@@ -409,12 +417,41 @@ VALUES (%(at)s, %(who)s, %(action)s, %(origin)s, %(scope)s, %(maintenance_id)s, 
 
 -- name: add_token
 -- Add a token. If its id or digest exists, this changes no row, and the store raises Conflict.
-INSERT INTO tokens VALUES (%(id)s, %(name)s, %(role)s, %(scopes)s, %(digest)s, %(created)s, %(created_by)s)
+INSERT INTO tokens VALUES (%(id)s, %(name)s, %(role)s, %(scopes)s, %(digest)s, %(created)s, %(created_by)s, %(expires)s)
 ON CONFLICT DO NOTHING;
 
 -- name: remove_token
 -- Delete a token.
 DELETE FROM tokens WHERE id = %(id)s;
+
+-- name: record_token_use
+-- Record the last use of a token. A token that no longer exists is not recorded.
+INSERT INTO token_uses
+SELECT id, %(at)s FROM tokens WHERE id = %(token_id)s
+ON CONFLICT (token_id) DO UPDATE SET at = greatest(token_uses.at, excluded.at);
+
+-- name: add_session
+-- Add a login. If it exists, this changes no row, and the store raises Conflict.
+INSERT INTO sessions VALUES (%(digest)s, %(token_id)s, %(created)s, %(expires)s) ON CONFLICT DO NOTHING;
+
+-- name: limit_sessions
+-- Delete the logins of a token except those that end last.
+DELETE FROM sessions WHERE digest IN
+    (SELECT digest FROM sessions WHERE token_id = %(token_id)s
+     ORDER BY expires DESC, digest DESC LIMIT ALL OFFSET %(keep)s);
+
+-- name: end_session
+-- Delete a login.
+DELETE FROM sessions WHERE digest = %(digest)s;
+
+-- name: end_sessions_of_token
+-- Delete every login with a token.
+DELETE FROM sessions WHERE token_id = %(token_id)s;
+
+-- name: forget_sessions
+-- Delete logins that have ended.
+DELETE FROM sessions WHERE digest IN
+    (SELECT digest FROM sessions WHERE expires < %(before)s ORDER BY expires LIMIT %(limit)s);
 
 -- name: add_receipt
 -- Add a receipt. If it exists, this changes no row, and the store raises Conflict.

@@ -16,9 +16,10 @@ from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 from forewarn.core.model import (
     Approval,
     AuditEntry,
+    ClockHold,
     Event,
     EventType,
-    Hold,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -114,7 +115,7 @@ _NATIVE: Coders = {
 
 
 # Columns with another name than their field: the database keeps the older name.
-_COLUMN_OF_FIELD = {"observed_published_at": "told"}
+_COLUMN_OF_FIELD = {"observed_published_at": "told", "approval_mode": "approval"}
 
 
 class Codec(Generic[T]):
@@ -179,8 +180,9 @@ class Rows:
         self.order = Codec(coders, Order, by_name=by_name)
         self.audit = Codec(coders, AuditEntry, by_name=by_name)
         self.token = Codec(coders, Token, by_name=by_name)
+        self.session = Codec(coders, LoginSession, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
-        self.hold = Codec(coders, Hold, by_name=by_name)
+        self.hold = Codec(coders, ClockHold, by_name=by_name)
 
 
 TEXT_ROWS = Rows(_TEXT, never="", ever="~", by_name=False)

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
+    MAX_SESSIONS_PER_TOKEN,
     Approval,
     AuditEntry,
     Event,
+    LoginSession,
     Machine,
     Maintenance,
     Order,
@@ -107,15 +109,15 @@ class SqlStore:
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
             server = reader.query("server") if self._servers_change else ()
-            hold = () if focus.shown else reader.query("clock_hold")
+            hold = () if focus.document_only else reader.query("clock_hold")
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
             ids = reader.as_list(found)
-            approvals = () if focus.shown else reader.query("approvals_of_events", ids=ids)
-            orders = () if focus.shown else reader.query("orders_of_events", ids=ids)
+            approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
+            orders = () if focus.document_only else reader.query("orders_of_events", ids=ids)
             maintenances = (
-                () if focus.shown else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
+                () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
             return Snapshot(
@@ -285,11 +287,41 @@ class SqlStore:
                 forgotten += writer.execute("forget_maintenances", ids=writer.as_list(old))
             return forgotten + writer.execute("forget_audit", before=moment, limit=limit)
 
-    # -- tokens and receipts
+    # -- tokens, sessions and receipts
 
     def tokens(self) -> list[Token]:
         with self._reading() as reader:
             return [reader.rows.token.decode(row) for row in reader.query("tokens_all")]
+
+    def record_token_uses(self, uses: Mapping[str, datetime]) -> None:
+        with self._writing() as writer:
+            writer.execute_many(
+                "record_token_use",
+                ({"token_id": token_id, "at": writer.rows.time(at)} for token_id, at in sorted(uses.items())),
+            )
+
+    def token_uses(self) -> dict[str, datetime]:
+        with self._reading() as reader:
+            return {row["token_id"]: reader.rows.read_time(row["at"]) for row in reader.query("token_uses")}
+
+    def add_session(self, session: LoginSession) -> None:
+        with self._writing() as writer:
+            known = Conflict("a login with this session id exists already")
+            writer.execute_many("add_session", [writer.rows.session.encode(session)], error_if_unchanged=known)
+            writer.execute("limit_sessions", token_id=session.token_id, keep=MAX_SESSIONS_PER_TOKEN)
+
+    def session(self, digest: str) -> LoginSession | None:
+        with self._reading() as reader:
+            found = list(reader.query("session", digest=digest))
+            return reader.rows.session.decode(found[0]) if found else None
+
+    def end_session(self, digest: str) -> None:
+        with self._writing() as writer:
+            writer.execute("end_session", digest=digest)
+
+    def forget_sessions(self, before: datetime, limit: int) -> int:
+        with self._writing() as writer:
+            return writer.execute("forget_sessions", before=writer.rows.time(before), limit=limit)
 
     def receipt(self, token_id: str, key: str) -> Receipt | None:
         with self._reading() as reader:
@@ -356,7 +388,7 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
     scopes = reader.query("scopes_by_name", names=listed)
     found = [*reader.query("events_open_in_scopes", names=listed), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
-    if focus.whole:
+    if focus.whole_maintenances:
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=listed)
     return {row["id"]: row for row in found}, maintenance_ids, scopes
 
@@ -423,6 +455,7 @@ def _write_maintenances(writer: SqlSession, change: Change) -> None:
 
 
 def _write_tokens(writer: SqlSession, change: Change) -> None:
+    writer.execute_many("end_sessions_of_token", ({"token_id": token_id} for token_id in change.removed_tokens))
     writer.execute_many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
     tokens = [writer.rows.token.encode(t) for t in change.tokens]
     writer.execute_many(

@@ -306,6 +306,14 @@ ORDER BY id LIMIT :limit;
 -- Return every token, newest first.
 SELECT * FROM tokens INDEXED BY tokens_by_age ORDER BY created DESC, id DESC;
 
+-- name: token_uses
+-- Return when each token was last used.
+SELECT token_id, at FROM token_uses;
+
+-- name: session
+-- Return a login by the digest of its session id.
+SELECT * FROM sessions WHERE digest = :digest;
+
 -- name: receipt
 -- Return the receipt of a request.
 SELECT * FROM receipts WHERE token_id = :token_id AND key = :key;
@@ -405,11 +413,41 @@ VALUES (:at, :who, :action, :origin, :scope, :maintenance_id, :event_id, :detail
 
 -- name: add_token
 -- Add a token. If its id or digest exists, this changes no row, and the store raises Conflict.
-INSERT INTO tokens VALUES (:id, :name, :role, :scopes, :digest, :created, :created_by) ON CONFLICT DO NOTHING;
+INSERT INTO tokens VALUES (:id, :name, :role, :scopes, :digest, :created, :created_by, :expires)
+ON CONFLICT DO NOTHING;
 
 -- name: remove_token
 -- Delete a token.
 DELETE FROM tokens WHERE id = :id;
+
+-- name: record_token_use
+-- Record the last use of a token. A token that no longer exists is not recorded.
+INSERT INTO token_uses
+SELECT id, :at FROM tokens WHERE id = :token_id
+ON CONFLICT (token_id) DO UPDATE SET at = max(token_uses.at, excluded.at);
+
+-- name: add_session
+-- Add a login. If it exists, this changes no row, and the store raises Conflict.
+INSERT INTO sessions VALUES (:digest, :token_id, :created, :expires) ON CONFLICT DO NOTHING;
+
+-- name: limit_sessions
+-- Delete the logins of a token except those that end last.
+DELETE FROM sessions WHERE digest IN
+    (SELECT digest FROM sessions INDEXED BY sessions_by_token WHERE token_id = :token_id
+     ORDER BY expires DESC, digest DESC LIMIT -1 OFFSET :keep);
+
+-- name: end_session
+-- Delete a login.
+DELETE FROM sessions WHERE digest = :digest;
+
+-- name: end_sessions_of_token
+-- Delete every login with a token.
+DELETE FROM sessions WHERE token_id = :token_id;
+
+-- name: forget_sessions
+-- Delete logins that have ended.
+DELETE FROM sessions WHERE digest IN
+    (SELECT digest FROM sessions INDEXED BY sessions_by_end WHERE expires < :before ORDER BY expires LIMIT :limit);
 
 -- name: add_receipt
 -- Add a receipt. If it exists, this changes no row, and the store raises Conflict.
@@ -442,7 +480,7 @@ DELETE FROM receipts WHERE (token_id, key) IN
 -- Record a machine's last request. A machine that no longer exists is not recorded.
 INSERT INTO last_seen
 SELECT scope, name, :at FROM machines WHERE scope = :scope AND name = :name
-ON CONFLICT (scope, name) DO UPDATE SET at = excluded.at;
+ON CONFLICT (scope, name) DO UPDATE SET at = max(last_seen.at, excluded.at);
 
 -- name: last_seen_by_scope
 -- Return the last request from each of the named scopes.

@@ -1,6 +1,7 @@
--- The embedded store as it is today. A new database is made from this file; an old one reaches the same by migrations/.
--- Times are UTC text of fixed width (2030-01-01T00:00:00.000000Z), so that they sort as they pass.
--- Three values and more are compared by OR or CASE, not IN: for such an IN SQLite builds a table at every write.
+-- The current schema of the embedded store. A new database is created from this file.
+-- An older database gets the same schema from the files in migrations/.
+-- Times are UTC text of fixed width (2030-01-01T00:00:00.000000Z), so that sorting the text sorts by time.
+-- Three or more values are compared with OR or CASE: for IN with so many values, SQLite builds a table at every write.
 
 CREATE TABLE scopes (
     name                TEXT PRIMARY KEY,
@@ -32,7 +33,8 @@ CREATE INDEX machines_by_host ON machines (host) WHERE host <> '';
 CREATE INDEX machines_by_name ON machines (name);
 CREATE UNIQUE INDEX machines_by_instance_id ON machines (instance_id) WHERE instance_id <> '';
 
--- Who a caller is: an (interface, address) pair belongs to one machine; address '' means the interface alone tells.
+-- How the endpoint recognises a caller: an (interface, address) pair belongs to one machine.
+-- The address '' means that the interface alone identifies the machine.
 CREATE TABLE machine_addresses (
     interface TEXT NOT NULL,
     address   TEXT NOT NULL,
@@ -132,7 +134,7 @@ CREATE TABLE events (
 );
 CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
--- What has ended never changes: its indexes are written once. What is open is few, and read as it stands.
+-- Ended events never change, so their indexes are written once. Open events are few and need no further index.
 CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
 CREATE INDEX events_by_kind ON events (status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number) WHERE ended IS NOT NULL;
@@ -145,7 +147,7 @@ BEGIN
     ON CONFLICT (maintenance_id, scope) DO NOTHING;
 END;
 
--- "Ended statuses are final"; an event keeps its id, its maintenance and, once told, its NotBefore.
+-- An ended event never changes. Every event keeps its id, its maintenance and, once published, its NotBefore.
 CREATE TRIGGER events_are_final BEFORE UPDATE ON events
 WHEN old.ended IS NOT NULL
   OR new.id <> old.id
@@ -158,7 +160,7 @@ BEGIN
     SELECT RAISE(ABORT, 'an event is final once ended and never goes backwards');
 END;
 
--- The machines of an event, for finding events by machine and for "a machine is in at most one started event".
+-- The machines of an event: to find events by machine, and to let a machine be in at most one started event.
 CREATE TABLE event_machines (
     scope        TEXT NOT NULL,
     machine      TEXT NOT NULL,
@@ -228,7 +230,7 @@ BEGIN
     SELECT RAISE(ABORT, 'the audit is append-only');
 END;
 
--- When a machine last asked. Apart from the machines: written in batches, and a crash may lose the last few seconds.
+-- When a machine last polled. Not in machines: it is written in batches, and a crash may lose the last seconds.
 CREATE TABLE last_seen (
     scope TEXT NOT NULL,
     name  TEXT NOT NULL,
@@ -237,7 +239,7 @@ CREATE TABLE last_seen (
     FOREIGN KEY (scope, name) REFERENCES machines (scope, name) ON DELETE CASCADE
 ) WITHOUT ROWID;
 
--- Who may use the operator side. The secret itself is kept by nobody.
+-- Who may use the API and the portal. The secret of a token is not stored, only its digest.
 CREATE TABLE tokens (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
@@ -246,11 +248,28 @@ CREATE TABLE tokens (
     digest     TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
     created    TEXT NOT NULL,
     created_by TEXT NOT NULL,
+    expires    TEXT,
     CHECK ((role = 'owner') = (json_array_length(scopes) > 0))
 ) WITHOUT ROWID;
 CREATE INDEX tokens_by_age ON tokens (created, id);
 
--- The answers to requests that must not be done twice; those of a token that is gone are forgotten by age like all others.
+-- When a token was last used. Apart from the tokens, and as loose as last_seen.
+CREATE TABLE token_uses (
+    token_id TEXT PRIMARY KEY REFERENCES tokens (id) ON DELETE CASCADE,
+    at       TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- A login of the portal. The session id itself is in the browser's cookie alone.
+CREATE TABLE sessions (
+    digest   TEXT PRIMARY KEY CHECK (length(digest) = 64),
+    token_id TEXT NOT NULL,
+    created  TEXT NOT NULL,
+    expires  TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_token ON sessions (token_id, expires);
+CREATE INDEX sessions_by_end ON sessions (expires);
+
+-- The responses to requests with an Idempotency-Key. They are deleted by age, also after their token was deleted.
 CREATE TABLE receipts (
     token_id TEXT NOT NULL,
     key      TEXT NOT NULL,
@@ -262,7 +281,7 @@ CREATE TABLE receipts (
 ) WITHOUT ROWID;
 CREATE INDEX receipts_by_age ON receipts (at);
 
--- When a machine first saw an event. As loose as last_seen.
+-- When a machine first saw an event. Written in batches like last_seen.
 CREATE TABLE sightings (
     event_id TEXT NOT NULL REFERENCES events (id) ON DELETE CASCADE,
     machine  TEXT NOT NULL,
@@ -270,7 +289,7 @@ CREATE TABLE sightings (
     PRIMARY KEY (event_id, machine)
 ) WITHOUT ROWID;
 
--- While there is a row that nobody confirmed, no event starts because of time that passed after `trusted`.
+-- Until an operator confirms this row, no event starts because of time that passed after `trusted`.
 CREATE TABLE clock_hold (
     one       INTEGER PRIMARY KEY CHECK (one = 1),
     trusted   TEXT NOT NULL,

@@ -37,7 +37,7 @@ def play_on(service: Service, scenario: Scenario, *, say: Say, attended: bool = 
     If `attended`, there are real guests, and `enable` waits for their first poll. Otherwise `enable` acts in their place.
     """
     scenario_run = ScenarioRun(service, scenario, say=say, attended=attended)
-    service.ticker.add_chore(scenario_run)
+    service.ticker.call_periodically(scenario_run)
     service.ticker.nudge()
     return scenario_run
 

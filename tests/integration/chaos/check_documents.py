@@ -1,4 +1,4 @@
-"""What guests saw: one content per tag, never an older document, changes at once where they were answered, nothing stale."""
+"""Check what guests saw: one content per tag, never an older document, answered changes at once, nothing stale."""
 
 import json
 import re
@@ -11,19 +11,19 @@ Stage = tuple[int, int]
 Content = dict[str, dict[str, object]]
 
 _ETAG = re.compile(r'"(\d+)(?:-(\d+))?"')
-# Between finding that what it knows is fresh and answering, a node may be kept waiting a little.
+# A node may wait a little between the check that its documents are fresh and the answer.
 STALE_SLACK_S = 1.0
 ORDER = {"Scheduled": 0, "Started": 1}
 
 
 def stage(etag: str) -> Stage:
-    """Tags of one scope in order: the epoch, then the incarnation."""
+    """Return what orders the tags of one scope: the epoch, then the incarnation."""
     found = _ETAG.fullmatch(etag)
     return (int(found[2] or 1), int(found[1])) if found else (0, 0)
 
 
-class Sights:
-    """Every document anybody saw, by scope and stage."""
+class DocumentChecks:
+    """Every document that was seen, by scope and stage."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -36,7 +36,7 @@ class Sights:
                 self.contents[poll.scope][stage(poll.etag)] = _content(poll.body)
 
     def shown(self, poll: Request) -> Content:
-        """What the answer told, also where it was that nothing is new."""
+        """Return the document of an answer; for a 304 the one that the guest had."""
         return self.contents[poll.scope].get(stage(poll.etag), {})
 
     def complaints(self) -> Iterator[str]:
@@ -111,7 +111,7 @@ class Sights:
                     )
 
     def _visible_part(self, change: Request) -> tuple[list[str], list[str], list[str]]:
-        """Of one request: the events that appear, that are gone, and that do not wait any more."""
+        """Return the events that a request makes visible, that it removes, and that it takes out of Scheduled."""
         appears: list[str] = []
         gone: list[str] = []
         not_waiting: list[str] = []
@@ -127,7 +127,7 @@ class Sights:
         return appears, gone, not_waiting
 
     def _comes_after(self, event_id: str, poll: Request) -> bool:
-        """Whether the document shown is one from before the event."""
+        """Whether the document shown is older than the event."""
         seen = stage(poll.etag)
         stages = self.contents[poll.scope]
         return event_id not in stages.get(seen, {}) and any(
@@ -135,7 +135,7 @@ class Sights:
         ) and not any(earlier < seen and event_id in content for earlier, content in stages.items())  # fmt: skip
 
     def _not_long_replaced(self) -> Iterator[str]:
-        """Memory counts for `max_stale`: what anybody saw replaced longer ago is shown by nobody."""
+        """A document that was replaced more than `max_stale` ago is not shown any more."""
         by_scope: dict[str, list[Request]] = defaultdict(list)
         for poll in self.polls:
             by_scope[poll.scope].append(poll)

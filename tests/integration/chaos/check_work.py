@@ -1,4 +1,4 @@
-"""Starts and work: nothing starts twice or early, and the command ran once per attempt; the command itself is the witness.
+"""Check starts and work: nothing starts twice or early, and the command ran once per attempt, by its own records.
 
 Every node has its own state folder, and commands are not repeatable: an attempt begins once, whatever happens to its node, and
 two attempts of an order never run at the same time.
@@ -8,17 +8,17 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from tests.integration.chaos.check_documents import DocumentChecks, stage
 from tests.integration.chaos.history import Event, History
-from tests.integration.chaos.sights import Sights, stage
 
 NOTICE_S = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30}
 HAS_STARTED = ("Started", "Completed", "Abandoned")
 _ATTEMPT = re.compile(r"attempt (\d+) by ")
 
 
-class Deeds:
-    def __init__(self, history: History, sights: Sights) -> None:
-        self.history, self._sights = history, sights
+class WorkChecks:
+    def __init__(self, history: History, documents: DocumentChecks) -> None:
+        self.history, self._documents = history, documents
         self._approval = {scope.name: scope.approval for scope in history.scopes}
         self._said = {m.id: m.description for m in history.maintenances}
         self._noted: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -58,7 +58,7 @@ class Deeds:
             yield f"event {event.id} is {event.status} and started {starts} times in the audit"
 
     def _recorded(self, event: Event) -> Iterator[str]:
-        """What let it start before its time is in the audit."""
+        """An early start has its approval in the audit."""
         early = [at for at in self._noted["event started", event.id] if at < (event.not_before_at or 0.0)]
         if early and not self._suffices(event, self._approved_by[event.id]):
             yield f"event {event.id} started before its NotBefore and no approval is recorded"
@@ -71,23 +71,23 @@ class Deeds:
             yield f"event {event.id} gives less than its notice of {NOTICE_S[event.type]} s"
 
     def _is_early(self, event: Event) -> bool:
-        """By what is saved, by the command itself, and by what guests were shown."""
+        """Whether it started early, by the audit, by the command's records, or by what guests saw."""
         if event.not_before_at is None:
             return False
         moments = [worked.at for worked in self.history.worked if worked.order == event.id]
         moments += self._noted["event started", event.id]
         moments += [
             self.history.at(poll.end_s)
-            for poll in self._sights.polls
+            for poll in self._documents.polls
             if poll.scope == event.scope
-            and (told := self._sights.shown(poll).get(event.id)) is not None
+            and (told := self._documents.shown(poll).get(event.id)) is not None
             and told["EventStatus"] == "Started"
         ]
         first = min(moments, default=event.not_before_at)
         return first < event.not_before_at and not self._had_go(event, first)
 
     def _had_go(self, event: Event, by: float) -> bool:
-        """Whether those who may have asked for its start by then suffice."""
+        """Whether the approvals that may have been given by then suffice."""
         return self._suffices(event, {machine for at, machine in self._asked[event.id] if at <= by})
 
     def _suffices(self, event: Event, machines: set[str]) -> bool:
@@ -115,26 +115,26 @@ class Deeds:
             yield from self._failed(event)
 
     def _failed(self, event: Event) -> Iterator[str]:
-        """Work fails where it was told to, in its first attempt, and nowhere else."""
+        """Work fails only in the first attempt of a maintenance whose description says fails-once."""
         failures = len(self._noted["order failed", event.id])
         if failures > (1 if "fails-once" in self._said.get(event.maintenance, "") else 0):
             yield f"order {event.id} failed {failures} times, and its work did not"
 
     def _gone_while_at_work(self) -> Iterator[str]:
-        """ "Gone means no further impact": an event that was Started is shown until its work has ended."""
+        """A Started event is shown until its work has ended."""
         for event in self.history.events:
             settled = (
                 self._noted["event finish by operator", event.id] + self._noted["event abandon by operator", event.id]
             )
             ends = [worked.at for worked in self.history.worked if (worked.what, worked.order) == ("ended", event.id)]
-            stages = self._sights.contents[event.scope]
+            stages = self._documents.contents[event.scope]
             since = [at for at, content in stages.items() if content.get(event.id, {}).get("EventStatus") == "Started"]
             if settled or not ends or not since:
                 continue
-            for poll in self._sights.polls:
+            for poll in self._documents.polls:
                 later = poll.scope == event.scope and stage(poll.etag) > min(since)
                 early = self.history.at(poll.end_s) < max(ends)
-                if later and early and event.id not in self._sights.shown(poll):
+                if later and early and event.id not in self._documents.shown(poll):
                     yield f"event {event.id} was gone for {poll.scope}/{poll.machine} while its work went on"
                     break
 

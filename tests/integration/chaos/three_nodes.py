@@ -15,14 +15,14 @@ from pathlib import Path
 
 import psycopg
 
-from tests.integration.chaos.asking import Peer
+from tests.integration.chaos.client import NodeLife
 from tests.integration.chaos.fleet import fleet_file
 from tests.integration.chaos.history import Worked
 from tests.integration.nodes.nodes import Node, Nodes
 
 MAX_STALE_S = 6
 START_WITHIN_S = 60.0
-WORK = """#!/bin/sh
+WORK_SCRIPT = """#!/bin/sh
 read -r told
 seconds=${{told##*work=}}
 echo "began $FOREWARN_ORDER_ID $FOREWARN_ATTEMPT $(date +%s.%N)" >>{file}
@@ -32,41 +32,41 @@ case "$told" in *fails-once*) [ "$FOREWARN_ATTEMPT" != 1 ] ;; esac
 """
 
 
-class House:
-    """The nodes; each is started again under another port and pid, and counts its lives."""
+class ThreeNodes:
+    """The nodes. A restarted node has other ports and another pid; its lives are counted."""
 
     def __init__(self, nodes: Nodes, folder: Path, addresses: Sequence[str], database: str) -> None:
-        """`addresses`: one node's way to the database each; `database`: ours, which nobody cuts."""
+        """`addresses`: the database as each node reaches it; `database`: a connection that no fault cuts."""
         self._nodes, self._folder, self._addresses, self._database = nodes, folder, addresses, database
-        self.witness = folder / "work.log"
-        self.witness.touch()
+        self.work_log = folder / "work.log"
+        self.work_log.touch()
         (folder / "fleet.toml").write_text(fleet_file())
         self._command = folder / "work"
-        self._command.write_text(WORK.format(file=self.witness))
+        self._command.write_text(WORK_SCRIPT.format(file=self.work_log))
         self._command.chmod(0o755)
         self._processes: list[subprocess.Popen[str] | None] = [None] * len(addresses)
-        self._peers = [Peer(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
+        self._nodes_now = [NodeLife(f"node-{i + 1}", 0, "", "") for i in range(len(addresses))]
         self._killed = [0] * len(addresses)
         self._starting: list[threading.Thread] = []
         self._dead_ports: list[socket.socket] = []
         self._closed = False
 
     def start(self) -> None:
-        for number in range(len(self._peers)):
+        for number in range(len(self._nodes_now)):
             self.restart(number)
         self.wait()
 
-    def peers(self) -> Sequence[Peer]:
-        return self._peers
+    def nodes_now(self) -> Sequence[NodeLife]:
+        return self._nodes_now
 
     def restart(self, number: int) -> None:
-        """Like whoever watches over a service: again and again until it is up, or killed once more."""
+        """Start a node as a supervisor would: again and again, until it is up or was killed once more."""
         thread = threading.Thread(target=self._keep_starting, args=(number, self._killed[number]), daemon=True)
         self._starting.append(thread)
         thread.start()
 
     def wait(self) -> None:
-        """Until all that are to be up are up."""
+        """Wait until every node that is being started is up."""
         for thread in self._starting:
             thread.join(START_WITHIN_S)
             assert not thread.is_alive(), f"a node does not start: see its log in {self._folder}"
@@ -80,7 +80,7 @@ class House:
             process.send_signal(which)
         if process is not None and which is signal.SIGKILL:
             process.wait()
-            self._keep_ports(self._peers[number])
+            self._keep_ports(self._nodes_now[number])
         if process is not None and which is not signal.SIGCONT:
             self._end_lease(process.pid)
 
@@ -98,19 +98,19 @@ class House:
                 [f"%:{pid}-%"],
             )
 
-    def _keep_ports(self, dead: Peer) -> None:
-        """Let nobody listen where a dead node did: a node of another run would answer as if it were this one."""
+    def _keep_ports(self, dead: NodeLife) -> None:
+        """Keep the ports of a dead node, so that a node of another run cannot answer in its place."""
         for address in (dead.guest, dead.operator):
             host, _, port = address.rpartition(":")
             if port:
                 kept = socket.socket()
                 self._dead_ports.append(kept)
                 kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                with suppress(OSError):  # it is kept already: the node was killed before it was up again
+                with suppress(OSError):  # kept already: the node was killed before it was up again
                     kept.bind((host, int(port)))
 
     def holder(self) -> int:
-        """Which node holds the ticker's lease; the first where nobody does."""
+        """Return the number of the node with the ticker's lease; 0 if there is none."""
         with psycopg.connect(self._database, connect_timeout=5) as connection:
             row = connection.execute("SELECT node FROM forewarn.leases WHERE name = 'ticker'").fetchone()
         pid = int(str(row[0]).rpartition(":")[2].partition("-")[0]) if row else 0
@@ -127,7 +127,7 @@ class House:
         before = self._processes[number]
         if before is not None:
             before.wait(START_WITHIN_S)  # one that was told to stop takes a moment
-            self._keep_ports(self._peers[number])
+            self._keep_ports(self._nodes_now[number])
         while not self._closed and self._killed[number] == killed and time.monotonic() < deadline_s:
             process, log = self._nodes.begin(
                 self._addresses[number],
@@ -138,7 +138,7 @@ class House:
                 FOREWARN_MAX_STALE=f"{MAX_STALE_S}s",
             )
             self._processes[number] = process
-            if self._killed[number] != killed:  # just now, and the signal went to the one before
+            if self._killed[number] != killed:  # killed meanwhile, but the signal went to the previous process
                 process.kill()
                 return
             try:
@@ -146,21 +146,21 @@ class House:
             except AssertionError:
                 time.sleep(0.2)
                 continue
-            name, life, *_ = self._peers[number]
+            name, life, *_ = self._nodes_now[number]
             addresses = (url.removeprefix("http://") for url in (node.guest, node.operator))
-            self._peers[number] = Peer(name, life + 1, *addresses)
+            self._nodes_now[number] = NodeLife(name, life + 1, *addresses)
             return
 
 
 @contextmanager
-def a_house(folder: Path, addresses: Sequence[str], database: str) -> Iterator[House]:
+def running_three_nodes(folder: Path, addresses: Sequence[str], database: str) -> Iterator[ThreeNodes]:
     with ExitStack() as stack:
-        house = House(Nodes(folder, stack), folder, addresses, database)
-        stack.callback(house.close)
-        house.start()
-        yield house
+        nodes = ThreeNodes(Nodes(folder, stack), folder, addresses, database)
+        stack.callback(nodes.close)
+        nodes.start()
+        yield nodes
 
 
-def work_done(witness: Path) -> list[Worked]:
-    lines = [line.split() for line in witness.read_text("ascii").splitlines()]
+def work_done(work_log: Path) -> list[Worked]:
+    lines = [line.split() for line in work_log.read_text("ascii").splitlines()]
     return [Worked(what=what, order=order, attempt=int(n), at=float(at)) for what, order, n, at in lines]

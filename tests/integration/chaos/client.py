@@ -1,4 +1,4 @@
-"""How everybody asks: real sockets, each caller from its own address, every request recorded with what came of it."""
+"""The HTTP client of guests and operators: each calls from its own address, and every request is recorded with its answer."""
 
 import http.client
 import json
@@ -11,12 +11,12 @@ from tests.integration.chaos.fleet import Machine
 from tests.integration.chaos.history import Recorder, Request
 
 GUEST_URL = "/metadata/scheduledevents?api-version=2020-07-01"
-# A node that was stopped answers nobody: whoever asked goes elsewhere after so long.
+# A stopped node does not answer: after this long the caller tries another.
 PATIENCE_S = 2.0
 
 
-class Peer(NamedTuple):
-    """One life of one node: where guests and operators find it, `host:port`. A dead one's address answers nobody."""
+class NodeLife(NamedTuple):
+    """One process of one node, with the `host:port` of both listeners. After its death nobody listens there."""
 
     name: str
     life: int
@@ -24,12 +24,12 @@ class Peer(NamedTuple):
     operator: str
 
 
-# All the nodes there are, always as many and in the same order, each as it is now.
-Peers = Callable[[], Sequence[Peer]]
+# Returns all nodes in the same order, each with its present process.
+NodesNow = Callable[[], Sequence[NodeLife]]
 
 
 class Answer(NamedTuple):
-    """Status 0: none came."""
+    """An answer; status 0 means that none came."""
 
     status: int
     etag: str = ""
@@ -43,8 +43,8 @@ class Answer(NamedTuple):
         return self.status in (200, 201, 304)
 
 
-class Line:
-    """One caller's connections, kept open as long as they work. Belongs to one thread."""
+class Connections:
+    """The connections of one caller, kept open while they work. Used by one thread."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -76,77 +76,77 @@ class Line:
         self._open.clear()
 
 
-class Asker:
-    """Asks as a guest or as an operator, and writes down every request."""
+class RecordingClient:
+    """Sends requests as a guest or as an operator, and records each."""
 
     def __init__(self, who: str, address: str, recorder: Recorder, token: str = "") -> None:
         self.who = who
-        self._line = Line(address)
+        self._connections = Connections(address)
         self._recorder = recorder
         self._token = token
 
-    def poll(self, peer: Peer, machine: Machine, etag: str = "", wait_s: int = 0) -> Answer:
+    def poll(self, node: NodeLife, machine: Machine, etag: str = "", wait_s: int = 0) -> Answer:
         headers = {"Metadata": "true"}
         if etag:
             headers["If-None-Match"] = etag
         if wait_s:
             headers["Prefer"] = f"wait={wait_s}"
         begin_s = time.monotonic()
-        answer = self._line.ask(peer.guest, "GET", GUEST_URL, headers, wait_s=wait_s)
+        answer = self._connections.ask(node.guest, "GET", GUEST_URL, headers, wait_s=wait_s)
         self._note(
-            peer, begin_s, "poll", answer, scope=machine.scope, machine=machine.name, if_none_match=etag,
+            node, begin_s, "poll", answer, scope=machine.scope, machine=machine.name, if_none_match=etag,
             etag=answer.etag, body=answer.body if answer.status == 200 else "",
         )  # fmt: skip
         return answer
 
-    def approve(self, peer: Peer, machine: Machine, event_ids: Sequence[str]) -> Answer:
+    def approve(self, node: NodeLife, machine: Machine, event_ids: Sequence[str]) -> Answer:
         body = json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]})
         begin_s = time.monotonic()
-        answer = self._line.ask(peer.guest, "POST", GUEST_URL, {"Metadata": "true"}, body)
-        self._note(peer, begin_s, "approve", answer, scope=machine.scope, machine=machine.name, ids=tuple(event_ids))
+        answer = self._connections.ask(node.guest, "POST", GUEST_URL, {"Metadata": "true"}, body)
+        self._note(node, begin_s, "approve", answer, scope=machine.scope, machine=machine.name, ids=tuple(event_ids))
         return answer
 
-    def submit(self, peer: Peer, key: str, asked: dict[str, object]) -> Answer:
+    def submit(self, node: NodeLife, key: str, asked: dict[str, object]) -> Answer:
         begin_s = time.monotonic()
-        answer = self._api(peer, "POST", "/v1/maintenances", json.dumps(asked), key)
+        answer = self._api(node, "POST", "/v1/maintenances", json.dumps(asked), key)
         told: tuple[str, ...] = ()
         if answer.status == 201:
             made = answer.json()
             told = (made["id"], *(event["id"] for wave in made["waves"] for event in wave["events"]))
-        self._note(peer, begin_s, "submit", answer, key=key, told=told)
+        self._note(node, begin_s, "submit", answer, key=key, told=told)
         return answer
 
-    def verb(self, peer: Peer, verb: str, kind: str, thing: str) -> Answer:
+    def verb(self, node: NodeLife, verb: str, kind: str, thing: str) -> Answer:
         """Do something to a maintenance or an event; recorded as `pause maintenance`, `approve event`, …"""
         begin_s = time.monotonic()
-        answer = self._api(peer, "POST", f"/v1/{kind}s/{thing}/{verb}")
-        self._note(peer, begin_s, f"{verb} {kind}", answer, ids=(thing,))
+        answer = self._api(node, "POST", f"/v1/{kind}s/{thing}/{verb}")
+        self._note(node, begin_s, f"{verb} {kind}", answer, ids=(thing,))
         return answer
 
-    def look(self, peer: Peer, path: str) -> Answer:
-        """Read; nothing is promised by it, so nothing is recorded."""
-        return self._api(peer, "GET", path)
+    def look(self, node: NodeLife, path: str) -> Answer:
+        """Read something through the API, without recording it: a read promises nothing."""
+        return self._api(node, "GET", path)
 
     def close(self) -> None:
-        self._line.close()
+        self._connections.close()
 
-    def _api(self, peer: Peer, method: str, path: str, body: str = "", key: str = "") -> Answer:
+    def _api(self, node: NodeLife, method: str, path: str, body: str = "", key: str = "") -> Answer:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         if key:
             headers["Idempotency-Key"] = key
-        return self._line.ask(peer.operator, method, path, headers, body)
+        return self._connections.ask(node.operator, method, path, headers, body)
 
-    def _note(self, peer: Peer, begin_s: float, what: str, answer: Answer, **more: Any) -> None:
+    def _note(self, node: NodeLife, begin_s: float, what: str, answer: Answer, **more: Any) -> None:
         self._recorder.record(
             Request(
-                who=self.who, node=peer.name, life=peer.life, begin_s=begin_s, end_s=time.monotonic(),
+                who=self.who, node=node.name, life=node.life, begin_s=begin_s, end_s=time.monotonic(),
                 what=what, status=answer.status, **more,
             )
         )  # fmt: skip
 
 
 def events_of(answer: Answer) -> list[dict[str, Any]]:
-    """What the document lists; nothing where there is none."""
+    """Return the events of the document; none if there is no document."""
     with suppress(ValueError, KeyError):
         found: list[dict[str, Any]] = answer.json()["Events"]
         return found

@@ -1,4 +1,4 @@
-"""Things to put into a store: small builders with sensible times, and Hypothesis strategies that fill every field."""
+"""Builders of stored objects with sensible times, and Hypothesis strategies that fill every field."""
 
 import string
 from collections.abc import Callable, Iterable
@@ -18,6 +18,7 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    LoginSession,
     Machine,
     Maintenance,
     MaintenanceStatus,
@@ -116,6 +117,12 @@ def token(id_: str = "T1", **fields: Any) -> Token:
     return Token(
         **{"id": id_, "name": f"name of {id_}", "role": Role.OPERATOR, "digest": digest, "created": at(0), **fields}
     )
+
+
+def session(id_: str = "S1", **fields: Any) -> LoginSession:
+    """A login whose session id is `id_`."""
+    digest = sha256(id_.encode()).hexdigest()
+    return LoginSession(**{"digest": digest, "token_id": "T1", "created": at(0), "expires": at(60), **fields})
 
 
 def receipt(key: str = "K1", **fields: Any) -> Receipt:
@@ -248,7 +255,7 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
         status=status,
         born_approved=draw(st.booleans()),
         needs_approval=draw(st.booleans()),
-        approval=draw(st.sampled_from(ApprovalMode)),
+        approval_mode=draw(st.sampled_from(ApprovalMode)),
         sequence=draw(counts),
         published=times[0] if told else None,
         not_before=max(draw(moments), times[0]) if told else None,
@@ -317,6 +324,7 @@ def tokens(draw: st.DrawFn, id_: str) -> Token:
         digest=sha256(id_.encode()).hexdigest(),
         created=draw(moments),
         created_by=draw(texts),
+        expires=draw(st.none() | moments),
     )
 
 

@@ -1,4 +1,4 @@
-"""Real disks for the embedded store's tests: small ones that fill up, and ones that may only be read. Needs root."""
+"""Real disks for tests of the SQLite store: small ones that fill up, and read-only ones. Needs root."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A small history in which every promise is kept, for the checker's own tests to bend."""
+"""A small history without violations, which the checker's own tests change in one way each."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ def request(begin_s: float, what: str, **more: Any) -> Request:
 
 
 def document(incarnation: int, *events: tuple[str, str]) -> str:
-    """What a guest of `shop` sees; each event is of machine m0, or m1 where its id ends so."""
+    """Return a document of scope `shop`; an event whose id ends in 1 belongs to m1, others to m0."""
     told = [
         {
             "EventId": event_id,
@@ -45,8 +45,8 @@ def note(number: int, at_s: float, action: str, **more: Any) -> Audited:
     return Audited(id=number, at=WALL_S + at_s, **{"who": "operator", "origin": OPERATOR, "action": action, **more})
 
 
-def happened() -> list[Entry]:
-    """P is preempted and nobody approves; R-1 fails once, is tried again, approved by its guest; C is paused and cancelled."""
+def example_history() -> list[Entry]:
+    """P is a Preempt without approval; R-1 is approved, fails once and is retried; C is paused and cancelled."""
     p, r, c = ({"event": e, "maintenance": f"of-{e}", "scope": "shop"} for e in ("P", "R-1", "C"))
     ticker = {"who": "ticker", "origin": "vm:1"}
     at = WALL_S

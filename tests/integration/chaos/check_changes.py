@@ -1,6 +1,6 @@
-"""Nothing that was answered with yes is lost, nothing happened that nobody asked for, and everything has ended.
+"""Check requests: nothing acknowledged is lost, nothing happened without a request, and everything has ended.
 
-What is there in the end, and the audit, are held against every request.
+Every request is compared with the audit and with the state at the end.
 """
 
 from collections import Counter, defaultdict
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from tests.integration.chaos.history import Audited, Event, History, Request
 from tests.integration.chaos.load import WRONG_ID
 
-# An entry of the audit bears the moment it was decided on: at most 5 s before it was saved.
+# The time of an audit entry is the moment of the decision: at most 5 s before it was saved.
 DECIDED_S = 6.0
-# The database's time as a node knows it is behind by the way, and a reading that was on its way for more than 3 s is not kept.
+# A node's idea of the database's time is late by the transfer; readings that took over 3 s are not used.
 BEHIND_S = 3.5
-SETTLED = ("retry", "finish", "abandon")
+RESOLVING_VERBS = ("retry", "finish", "abandon")
 ENDED = ("Completed", "Cancelled", "Abandoned")
 
 
-class Changes:
+class ChangeChecks:
     def __init__(self, history: History) -> None:
         self.history = history
         self.events = {event.id: event for event in history.events}
@@ -37,7 +37,7 @@ class Changes:
         yield from self._cancelled_events()
         yield from self._approved()
         yield from self._approvals_recorded()
-        yield from self._settled()
+        yield from self._resolved()
         yield from self._ended()
         if any(entry.action == "clock jumped forward" for entry in self.history.audit):
             yield "a node found that the clock jumped, and none did"
@@ -107,7 +107,7 @@ class Changes:
         return any(since <= end and until >= begin for since, until in zip([0.0, *moments[1::2]], begins, strict=False))
 
     def _started_meanwhile(self, pause: Request, maintenance: str) -> Iterator[str]:
-        """From the answer on nothing of it starts, until somebody may have resumed it."""
+        """After the answer none of its events starts until somebody may have resumed it."""
         resumes = [
             r.begin_s
             for r in self._asked["resume maintenance", maintenance]
@@ -142,7 +142,7 @@ class Changes:
     # -- approvals
 
     def _approved(self) -> Iterator[str]:
-        """What was acknowledged counts, unless the event waited no longer."""
+        """An acknowledged approval counts, unless the event no longer waited."""
         modes = {scope.name: scope.approval for scope in self.history.scopes}
         for request in self.history.requests:
             if (
@@ -169,7 +169,7 @@ class Changes:
                     yield f"{request.who} approved event {event_id}, was told yes, and it is lost"
 
     def _waited_no_longer(self, event: Event, at: float) -> bool:
-        """A moment in the audit is never later than when it was saved."""
+        """Whether the event was cancelled or started by then; audit times are never later than the save."""
         ends = [entry.at for entry in self._noted["event cancelled", event.id]]
         ends += [event.started_at] if event.started_at is not None else []
         return any(moment <= at for moment in ends)
@@ -193,9 +193,9 @@ class Changes:
 
     # -- the rest
 
-    def _settled(self) -> Iterator[str]:
+    def _resolved(self) -> Iterator[str]:
         for event in self.history.events:
-            for verb in SETTLED:
+            for verb in RESOLVING_VERBS:
                 asked = self._asked[f"{verb} event", event.id]
                 noted = len(self._noted[f"event {verb} by operator", event.id])
                 least, most = sum(r.acknowledged for r in asked), sum(not r.refused for r in asked)

@@ -1,0 +1,35 @@
+"""Ask before something that may surprise. `--yes` answers the question; a plan without notice needs `--no-notice-ok` too."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from forewarn.cli.client import Failed, Json
+from forewarn.cli.options import usage
+from forewarn.core.plan_warnings import NO_NOTICE
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)]
+NoNoticeOk = Annotated[
+    bool, typer.Option("--no-notice-ok", help="Also schedule a plan that gives no notice.", show_default=False)
+]
+
+
+def refuse_without_notice(warnings: Iterable[Json], *, no_notice_ok: bool) -> None:
+    """End the command if the plan gives no notice, unless the user accepted this beforehand."""
+    messages = [warning["message"] for warning in warnings if warning["code"] == NO_NOTICE]
+    if messages and not no_notice_ok:
+        raise usage(f"nothing was scheduled: {'; '.join(messages)}; add --no-notice-ok to schedule it anyway")
+
+
+def confirm(question: str, *, yes: bool, otherwise: str) -> None:
+    """Ask on the terminal; without a yes the command fails with `otherwise`."""
+    if yes:
+        return
+    try:
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:
+        confirmed = False
+        typer.echo(err=True)  # the cursor is still on the line of the question
+    if not confirmed:
+        raise Failed(otherwise)

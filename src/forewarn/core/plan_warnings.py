@@ -1,0 +1,116 @@
+"""Warnings about a submitted maintenance: what may surprise the person who requests it.
+
+A warning never refuses anything. The API returns the warnings with a dry run and with the result; the command line and the
+portal ask for confirmation because of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from forewarn.core.change import Snapshot
+from forewarn.core.formatting import full_time, names
+from forewarn.core.model import OPEN, Event, Maintenance, Scope
+from forewarn.core.planning import due_notice_s
+
+NO_NOTICE: Final = "no-notice"
+PAST_NOT_BEFORE: Final = "past-not-before"
+PAST_EARLIEST: Final = "past-earliest"
+ALREADY_OPEN: Final = "already-open"
+MAX_ALREADY_OPEN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """One warning: a stable code for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: datetime) -> tuple[PlanWarning, ...]:
+    """Return the warnings about a maintenance that was submitted at `now`. It is in `after` but not in `before`."""
+    maintenance = after.maintenances[maintenance_id]
+    events = [event for event in after.events.values() if event.maintenance_id == maintenance_id]
+    return (
+        *_without_notice(events, after.scopes),
+        *_past_times(maintenance, now),
+        *_already_open(before, events),
+    )
+
+
+# -- no notice
+
+
+def _without_notice(events: Iterable[Event], scopes: Mapping[str, Scope]) -> list[PlanWarning]:
+    causes: dict[str, set[str]] = defaultdict(set)
+    waves: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        waves[event.wave].append(event)
+    for wave in waves.values():
+        due_s = due_notice_s(wave, scopes)
+        for event in wave:
+            if not _notice_s(event, due_s):
+                causes[_cause(event)].add(event.scope)
+    return [
+        PlanWarning(NO_NOTICE, f"this plan gives no notice to {names(sorted(scopes_there))}: {cause}")
+        for cause, scopes_there in causes.items()
+    ]
+
+
+def _notice_s(event: Event, due_s: int | None) -> int | None:
+    if event.published is not None and event.not_before is not None:
+        return int((event.not_before - event.published) / timedelta(seconds=1))
+    return due_s
+
+
+def _cause(event: Event) -> str:
+    if event.emergency:
+        return "an emergency starts at once"
+    if event.born_approved:
+        return "user events are approved there by a setting of the scope"
+    return "no machine there has polled for events lately"
+
+
+# -- times that have passed
+
+
+def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
+    past = []
+    if maintenance.not_before is not None and maintenance.not_before < now:
+        text = f"not_before has passed ({full_time(maintenance.not_before)}): only the minimum notice delays the start"
+        past.append(PlanWarning(PAST_NOT_BEFORE, text))
+    if maintenance.earliest is not None and maintenance.earliest < now:
+        text = f"earliest has passed ({full_time(maintenance.earliest)}): it has no effect"
+        past.append(PlanWarning(PAST_EARLIEST, text))
+    return past
+
+
+# -- machines that are already in open events
+
+
+def _already_open(before: Snapshot, events: Iterable[Event]) -> list[PlanWarning]:
+    """Return a warning per other maintenance that has open events with the same machines."""
+    planned: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        planned[event.scope].update(event.resources)
+    others: dict[str, list[Event]] = defaultdict(list)
+    for event in before.events.values():
+        if event.status in OPEN and not planned[event.scope].isdisjoint(event.resources):
+            others[event.maintenance_id].append(event)
+    warnings = [_open_warning(planned, others[maintenance_id]) for maintenance_id in sorted(others)[:MAX_ALREADY_OPEN]]
+    if len(others) > MAX_ALREADY_OPEN:
+        more = f"and {len(others) - MAX_ALREADY_OPEN} more maintenances already have open events of these machines"
+        warnings.append(PlanWarning(ALREADY_OPEN, more))
+    return warnings
+
+
+def _open_warning(planned: Mapping[str, set[str]], others: list[Event]) -> PlanWarning:
+    shared = sorted({f"{e.scope}/{name}" for e in others for name in planned[e.scope].intersection(e.resources)})
+    first = min(others, key=lambda e: e.position)
+    more = f"; its maintenance has {len(others) - 1} more such events" if len(others) > 1 else ""
+    return PlanWarning(
+        ALREADY_OPEN, f"{names(shared)}: event {first.id} ({first.type}) is already {first.status.lower()}{more}"
+    )

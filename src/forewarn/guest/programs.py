@@ -1,0 +1,42 @@
+"""The programs of steps: which file a name means, and whether another user could replace that file.
+
+A program runs with the rights of the agent, often those of root. As for the configuration file, every folder and link on its
+path counts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import List, Sequence, Tuple
+
+from forewarn.guest.config_values import others_may_write
+from forewarn.guest.errors import StepFailed
+
+
+def checked_program(argv: Sequence[str]) -> Tuple[str, ...]:
+    """Return the command with the path of its program; raise StepFailed if it is missing or others may write it."""
+    path = shutil.which(argv[0])
+    if path is None:
+        raise StepFailed(f"{Path(argv[0]).name} cannot be run")
+    problem = _problem(path)
+    if problem:
+        raise StepFailed(problem)
+    return (path, *argv[1:])
+
+
+def program_problems(argv: Sequence[str]) -> List[str]:
+    """Return what is wrong with the program, as sentences."""
+    path = shutil.which(argv[0])
+    if path is None:
+        return [f"{argv[0]} is not a program on this machine"]
+    problem = _problem(path)
+    return [problem] if problem else []
+
+
+def _problem(path: str) -> str:
+    try:
+        problem = others_may_write(Path(path))
+    except OSError as error:
+        return f"{path} cannot be run: {error.strerror}"
+    return f"{path} is refused: it runs with the rights of this agent, and {problem}" if problem else ""

@@ -1,0 +1,118 @@
+"""What a submitted maintenance is warned about: no notice, times that have passed, machines that are already in open events."""
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+
+from forewarn.core import lifecycle
+from forewarn.core.change import Snapshot
+from forewarn.core.model import Actor, EventType, Source, Targets
+from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings
+from tests.support.builders import START, World, at, guid, machine, request, scope, shop, two_scopes
+
+
+def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, ...]:
+    """Return the warnings about a maintenance that is decided but not saved."""
+    before = world.snapshot()
+    ids = (guid(number) for number in count(5_000))
+    maintenance_id, change = lifecycle.submit(
+        before, request(*machines, **options), now=world.now, actor=Actor("op"), new_id=ids.__next__, order_timeout_s=60
+    )
+    after = Snapshot(
+        scopes=before.scopes,
+        machines=before.machines,
+        maintenances={**before.maintenances, **{m.id: m for m in change.maintenances}},
+        events={**before.events, **{e.id: e for e in change.events}},
+    )
+    return plan_warnings(before, after, maintenance_id, world.now)
+
+
+def messages(warnings: tuple[PlanWarning, ...]) -> list[str]:
+    return [f"{each.code}: {each.message}" for each in warnings]
+
+
+def test_an_ordinary_plan_has_no_warnings() -> None:
+    """A requested time in the future and every wave with notice."""
+    world = shop(2, enabled=True)
+    assert warned(world, targets=Targets(scope="shop"), not_before=at(60), earliest=at(90)) == ()
+    assert warned(world, "shop/web-0", source=Source.USER) == ()
+
+
+def test_a_scope_that_has_never_polled_gets_no_notice() -> None:
+    """A maintenance and a user's restart have the same warning."""
+    world = shop(2, enabled=False)
+    expected = ["no-notice: this plan gives no notice to shop: no machine there has polled for events lately"]
+    assert messages(warned(world, targets=Targets(scope="shop"))) == expected
+    assert messages(warned(world, "shop/web-0", source=Source.USER)) == expected
+
+
+def test_each_cause_of_no_notice_is_named() -> None:
+    """An emergency, and a scope that approves user events by itself."""
+    world = shop(1, enabled=True, approve_user_events=True)
+    (emergency,) = warned(world, "shop/web-0", emergency=True)
+    assert emergency.message.endswith("gives no notice to shop: an emergency starts at once")
+    (approved,) = warned(world, "shop/web-0", source=Source.USER)
+    assert approved.message.endswith("user events are approved there by a setting of the scope")
+
+
+def test_a_wave_gives_its_notice_to_every_scope() -> None:
+    """A disabled scope in a wave with an enabled one shares the NotBefore of the wave."""
+    world = World(
+        scope("shop", enabled=True), scope("ship", enabled=False), machines=[machine("shop/a"), machine("ship/b")]
+    )
+    assert warned(world, "shop/a", "ship/b") == ()
+
+
+def test_only_later_waves_without_notice_are_warned_about_too() -> None:
+    """The second wave consists of a disabled scope alone."""
+    world = World(
+        scope("shop", enabled=True),
+        scope("ship", enabled=False),
+        machines=[machine("shop/a"), machine("ship/b"), machine("ship/c", 1)],
+    )
+    (warning,) = warned(world, "shop/a", "ship/b", "ship/c")
+    assert (warning.code, "to ship" in warning.message) == ("no-notice", True)
+
+
+@pytest.mark.parametrize(("field", "code"), [("not_before", "past-not-before"), ("earliest", "past-earliest")])
+def test_a_time_that_has_passed_is_warned_about(field: str, code: str) -> None:
+    """The time of the decision itself has not passed."""
+    world = shop(1, enabled=True)
+    (warning,) = warned(world, "shop/web-0", **{field: START - timedelta(hours=2)})
+    assert warning.code == code
+    assert "2030-01-01 10:00:00Z" in warning.message
+    assert warned(world, "shop/web-0", **{field: START}) == ()
+
+
+def test_machines_that_are_in_open_events_are_named() -> None:
+    """The warning names the machines that both have, and the other event."""
+    world = shop(3, enabled=True)
+    (event,) = world.submit("shop/web-1")
+    (warning,) = warned(world, targets=Targets(scope="shop"))
+    assert messages((warning,)) == [f"already-open: shop/web-1: event {event.id} (Reboot) is already scheduled"]
+    assert warned(world, "shop/web-0") == ()
+    assert [w.code for w in warned(world, "shop/web-1", source=Source.USER)] == ["already-open"]
+    world.cancel_event(event.id)
+    assert warned(world, "shop/web-1") == ()
+
+
+def test_a_maintenance_of_several_events_has_one_warning() -> None:
+    """All machines that both maintenances have, and how many more events there are."""
+    world = two_scopes(enabled=True)
+    events = world.submit(targets=Targets(scopes=("shop", "ship")))
+    (warning,) = warned(world, "shop/web-0", "ship/web-0", "ship/web-1", type=EventType.FREEZE)
+    assert warning.message.startswith("ship/web-0, ship/web-1, shop/web-0: event ")
+    assert warning.message.endswith("; its maintenance has 2 more such events")
+    assert any(event.id in warning.message for event in events)
+
+
+def test_warnings_of_many_open_events_are_cut() -> None:
+    """At most a fixed number of maintenances are named, and the number of the others."""
+    world = shop(1, enabled=True)
+    for _ in range(MAX_ALREADY_OPEN + 3):
+        world.submit("shop/web-0")
+    warnings = warned(world, "shop/web-0")
+    assert len(warnings) == MAX_ALREADY_OPEN + 1
+    assert warnings[-1].message == "and 3 more maintenances already have open events of these machines"

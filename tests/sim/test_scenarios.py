@@ -1,0 +1,175 @@
+"""Sequences of events that seeds found, each written out: no other fault happens in them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from forewarn.core.errors import StoreUnavailable
+from forewarn.core.fleet import Fleet
+from forewarn.core.model import (
+    Actor,
+    ClockHold,
+    EventType,
+    Machine,
+    MaintenanceRequest,
+    Scope,
+    ScopeKind,
+    Status,
+    Targets,
+)
+from forewarn.store import EventQuery, Focus
+from tests.sim.history import Entry
+from tests.sim.node import DISABLE_AFTER_S, Node, Shared
+from tests.sim.people import Guest
+from tests.sim.universe import START, Faults, Universe
+
+OPERATOR = Actor("operator")
+HOUR_S = 3_600
+
+
+class Scene:
+    """Two nodes and the guest `shop/web-0`, which polled once."""
+
+    def __init__(self) -> None:
+        self.universe = Universe(0, faults=Faults())
+        self.history: list[Entry] = []
+        self.shared = Shared(self.universe, self.history.append)
+        self.nodes = [Node(self.shared, number) for number in range(2)]
+        self.shared.nodes += self.nodes
+        self.start_all()
+        fleet = Fleet(
+            {"shop": Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)},
+            {("shop", "web-0"): Machine(scope="shop", name="web-0")},
+        )
+        first = self.nodes[0]
+        first.request(lambda: first.control.apply_fleet(fleet, OPERATOR))
+        self.guest = Guest(self.shared, "shop", "web-0")
+        self.poll(first)
+        self.cycle_all()
+
+    def poll(self, node: Node) -> None:
+        assert self.guest.poll(node)
+
+    def start_all(self) -> None:
+        for node in self.nodes:
+            node.start()
+
+    def kill_all(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def cycle_all(self) -> None:
+        for node in self.nodes:
+            node.cycle()
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass without anything on the agenda."""
+        self.universe.now_ms += int(seconds * 1_000)
+
+    def reboot(self) -> None:
+        first = self.nodes[0]
+        request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop"))
+        first.request(lambda: first.control.submit(request, OPERATOR))
+        self.cycle_all()
+
+    def status(self) -> Status:
+        (event,) = self.shared.database.memory.events(EventQuery()).events
+        return event.status
+
+    @property
+    def hold(self) -> ClockHold | None:
+        return self.shared.database.memory.snapshot(Focus()).hold
+
+    @property
+    def enabled(self) -> bool:
+        return self.shared.database.memory.scopes()["shop"].enabled
+
+
+@pytest.mark.parametrize("die_first", [True, False])
+def test_a_jump_that_no_node_saw_is_held(die_first: bool) -> None:
+    """The clock jumps while all nodes are down, or just before they die: the first node that starts holds it."""
+    scene = Scene()
+    scene.reboot()
+    scene.pass_by(60)
+    scene.cycle_all()
+    if die_first:
+        scene.kill_all()
+        scene.pass_by(10)
+    scene.universe.set_wall(HOUR_S * 1_000)
+    scene.pass_by(0.5)
+    scene.kill_all()
+    scene.pass_by(10)
+    scene.start_all()
+    scene.cycle_all()
+    assert scene.status() is Status.SCHEDULED
+    assert scene.hold is not None
+    assert scene.hold.jumped_s == HOUR_S
+    scene.pass_by(900)
+    scene.cycle_all()
+    assert scene.status() is Status.SCHEDULED
+    node = scene.nodes[1]
+    node.request(lambda: node.control.confirm_clock(OPERATOR))
+    scene.cycle_all()
+    assert scene.status() is Status.STARTED
+
+
+def test_a_clock_that_was_set_back_is_corrected_while_all_nodes_are_down() -> None:
+    """An event was published on the clock that was an hour late: when the clock is corrected, it has jumped by an hour."""
+    scene = Scene()
+    scene.universe.set_wall(-HOUR_S * 1_000)
+    scene.pass_by(1)
+    scene.reboot()
+    scene.kill_all()
+    scene.universe.set_wall(HOUR_S * 1_000)
+    scene.pass_by(10)
+    scene.start_all()
+    scene.cycle_all()
+    assert scene.status() is Status.SCHEDULED
+    assert scene.hold is not None
+
+
+def test_a_jump_that_was_confirmed_is_not_held_again_by_a_node_that_returns() -> None:
+    """A node that was down while the clock jumped and an operator confirmed it accepts the new time."""
+    scene = Scene()
+    first, second = scene.nodes
+    second.kill()
+    scene.universe.set_wall(HOUR_S * 1_000)
+    scene.pass_by(5)
+    first.cycle()
+    assert scene.hold is not None
+    scene.pass_by(5)
+    first.request(lambda: first.control.confirm_clock(OPERATOR))
+    scene.pass_by(5)
+    second.start()
+    scene.cycle_all()
+    assert scene.hold is None
+
+
+def test_times_of_guests_are_saved_though_the_ticker_fails() -> None:
+    """A node whose cycle fails every time still saves when guests were last seen: no other node disables their scope."""
+    scene = Scene()
+    first, second = scene.nodes
+    with failing_cycles(first):
+        for _ in range(4):
+            scene.pass_by(DISABLE_AFTER_S / 2)
+            scene.poll(first)
+            first.cycle()
+            second.cycle()
+            assert scene.enabled
+    assert scene.shared.database.memory.last_seen([("shop", "web-0")]) == {
+        ("shop", "web-0"): START + timedelta(seconds=2 * DISABLE_AFTER_S)
+    }
+
+
+@contextmanager
+def failing_cycles(node: Node) -> Iterator[None]:
+    """Make every cycle of the node's ticker fail, as if its store did not answer."""
+
+    def fail() -> bool:
+        raise StoreUnavailable("the store did not answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.parts.ticker, "cycle", fail)
+        yield
