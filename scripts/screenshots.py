@@ -42,6 +42,7 @@ PAGES = {
     "audit": "/audit",
     "tokens": "/tokens",
     "token": "/tokens",
+    "store": "/store",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration_s=60",
     "plan-preview": "/plan?target=scope&scope=shop",

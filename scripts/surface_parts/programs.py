@@ -140,12 +140,12 @@ RARE_WORDS = {
     "error codes": (
         "bad_request", "invalid", "invalid_fleet", "invalid_settings", "unauthorized", "forbidden", "method_not_allowed",
         "request_timeout", "too_many_attempts", "unprocessable", "too_large", "not_found", "refused", "illegal_transition",
-        "machine_busy", "idempotency_key_reused", "store_in_use", "too_many_user_operations", "service_error", "conflict",
-        "store_unavailable", "too_many_streams", "invariant_broken",
+        "machine_busy", "idempotency_key_reused", "store_held", "store_in_use", "too_many_user_operations", "service_error",
+        "conflict", "store_unavailable", "too_many_streams", "invariant_broken",
     ),
     "waiting codes": (
         "approval", "clock", "earlier-wave", "earliest", "executor", "in-doubt", "machine", "notice", "order-failed", "paused",
-        "queue", "ticker", "update-domain", "wave",
+        "queue", "store-held", "ticker", "update-domain", "wave",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

@@ -20,6 +20,7 @@ def test_the_headline_has_problems_and_numbers() -> None:
     state = {
         "server": "http://127.0.0.1:8170",
         "clock": {"now": NOW, "kind": "system"},
+        "store": {"held": None},
         "complaints": {"ticker": "no cycle lately"},
         "open": page(
             event(waiting_for=[waiting("approval", "…", machines=["web-0"])]),

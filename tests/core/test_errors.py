@@ -28,6 +28,7 @@ CODES = {
     "MethodNotAllowed": "method_not_allowed",
     "TooSlow": "request_timeout",
     "TooManyStreams": "too_many_streams",
+    "StoreHeld": "store_held",
     "StoreInUse": "store_in_use",
     "TooManyUserOperations": "too_many_user_operations",
     "ServiceError": "service_error",

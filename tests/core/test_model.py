@@ -335,10 +335,10 @@ def test_a_token_may_have_scopes_up_to_the_limit() -> None:
 
 
 def test_a_change_is_empty_when_there_is_nothing_to_save() -> None:
-    """`at` and `expect` alone are nothing to save; every other field is."""
+    """`at`, `expect` and `begins_work` alone are nothing to save; every other field is."""
     assert Change(at=START, expect=(("shop", 1),)).empty
     for part in fields(Change):
-        if part.name not in ("at", "expect"):
+        if part.name not in ("at", "expect", "begins_work"):
             assert not Change(at=START, **only(part.name, ("something",))).empty, part.name
 
 

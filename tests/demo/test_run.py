@@ -1,13 +1,16 @@
 """The options of the demo, and its fleet."""
 
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.fleet import parse_fleet
-from forewarn.demo.agents import NEVER_APPROVES, NEVER_POLLS, USER_MACHINE
+from forewarn.demo.agents import NEVER_APPROVES, NEVER_POLLS, USER_MACHINE, drain_command
 from forewarn.demo.run import FLEET, check_ports_free, parse_rate
+from forewarn.guest.programs import program_problems
 
 
 def test_the_fleet_has_the_special_machines() -> None:
@@ -40,3 +43,16 @@ def test_the_operators_port_must_be_free_too() -> None:
         port = occupied.getsockname()[1]
         with pytest.raises(InvalidSettings, match=f"127.0.0.1:{port} is not available"):
             check_ports_free(port - 1)
+
+
+def test_an_agent_runs_the_step_from_a_checkout_that_a_group_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent refuses such a program; the demo must work in any folder."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o775)
+    tmp_path.chmod(0o775)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert program_problems([str(python)]) != []
+    assert program_problems(drain_command(tmp_path / "lifeline", 1.0)) == []

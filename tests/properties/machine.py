@@ -28,6 +28,7 @@ from forewarn.core.model import (
     Machine,
     MaintenanceRequest,
     OnFailure,
+    OrderState,
     Scope,
     ScopeKind,
     Source,
@@ -221,6 +222,21 @@ class ServiceMachine(RuleBasedStateMachine):
         if taken:
             self.do(self.control.take_order, event.id, Actor("playbook"), node="playbook")
         self.do(self.control.report_order, event.id, end, Actor("playbook"))
+
+    # -- a held store
+
+    @rule(seconds=LATER_S)
+    def the_store_is_held_for_a_while(self, seconds: int) -> None:
+        """Nothing starts and nothing times out, whatever time passes; then everything goes on."""
+        self.do(self.control.hold_store, "", OPERATOR)
+        started = [event.id for event in self.events(Status.STARTED)]
+        failed = [o.id for o in self.store.orders({OrderState.FAILED}, 500)]
+        self.service.ticker.advance(seconds)
+        assert [event.id for event in self.events(Status.STARTED)] == started, "an event started in a held store"
+        assert [o.id for o in self.store.orders({OrderState.FAILED}, 500)] == failed, "an order failed in a held store"
+        held = self.control.store_hold()
+        assert held is not None
+        self.do(self.control.resume_store, held.held, OPERATOR)
 
     # -- time
 

@@ -180,6 +180,10 @@ def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lifecycle, "issue", same_attempt)
 
 
+def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "_store_held", lambda draft: [])
+
+
 # Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
@@ -204,4 +208,5 @@ MUTATIONS: dict[Patch, str] = {
     enabling_keeps_the_epoch: "invariant 4: ",
     a_doubt_has_a_time_limit: "invariant 11: .* with a time limit",
     a_retry_is_no_new_attempt: "invariant 11: .* to open within one attempt",
+    hold_of_the_store_ignored: "invariant 1: .* while the store is held",
 }

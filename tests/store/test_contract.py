@@ -14,6 +14,7 @@ from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
     EventType,
+    HoldCause,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -21,8 +22,10 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
     Status,
+    StoreHold,
 )
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
+from forewarn.store.memory import MemoryStore
 from tests.support.records import (
     ENDED_MAINTENANCE,
     UNICODE,
@@ -576,6 +579,82 @@ def test_only_the_hold_that_was_looked_at_is_released(store: Store) -> None:
         store.apply(replace(change(at(3_950), audit=[entry()]), releases_hold=earlier))
     assert store.snapshot(Focus()).confirmed == replace(earlier, confirmed=at(3_900))
     assert store.audit(AuditQuery()) == []
+
+
+# -- a held store
+
+
+HELD = StoreHold(cause=HoldCause.RESTORED, detail="a backup was restored", who="alice", held=at(60))
+
+
+def test_a_store_stays_held_until_it_is_resumed(store: Store) -> None:
+    """The hold is in every snapshot a decision reads. Another one does not replace it, before it is resumed."""
+    assert store.snapshot(Focus()).store_hold is None
+    later = replace(HELD, cause=HoldCause.REQUESTED, held=at(70))
+    for given_, counts in ((HELD, HELD), (later, HELD)):
+        store.apply(replace(change(), store_hold=given_))
+        assert store.snapshot(Focus(scopes=("shop",))).store_hold == counts
+    assert store.snapshot(Focus(document_only=True)).store_hold is None
+    store.apply(replace(change(at(80)), resumes_store=HELD))
+    found = store.snapshot(Focus())
+    assert (found.store_hold, found.resumed) == (None, replace(HELD, resumed=at(80)))
+    store.apply(replace(change(), store_hold=later))
+    found = store.snapshot(Focus())
+    assert (found.store_hold, found.resumed) == (later, None)
+
+
+def test_only_the_hold_that_was_shown_is_resumed(store: Store) -> None:
+    """An operator has not seen what another hold is about: nothing is saved."""
+    store.apply(replace(change(maintenances=[maintenance("M1")]), store_hold=HELD))
+    other = replace(HELD, held=at(61))
+    with pytest.raises(Conflict, match="held for another reason"):
+        store.apply(replace(change(at(80), audit=[entry()]), resumes_store=other))
+    assert store.snapshot(Focus()).store_hold == HELD
+    store.apply(replace(change(at(80)), resumes_store=HELD))
+    with pytest.raises(Conflict, match="held for another reason"):
+        store.apply(replace(change(at(81), audit=[entry()]), resumes_store=HELD))
+    assert store.audit(AuditQuery()) == []
+    assert store.due(at(80), 10) == ["M1"]
+
+
+def test_a_held_store_refuses_a_change_that_begins_work(store: Store) -> None:
+    """Such a change was decided before the hold. Other changes are saved."""
+    store.apply(replace(change(), begins_work=True))
+    store.apply(replace(change(), store_hold=HELD))
+    with pytest.raises(Conflict, match="the store has been held meanwhile"):
+        store.apply(replace(change(scopes=[scope("shop")], audit=[entry()]), begins_work=True))
+    assert store.scopes() == {}
+    store.apply(change(scopes=[scope("shop")]))
+    store.apply(replace(change(at(80)), resumes_store=HELD))
+    store.apply(replace(change(audit=[entry()]), begins_work=True))
+    assert len(store.audit(AuditQuery())) == 1
+
+
+def test_a_replaced_store_begins_new_epochs_and_is_held(store: Store) -> None:
+    """Incarnations of the old epoch may have been seen by guests, and must not be used again."""
+    store.apply(change(scopes=[scope("shop", epoch=3, incarnation=7)]))
+    before = store.scopes()["shop"]
+    store.begin_anew(replace(change(audit=[entry()]), store_hold=HELD))
+    after = store.scopes()["shop"]
+    assert after.epoch > before.epoch
+    assert (after.incarnation, after.version > before.version) == (1, True)
+    assert store.snapshot(Focus()).store_hold == HELD
+    assert len(store.audit(AuditQuery())) == 1
+
+
+def test_a_position_says_which_database_this_is(store: Store) -> None:
+    """It names the database, the last audit entry, and whether there is open work; memory has no position."""
+    found = store.position()
+    if isinstance(store, MemoryStore):
+        assert found is None
+        return
+    assert found is not None
+    assert (found.audit_id, found.resumed, found.held, found.unfinished) == (0, False, False, False)
+    store.apply(replace(change(maintenances=[maintenance("M1")], audit=[entry()]), store_hold=HELD))
+    assert store.position().held  # type: ignore[union-attr]
+    store.apply(replace(change(at(80)), resumes_store=HELD))
+    (last,) = store.audit(AuditQuery())
+    assert store.position() == replace(found, audit_id=last.id, resumed=True, unfinished=True)
 
 
 def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:

@@ -371,7 +371,7 @@ def ids(events: tuple[Event, ...]) -> str:
         (EventQuery(maintenance_id="M0", statuses={Status.STARTED}), ""),
         (EventQuery(maintenance_id="M1", scope="shop"), "E3 E1"),
         (EventQuery(scope="shop", machine="web-1", maintenance_id="M1"), "E1"),
-        (EventQuery(scope="shop", machine="web-x", statuses={Status.STARTED, Status.SCHEDULED}), "E3 E2"),
+        (EventQuery(scope="shop", machine="web-x", statuses=(Status.STARTED, Status.SCHEDULED)), "E3 E2"),
         (EventQuery(scope="nowhere"), ""),
         (EventQuery(maintenance_id="M9"), ""),
     ],

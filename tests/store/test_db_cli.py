@@ -1,6 +1,7 @@
 """`forewarn db`: what an operator types, sees and gets as an exit code. Every test runs the real command."""
 
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -10,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.core.model import Status
-from forewarn.store import EventQuery, Focus
+from forewarn.core.model import AuditEntry, Status
+from forewarn.store import AuditQuery, EventQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.sql.scripts import migrations
+from forewarn.store.sqlite import file
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import change, entry, event, one_maintenance, scope
+from tests.support.records import change, entry, event, one_maintenance, order, scope
 from tests.support.waiting import until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -194,7 +197,7 @@ def test_restore_brings_back_what_was_saved(path: Path) -> None:
     backup(path, copy)
     add_scope(path, "later")
     seen = db(path, "restore", copy, "--yes")
-    assert (seen.returncode, seen.stdout) == (DONE, f"{copy} -> {path}\n")
+    assert (seen.returncode, seen.stdout.splitlines()[0]) == (DONE, f"{copy} -> {path}")
     assert names(path) == names(copy) == {"shop", "blog"}
 
 
@@ -276,6 +279,60 @@ def test_restore_mends_a_damaged_database(path: Path) -> None:
     assert "restore a backup with 'forewarn db restore'" in db(path, "status").stderr
     assert db(path, "restore", copy, "--yes").returncode == DONE
     assert names(path) == {"shop", "blog"}
+
+
+# -- the hold of the store
+
+
+def audit(path: Path) -> list[AuditEntry]:
+    with closing(SqliteStore(path)) as store:
+        return store.audit(AuditQuery())
+
+
+def test_a_restored_database_is_held_and_audited(path: Path) -> None:
+    """The command says so, and the audit names the backup, who restored it and from where."""
+    copy = path.with_name("copy.db")
+    backup(path, copy)
+    seen = db(path, "restore", copy, "--yes")
+    assert "the store is held: nothing starts until you run 'forewarn db resume'" in seen.stdout
+    held, restored, *_ = audit(path)
+    assert (restored.action, restored.detail) == ("database restored", f"from {copy}")
+    assert (held.action, held.who) == ("store held", "forewarn db")
+    assert held.origin.endswith(f"@{socket.gethostname()}")
+    assert "held       a backup was restored" in db(path, "status").stdout
+
+
+def test_resume_shows_what_would_happen_and_asks(path: Path) -> None:
+    """The open order is listed. No ends with 1 and leaves the store held; yes resumes it; a second time is refused."""
+    started = event("E3", position=2, status=Status.STARTED, resources=("web-2",))
+    with closing(SqliteStore(path)) as store:
+        store.apply(change(events=[started], orders=[order("E3")]))
+    assert db(path, "resume", "--yes").returncode == FAILED
+    assert db(path, "hold", "--reason", "a new disk").returncode == DONE
+    assert "already held" in db(path, "hold").stderr
+    seen = db(path, "resume", answer="n\n")
+    assert seen.returncode == FAILED
+    assert "requested it: a new disk" in seen.stdout
+    assert "1 open order(s) would be handed out" in seen.stdout
+    assert "E3" in seen.stdout
+    assert audit(path)[0].action == "store held"
+    seen = db(path, "resume", "--yes")
+    assert (seen.returncode, seen.stdout.splitlines()[-1]) == (DONE, "the store is resumed")
+    assert audit(path)[0].action == "store resumed"
+    assert "not held" in db(path, "resume", "--yes").stderr
+
+
+def test_an_old_backup_is_brought_up_to_date_and_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup of an older release has no hold of its own: restoring migrates it first."""
+    copy = path.with_name("copy.db")
+    with monkeypatch.context() as before:
+        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:7])
+        before.setattr(file, "SCHEMA_VERSION", 7)
+        copy.touch()
+        file.migrate_file(copy)
+    assert db(path, "restore", copy, "--yes").returncode == DONE
+    with closing(SqliteStore(path)) as store:
+        assert store.snapshot(Focus()).store_hold is not None
 
 
 # -- while it is served

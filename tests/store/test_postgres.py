@@ -80,6 +80,7 @@ FORBIDDEN = {
     "an order in doubt with a time limit": "UPDATE orders SET state = 'in-doubt', node = 'a', deadline = now()",
     "an approval of no event": "INSERT INTO approvals VALUES ('E9', 'web-0', '', now(), '')",
     "another audit": "UPDATE audit SET who = 'nobody'",
+    "two holds of the store": "INSERT INTO store_hold SELECT false, 'restored', '', '', now(), NULL, ''",
     "two holds": "INSERT INTO clock_hold SELECT false, now(), now(), 31, ''",
 }
 

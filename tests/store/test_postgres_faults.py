@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 
 from forewarn.core.errors import Conflict, StoreUnavailable
+from forewarn.core.model import HoldCause, StoreHold
 from forewarn.service.settings import holds_password, load
 from forewarn.store import AuditQuery, Focus
 from forewarn.store.opening import open_store
@@ -22,8 +24,9 @@ from forewarn.store.postgres.dsn import READ, WRITE, Dsn
 from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.sql.scripts import queries
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import approval, change, entry, event, machine, maintenance, scope
+from tests.support.records import approval, at, change, entry, event, machine, maintenance, scope
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
@@ -286,6 +289,52 @@ def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
             feed.poll(None, 0.0)
         raw(elsewhere, "UPDATE cluster SET timeline = timeline + 1")
         assert feed.poll(None, 0.0).everything
+
+
+@pytest.mark.parametrize(
+    ("found", "actions"),
+    [("timeline = timeline - 1", []), ("identity = 'another'", ["store held", "database restored"])],
+    ids=["a failover", "a restored dump"],
+)
+def test_a_restored_dump_is_held_and_a_failover_is_not(
+    address: str, store: PostgresStore, found: str, actions: list[str]
+) -> None:
+    """A new timeline alone is a failover. Another identity is another database, which may show done work as open."""
+    raw(address, f"UPDATE cluster SET {found}")
+    held = store.snapshot(Focus()).store_hold
+    assert (held is not None) == bool(actions)
+    assert [entry.action for entry in store.audit(AuditQuery())] == (actions or ["database failed over"])
+    if held is not None:
+        assert (held.cause, held.who) == (HoldCause.RESTORED, "service")
+        store.apply(replace(change(held.held), resumes_store=held))
+        position = store.position()
+        assert position is not None
+        assert position.resumed
+
+
+def test_a_hold_waits_for_work_that_was_decided_before(
+    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that begins work locks the hold: it is saved before the hold, or not at all."""
+    whatever_the_machine_needs(monkeypatch)
+    hold = StoreHold(cause=HoldCause.REQUESTED, detail="x", who="alice", held=at(60))
+    with psycopg.connect(address, options="-c search_path=forewarn") as connection:
+        connection.execute(queries("postgres")["lock_store_hold"].encode())
+        with ThreadPoolExecutor(1) as pool:
+            holding = pool.submit(store.apply, replace(change(), store_hold=hold))
+            until(lambda: waits_for_a_lock(address))
+            assert not holding.done()
+            connection.rollback()
+            holding.result()
+    with pytest.raises(Conflict, match="held meanwhile"):
+        store.apply(replace(change(audit=[entry()]), begins_work=True))
+
+
+def waits_for_a_lock(address: str) -> bool:
+    with psycopg.connect(address) as connection:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        row = connection.execute(query).fetchone()
+        return row is not None and row[0] > 0
 
 
 @pytest.mark.parametrize(

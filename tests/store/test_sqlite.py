@@ -267,7 +267,7 @@ def test_a_read_only_folder_is_refused_with_advice(tmp_path: Path) -> None:
     file.backup(path, tmp_path / "copy.db")
     advice = "check that its folder exists and may be written"
     with read_only(path.parent):
-        for use in (SqliteStore, file.migrate_file, lambda p: file.restore(tmp_path / "copy.db", p)):
+        for use in (SqliteStore, file.migrate_file, lambda p: file.restore(tmp_path / "copy.db", p, change())):
             with pytest.raises(StoreUnavailable, match=advice):
                 use(path)
         with pytest.raises(StoreUnavailable, match=advice):
@@ -299,7 +299,7 @@ def test_a_backup_can_be_restored_from_a_read_only_disk(tmp_path: Path) -> None:
     file.backup(tmp_path / "x.db", shelf / "copy.db")
     assert [p.name for p in shelf.iterdir()] == ["copy.db"]
     with read_only(shelf):
-        file.restore(shelf / "copy.db", tmp_path / "y.db")
+        file.restore(shelf / "copy.db", tmp_path / "y.db", change())
     with opened(tmp_path / "y.db") as store:
         assert store.maintenance("M1") is not None
 

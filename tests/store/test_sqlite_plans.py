@@ -24,6 +24,7 @@ READ_EVERYTHING = {
     "token_uses",
     "count_open",
     "backlog",
+    "begin_epochs",
     "count_scopes",
     "count_machines",
 }

@@ -205,7 +205,7 @@ _EMPTY = "SET search_path = forewarn;" + "".join(
         "machines", "scopes", "events", "maintenances", "audit", "tokens", "sessions", "receipts", "changes", "leases",
         "clock_hold",
     )
-) + "".join(
+) + "UPDATE store_hold SET resumed = held, identity = '';" + "".join(
     f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from forewarn.core.errors import ServiceError
+from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.operator.metrics import Facts, Following, GuestCounts
@@ -64,14 +65,19 @@ class Health:
             if hold is not None:
                 jump = f"it jumped forward by {hold.jumped_s} s"
                 warnings["clock"] = f"{jump}: unapproved starts wait until an operator runs `forewarn clock confirm`"
+            store_hold = self._control.store_hold() if self.store_answers() else None
+            if store_hold is not None:
+                held = "nothing starts and no order is handed out"
+                warnings["store_hold"] = f"the store is held, {held}: {held_because(store_hold)}"
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, now = None, None, self._clock.display_time()
+        backlog, held, store_held, now = None, None, None, self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
+                store_held = self._control.store_hold() is not None
         ticked_s = self._ticker.cycled_at_s
         return Facts(
             role=self._settings.role,
@@ -83,6 +89,7 @@ class Health:
             machines=len(documents.callers),
             following=self._following(),
             clock_held=held,
+            store_held=store_held,
             backlog=backlog,
             overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
             due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),

@@ -12,16 +12,17 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 
 from forewarn.app.health import Health
 from forewarn.app.node import REAL, Node, Times, follow
-from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, LargeRemoval, Refused
+from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, LargeRemoval, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
+from forewarn.core.store_hold import replaced
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
 from forewarn.operator.api.receipts import render_receipt
@@ -31,6 +32,7 @@ from forewarn.service.follower import Follower
 from forewarn.service.private_files import make_folder
 from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir
+from forewarn.service.store_memory import StoreMemory
 from forewarn.store import SharedStore, Store
 from forewarn.store.opening import open_store
 
@@ -73,6 +75,8 @@ class Service:
     ) -> None:
         self.settings = settings
         executor = executor_for(settings)
+        # Only a node that opens its store itself, and acts on it, remembers which database that was.
+        remembers = store is None and settings.role != "guest"
         store = store or _store_of(settings)
         shared = store if isinstance(store, SharedStore) and clock is None else None
         self.state_dir: StateDir | None = None
@@ -86,6 +90,10 @@ class Service:
                 clock = _clock_of(settings, floor=max(changes, default=None))
             if shared is not None and settings.role != "guest":
                 self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
+            node = node or node_name(self.state_dir)
+            memory = StoreMemory(settings.state_dir, store) if remembers else None
+            if memory is not None:
+                _hold_if_replaced(memory, store, shared, clock, node)
         except BaseException:
             if follower is not None:
                 follower.close()
@@ -95,7 +103,7 @@ class Service:
             store,
             clock,
             executor,
-            name=node or node_name(self.state_dir),
+            name=node,
             new_id=new_id,
             order_timeout_s=settings.order_timeout_s,
             retain_history_s=settings.retain_history_s,
@@ -109,6 +117,9 @@ class Service:
         )
         self.store, self.clock, self.executor, self.follower = store, clock, executor, follower
         self.control, self.ticker, self.times = self.node.control, self.node.ticker, times
+        self._memory = memory
+        if memory is not None:
+            self.ticker.call_periodically(memory)
         self.health = Health(settings, store, self.control, clock, self.ticker, follower)
 
     def apply_fleet_file(self, path: Path) -> Difference:
@@ -129,6 +140,9 @@ class Service:
 
     def close(self) -> None:
         self.executor.close()
+        if self._memory is not None:
+            with suppress(ServiceError):
+                self._memory.remember()
         self.store.close()
         if self.state_dir is not None:
             self.state_dir.close()
@@ -155,6 +169,15 @@ def _store_of(settings: Settings) -> Store:
 def _clock_file(settings: Settings) -> ClockFile | None:
     path = clock_path(settings.store_url, settings.state_dir)
     return ClockFile(path, boot_id()) if path is not None else None
+
+
+def _hold_if_replaced(memory: StoreMemory, store: Store, shared: SharedStore | None, clock: Clock, node: str) -> None:
+    """ClockHold the store before anything acts on it if it is not the database that this node remembers."""
+    difference = memory.difference(others_use_it=shared is not None and bool(shared.live_nodes()))
+    if difference:
+        store.begin_anew(replaced(difference, now=clock.now(), actor=Actor("service", node)))
+        log.error("the store is held: %s; see what would happen, then run `forewarn db resume`", difference)
+    memory.remember()
 
 
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:

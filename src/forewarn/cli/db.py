@@ -1,17 +1,29 @@
 """`forewarn db`: look after the database. The one noun that opens the store itself, also without a service."""
 
+import getpass
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forewarn.cli.formatting import full_time
 from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, group
+from forewarn.core.errors import Refused
+from forewarn.core.formatting import iso, names
+from forewarn.core.model import Actor, OrderState
 
 if TYPE_CHECKING:
+    from forewarn.service.control import Control, ResumeEffects
     from forewarn.service.settings import Settings
     from forewarn.store.opening import Database
+
+# How many events and orders `resume` lists.
+MAX_LISTED = 500
 
 app = group("db", "Look after the database.")
 
@@ -71,16 +83,116 @@ def restore(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the embedded database by a backup, whole or not at all; the service must not be running.
+    """Replace the embedded database by a backup, whole or not at all, and hold it; the service must not be running.
 
-    For PostgreSQL use pg_restore into a new database: its nodes begin a new epoch by themselves."""
+    For PostgreSQL use pg_restore into a new database: its nodes hold it and begin a new epoch by themselves."""
+    from forewarn.core.store_hold import restored
+    from forewarn.service.clock import SystemClock
     from forewarn.store.sqlite import file
 
     path = _file(store, config, "pg_restore --dbname=DATABASE FILE, into a new database")
     if path.exists() and not yes:
         typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
-    file.restore(source, path)
-    Output(as_json=as_json).result({"backup": str(source), "database": str(path)}, f"{source} -> {path}")
+    file.restore(source, path, restored(source.resolve(), now=SystemClock().now(), actor=_actor()))
+    if as_json:
+        Output(as_json=True).json({"backup": str(source), "database": str(path), "held": True})
+    else:
+        print(f"{source} -> {path}")
+        print("the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen")
+
+
+@app.command("hold")
+def hold(
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the audit log.")] = "",
+    store: Store = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """ClockHold the store, also while the service runs: nothing starts and no order is handed out until it is resumed.
+
+    Do this before you start the nodes after a recovery to a point in time, which looks like a failover to them."""
+    with _control(store, config) as control:
+        control.hold_store(reason, _actor())
+    if as_json:
+        Output(as_json=True).json({"held": True})
+    else:
+        print("the store is held: run 'forewarn db resume' to see what would happen, and to resume it")
+
+
+@app.command("resume")
+def resume(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask after showing what would happen.")] = False,
+    store: Store = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would start and which orders would be handed out, ask, and resume a held store."""
+    out = Output(as_json=as_json)
+    with _control(store, config) as control:
+        effects = control.effects_of_resuming(MAX_LISTED)
+        if effects.hold is None:
+            raise Refused("the store is not held: there is nothing to resume")
+        _show(out, effects)
+        if not yes:
+            typer.confirm("Resume the store?", abort=True, err=as_json)
+        control.resume_store(effects.hold.held, _actor())
+    if not as_json:
+        print("the store is resumed")
+
+
+def _show(out: Output, effects: "ResumeEffects") -> None:
+    import msgspec
+
+    from forewarn.operator.api.views import resume_effects_out
+
+    if out.as_json:
+        out.json(msgspec.to_builtins(resume_effects_out(effects)))
+        return
+    hold = effects.hold
+    if hold is not None:
+        out.say(f"held since {full_time(iso(hold.held))}: {hold.detail}")
+    starts = [(e.id, e.type, e.scope, names(e.resources)) for e in effects.starts]
+    out.say(f"{len(starts)} event(s) would start at once")
+    if starts:
+        out.table(("event", "type", "scope", "machines"), starts)
+    for state, meaning in (
+        (OrderState.OPEN, "open order(s) would be handed out"),
+        (OrderState.RUNNING, "running order(s): executors are asked about them, and may begin them again"),
+    ):
+        found = [(o.id, e.type, e.scope, names(e.resources), o.node) for o, e in effects.orders if o.state is state]
+        out.say(f"{len(found)} {meaning}")
+        if found:
+            out.table(("order", "type", "scope", "machines", "taken by"), found)
+    if effects.more:
+        out.say("and more than are listed here")
+
+
+def _actor() -> Actor:
+    """Return who runs this command, for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user has no name
+        user = str(os.getuid())
+    return Actor("forewarn db", f"{user}@{socket.gethostname()}")
+
+
+@contextmanager
+def _control(store: str | None, config: Path | None) -> Iterator["Control"]:
+    """Open the store, also beside a running service, and yield its use cases."""
+    from forewarn.app.service import new_id
+    from forewarn.service.clock import KeptClock, SystemClock
+    from forewarn.service.control import Control
+    from forewarn.store import SharedStore
+    from forewarn.store.opening import open_database, open_store
+
+    loaded = _settings(store, config)
+    open_database(loaded.store_direct or loaded.store_url).describe()  # refuses a file that does not exist
+    opened = open_store(loaded.store_url, direct=loaded.store_direct, connections=1)
+    try:
+        clock = KeptClock(opened.now) if isinstance(opened, SharedStore) else SystemClock()
+        yield Control(opened, clock, new_id=new_id, order_timeout_s=loaded.order_timeout_s)
+    finally:
+        opened.close()
 
 
 def _database(store: str | None, config: Path | None) -> "Database":

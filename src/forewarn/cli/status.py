@@ -34,6 +34,7 @@ def read(session: Session) -> Json:
     return {
         "server": api.server.url,
         "clock": clock,
+        "store": api.get("/v1/store"),
         "complaints": api.failed_checks(),
         "open": api.page("/v1/events", {"status": ["Scheduled", "Started"]}, limit=MAX_ITEMS),
         "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MAX_ITEMS),
@@ -82,6 +83,10 @@ def headline(state: Json) -> list[str]:
     if held := state["clock"].get("held"):
         problems.append(
             f"CLOCK HELD: it jumped forward by {held['jumped_s']} s; check it, then run `forewarn clock confirm`"
+        )
+    if hold := state["store"]["held"]:
+        problems.append(
+            f"STORE HELD: {hold['detail']}; nothing starts until you run `forewarn db resume`, which shows what would happen"
         )
     return [
         f"{state['server']}  {full_time(state['clock']['now'])} ({state['clock']['kind']} clock)",

@@ -26,7 +26,7 @@ from forewarn.core.waiting import current_wave, due, notice_end, obstacles, orde
 def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> None:
     """Move these maintenances as far as time, approvals and finished orders allow."""
     for maintenance_id in maintenance_ids:
-        _fail_late_orders(draft, maintenance_id)
+        _fail_late_orders(draft, maintenance_id, order_timeout_s)
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
     waves = []
@@ -43,15 +43,23 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> N
         refresh(draft, maintenance_id)
 
 
-def _fail_late_orders(draft: Draft, maintenance_id: str) -> None:
-    """Fail orders past their deadline; with on_failure = cancel, cancel the rest of the maintenance."""
+def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -> None:
+    """Fail orders past their deadline; with on_failure = cancel, cancel the rest of the maintenance.
+
+    While the store is held, no deadline counts: nobody may take the order. When the store is resumed, every order that is
+    not finished gets its whole time limit again.
+    """
     maintenance = draft.maintenances[maintenance_id]
+    resumed = draft.before.resumed.resumed if draft.before.resumed is not None else None
     for event in draft.events_of(maintenance_id):
         order = draft.orders.get(event.id)
         if order is None or order.state not in (OrderState.OPEN, OrderState.RUNNING) or order.deadline is None:
             continue
         now = draft.now_in(event.scope)
-        if now >= order.deadline:
+        if resumed is not None and order.issued <= resumed:
+            order = replace(order, deadline=max(order.deadline, resumed + timedelta(seconds=order_timeout_s)))
+            draft.put_order(order)
+        if order.deadline is not None and now >= order.deadline and draft.before.store_hold is None:
             reason = f"timed out: no result by {order.deadline:%Y-%m-%dT%H:%M:%SZ}"
             draft.put_order(replace(order, state=OrderState.FAILED, ended=now, reason=reason))
             draft.note("order failed", event=event, detail=reason)
@@ -159,7 +167,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     moments = [
         order.deadline
         for event in draft.events_of(maintenance.id)
-        if (order := draft.orders.get(event.id)) is not None
+        if draft.before.store_hold is None
+        and (order := draft.orders.get(event.id)) is not None
         and order.state in (OrderState.OPEN, OrderState.RUNNING)
         and order.deadline is not None
     ]

@@ -14,6 +14,7 @@ from forewarn.core.model import (
     Order,
     Receipt,
     Scope,
+    StoreHold,
     Token,
 )
 
@@ -24,7 +25,8 @@ class Snapshot:
 
     A maintenance is present with all its events. Events in scopes that are not in `scopes` may be read but not changed.
     Machines are present only if the caller requested them. `hold` is the unconfirmed hold of the clock; `confirmed` is
-    the last hold that an operator confirmed, while there is no later one.
+    the last hold that an operator confirmed, while there is no later one. `store_hold` is the hold of the store until an
+    operator resumes it, `resumed` the last hold after that.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -34,6 +36,8 @@ class Snapshot:
     orders: Mapping[str, Order] = field(default_factory=dict)
     hold: ClockHold | None = None
     confirmed: ClockHold | None = None
+    store_hold: StoreHold | None = None
+    resumed: StoreHold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,9 @@ class Change:
     lists the maintenances that a tick must examine because of this change. Approvals rely on no version, so any number
     of them can be saved concurrently. Tokens are added and removed, never updated. A receipt that already exists makes
     the whole change a conflict. If there are two holds, the store keeps the earlier. `releases_hold` must be the stored
-    hold; releasing it wakes every open maintenance.
+    hold; releasing it wakes every open maintenance. `store_hold` replaces no hold that is not resumed yet; `resumes_store`
+    must be the stored hold, and resuming wakes every open maintenance too. `begins_work` says that an event starts or an
+    order is handed out: the store refuses such a change while it is held.
     """
 
     at: datetime
@@ -65,6 +71,9 @@ class Change:
     receipts: tuple[Receipt, ...] = ()
     hold: ClockHold | None = None
     releases_hold: ClockHold | None = None
+    store_hold: StoreHold | None = None
+    resumes_store: StoreHold | None = None
+    begins_work: bool = False
 
     @property
     def empty(self) -> bool:
@@ -85,4 +94,6 @@ class Change:
             or self.receipts
             or self.hold
             or self.releases_hold
+            or self.store_hold
+            or self.resumes_store
         )

@@ -142,8 +142,11 @@ class Draft:
             events=self.events,
             orders=self.orders,
             hold=self.before.hold,
+            store_hold=self.before.store_hold,
+            resumed=self.before.resumed,
         )
         check_invariants(self.before, after, self.now)
+        orders = _changed(self.before.orders, self.orders)
         return Change(
             at=self.now,
             # Approvals are inserted rows: they rely on no version and raise none.
@@ -154,10 +157,18 @@ class Draft:
             maintenances=tuple(_changed(self.before.maintenances, self.maintenances)),
             events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
             approvals=tuple(self._approvals),
-            orders=tuple(_changed(self.before.orders, self.orders)),
+            orders=tuple(orders),
             wakes=tuple(sorted(self._wakes(moved))),
             audit=tuple(self._audit),
+            begins_work=any(e.status is Status.STARTED for e in moved) or any(map(self._is_handed_out, orders)),
         )
+
+    def _is_handed_out(self, order: Order) -> bool:
+        """Whether an executor gets the order because of this change."""
+        before = self.before.orders.get(order.id)
+        if before is None or order.state is not OrderState.RUNNING:
+            return False
+        return before.state is not OrderState.RUNNING or before.node != order.node
 
     def _index(self, event: Event) -> None:
         self._ids_of_scope[event.scope].append(event.id)

@@ -15,6 +15,7 @@ ForewarnError
 │   │   ├── MachineBusy          409  a machine is in an open or started event
 │   │   ├── LargeRemoval         409  a fleet file would remove much of the fleet, and nobody can be asked
 │   │   ├── KeyReused            409  an idempotency key came with another request
+│   │   ├── StoreHeld            409  the store is held; an operator must resume it first
 │   │   ├── StoreInUse           409  another process serves this database
 │   │   └── TooManyUserOperations 409 the scope's limit of open user operations is reached
 │   ├── TooManyAttempts          429  too many log-ins failed
@@ -119,6 +120,10 @@ class LargeRemoval(Refused):
 
 class KeyReused(Refused):
     code = "idempotency_key_reused"
+
+
+class StoreHeld(Refused):
+    code = "store_held"
 
 
 class StoreInUse(Refused):

@@ -61,6 +61,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     _check_started_together(by_maintenance, started)
     _check_visible_long_enough(after, started)
     _check_trusted(before, started)
+    _check_not_held(before, after, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
     _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
     for scope in {e.scope for e in changed}:
@@ -193,6 +194,19 @@ def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
         ]
         if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
             raise _broken(1, f"event {event.id} would start by a clock that jumped and that no operator confirmed")
+
+
+def _check_not_held(before: Snapshot, after: Snapshot, started: Iterable[Event]) -> None:
+    """1. While the store is held, no event starts. 11. No order is handed out either."""
+    if before.store_hold is None:
+        return
+    for event in started:
+        raise _broken(1, f"event {event.id} would start while the store is held")
+    for order in after.orders.values():
+        known = before.orders.get(order.id)
+        handed_out = known is None or (known.state, known.node) != (order.state, order.node)
+        if order.state is OrderState.RUNNING and handed_out:
+            raise _broken(11, f"order {order.id} would be handed out while the store is held")
 
 
 def _may_start_early(event: Event) -> bool:

@@ -19,6 +19,7 @@ from forewarn.core.errors import (
     MachineBusy,
     NotFound,
     Refused,
+    StoreHeld,
     TooManyUserOperations,
 )
 from forewarn.core.event_types import EVENT_TYPES
@@ -39,7 +40,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
-from forewarn.core.waiting import order_failed, order_in_doubt
+from forewarn.core.waiting import held_because, order_failed, order_in_doubt
 
 MAX_NOTED_OUTPUT = 4_000
 
@@ -248,6 +249,7 @@ def resolve_failure(
 
 def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, order_timeout_s: int) -> Change:
     """Record that an executor takes an order, before it does any work. The time limit counts from now."""
+    _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
@@ -269,6 +271,7 @@ def take_over(
 
     An order in doubt is under way again, because the node knows its work. Its time limit counts from now.
     """
+    _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     state = order_after(order, OrderVerb.TAKE_OVER)
@@ -283,6 +286,11 @@ def take_over(
         "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
     )
     return draft.change()
+
+
+def _refuse_while_held(snapshot: Snapshot) -> None:
+    if snapshot.store_hold is not None:
+        raise StoreHeld(f"the store is held, and no order is handed out: {held_because(snapshot.store_hold)}")
 
 
 @dataclass(frozen=True, slots=True)

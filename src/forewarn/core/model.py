@@ -75,6 +75,9 @@ class MaintenanceStatus(StrEnum):
     FAILED = "Failed"
 
 
+UNFINISHED = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+
+
 class OrderState(StrEnum):
     """The state of an order. In doubt: its work may have begun, and no node knows how it ended."""
 
@@ -391,6 +394,25 @@ class ClockHold:
     jumped_s: int
     node: str = ""
     confirmed: datetime | None = None
+
+
+class HoldCause(StrEnum):
+    """Why a store is held: a backup was restored, the database was replaced, or an operator requested it."""
+
+    RESTORED = "restored"
+    REPLACED = "replaced"
+    REQUESTED = "requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHold:
+    """A hold of the whole store. Until an operator resumes it, no event starts and no order is handed out."""
+
+    cause: HoldCause
+    detail: str
+    who: str
+    held: datetime
+    resumed: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

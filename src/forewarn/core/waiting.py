@@ -24,6 +24,7 @@ from forewarn.core.model import (
     OnFailure,
     OrderState,
     Status,
+    StoreHold,
 )
 
 # A reason names at most this many machines or events, and counts the rest.
@@ -188,8 +189,9 @@ def queue_key(maintenance: Maintenance, wave: Iterable[Event]) -> tuple[datetime
 
 
 def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Return what holds back a due wave: started events with its machines or other update domains, or a wave ahead."""
-    reasons = list(islice(_blocked_by_started(draft, wave), MAX_NAMED))
+    """Return what holds back a due wave: a held store, started events with its machines or domains, or a wave ahead."""
+    reasons = _store_held(draft)
+    reasons += islice(_blocked_by_started(draft, wave), MAX_NAMED)
     ahead = _due_wave_ahead(draft, maintenance, wave)
     if ahead:
         reasons.append(
@@ -310,6 +312,18 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     ]
 
 
+def _store_held(draft: Draft) -> list[Waiting]:
+    hold = draft.before.store_hold
+    if hold is None:
+        return []
+    return [Waiting(code="store-held", message=f"the store is held: {held_because(hold)}")]
+
+
+def held_because(hold: StoreHold) -> str:
+    """Return why the store is held and what to do, as the end of a sentence."""
+    return f"{hold.detail}; see what would happen, then run `forewarn db resume`"
+
+
 def _clock_held(hold: ClockHold) -> Waiting:
     return Waiting(
         code="clock",
@@ -351,5 +365,7 @@ def _order_progress(draft: Draft, event: Event) -> Waiting:
             message=f"its work may have begun, and its end is not known ({order.reason}); it was taken by {order.node}:"
             " check the machines, then retry, finish or abandon the event",
         )
+    if order.state is OrderState.OPEN and (held := _store_held(draft)):
+        return held[0]
     progress = "is being carried out" if order.state is OrderState.RUNNING else "waits for an executor to take it"
     return Waiting(code="executor", message=f"its order {progress}", until=order.deadline)

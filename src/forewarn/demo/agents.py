@@ -42,13 +42,23 @@ def has_agent(machine: Machine) -> bool:
     return machine.key not in (USER_MACHINE, NEVER_POLLS)
 
 
+def drain_command(lifeline: Path, drain_s: float) -> list[str]:
+    """Return the program of the step.
+
+    The shell runs it, because an agent refuses a program in a folder that others may write, and a checkout of this project
+    often is such a folder.
+    """
+    drain = [sys.executable, "-m", "forewarn.demo.lifeline", str(lifeline), f"{drain_s:g}"]
+    return ["/bin/sh", "-c", 'exec "$@"', "sh", *drain]
+
+
 @contextmanager
 def running_agents(
     machines: Iterable[Machine], endpoint: str, *, folder: Path, lifeline: Path, rate: float
 ) -> Iterator[None]:
     """Run an agent for each machine until the end of the block."""
     drain_s = min(MAX_REAL_DRAIN_S, DRAIN_S / rate)
-    drain = json.dumps([sys.executable, "-m", "forewarn.demo.lifeline", str(lifeline), f"{drain_s:g}"])
+    drain = json.dumps(drain_command(lifeline, drain_s))
     agents: list[subprocess.Popen[bytes]] = []
     try:
         for machine in machines:

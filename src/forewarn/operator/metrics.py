@@ -40,6 +40,7 @@ class Facts:
     machines: int
     following: Following | None = None
     clock_held: bool | None = None
+    store_held: bool | None = None
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
@@ -162,6 +163,9 @@ def _node(facts: Facts) -> Iterator[Metric]:
     if facts.clock_held is not None:
         text = "1 while a jump of the clock holds unapproved starts."
         yield _gauge("forewarn_clock_held", text, facts.clock_held)
+    if facts.store_held is not None:
+        text = "1 while the store is held: nothing starts and no order is handed out."
+        yield _gauge("forewarn_store_held", text, facts.store_held)
 
 
 def _work(facts: Facts) -> Iterator[Metric]:

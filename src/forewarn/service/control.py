@@ -18,6 +18,7 @@ from forewarn.core.fleet_difference import Difference, apply_difference, differe
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     OPEN,
+    UNFINISHED,
     Actor,
     AuditEntry,
     Event,
@@ -25,15 +26,21 @@ from forewarn.core.model import (
     Maintenance,
     MaintenanceRequest,
     Order,
+    OrderState,
     Scope,
+    StoreHold,
     Targets,
     Token,
 )
 from forewarn.core.plan_warnings import PlanWarning, plan_warnings
+from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
 from forewarn.service.decisions import Decision, Decisions, Once, too_many_conflicts
-from forewarn.store import Focus
+from forewarn.store import Focus, MaintenanceQuery
+
+# How many maintenances are read at once to see what resuming the store would start.
+RESUMED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,20 @@ class Submission:
     snapshot: Snapshot
     at: datetime
     warnings: tuple[PlanWarning, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeEffects:
+    """What resuming a held store would do at once: the events that start, and the orders that executors get.
+
+    An open order is handed out. A running order was taken before the hold: its executor is asked about it, and may get it
+    again. `more` says that the lists are not complete.
+    """
+
+    hold: StoreHold | None
+    starts: tuple[Event, ...]
+    orders: tuple[tuple[Order, Event], ...]
+    more: bool
 
 
 class Control(Decisions):
@@ -327,6 +348,42 @@ class Control(Decisions):
 
         self._decide(Focus(), decide)
 
+    # -- the hold of the store
+
+    def hold_store(self, reason: str, actor: Actor) -> None:
+        """ClockHold the store: nothing starts and no order is handed out until an operator resumes it."""
+        self._decide(Focus(), lambda s, now: hold_store(s, reason, now=now, actor=actor))
+
+    def resume_store(self, seen: datetime | None, actor: Actor) -> None:
+        """Resume the store from the hold that began at `seen`; refuse if another one began meanwhile."""
+        self._decide(Focus(), lambda s, now: resume_store(s, seen, now=now, actor=actor))
+
+    def effects_of_resuming(self, limit: int) -> ResumeEffects:
+        """Return what would happen at once if the store were resumed now; `limit` bounds each list."""
+        now, hold = self._clock.now(), self.store_hold()
+        starts: dict[str, Event] = {}
+        before: tuple[datetime, str] | None = None
+        while len(starts) <= limit:
+            open_ones = self._store.maintenances(
+                MaintenanceQuery(statuses=UNFINISHED, before=before, limit=RESUMED_AT_ONCE)
+            )
+            if not open_ones:
+                break
+            before = (open_ones[-1].created, open_ones[-1].id)
+            snapshot = self._store.snapshot(Focus(maintenances=tuple(m.id for m in open_ones)))
+            found = starts_after_resuming(snapshot, now=now, order_timeout_s=self._order_timeout_s)
+            starts |= {event.id: event for event in found}
+        orders = self._store.orders({OrderState.OPEN, OrderState.RUNNING}, limit + 1)
+        events = self._store.snapshot(
+            Focus(events=tuple(o.id for o in orders), whole_maintenances=False, document_only=True)
+        ).events
+        return ResumeEffects(
+            hold=hold,
+            starts=tuple(starts.values())[:limit],
+            orders=tuple((order, events[order.id]) for order in orders[:limit] if order.id in events),
+            more=len(starts) > limit or len(orders) > limit,
+        )
+
     # -- reading
 
     def document(self, scope: str, version: ApiVersion) -> bytes:
@@ -382,6 +439,7 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         maintenances={**snapshot.maintenances, **{m.id: m for m in change.maintenances}},
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
+        store_hold=snapshot.store_hold,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
-from forewarn.core.model import ClockHold, Receipt, Scope
+from forewarn.core.model import ClockHold, Receipt, Scope, StoreHold
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
 
@@ -107,6 +107,9 @@ class Decisions:
         """Return the hold of the clock, or the last one that an operator confirmed."""
         snapshot = self._store.snapshot(Focus())
         return snapshot.hold or snapshot.confirmed
+
+    def store_hold(self) -> StoreHold | None:
+        return self._store.snapshot(Focus()).store_hold
 
     def _now(self) -> datetime:
         """Return the time for a decision on a snapshot read after this. A jump of the clock is saved first."""

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
 
-from forewarn.core.errors import Conflict, NotFound, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState
 from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
@@ -68,10 +68,17 @@ class Orders:
         # node will hand them to its executor. True if this node was the first to take it: then its work has not begun.
         self._unconfirmed: dict[str, bool] = {}
         self.taken_over = 0
+        # False while `recover` waits until the store is resumed.
+        self._recovered = True
 
     def recover(self) -> None:
-        """After a start, ask the executor about the orders that were running, before it gets any new ones."""
-        if not self._executor.takes_orders:
+        """After a start, ask the executor about the orders that were running, before it gets any new ones.
+
+        If the store is held, do this when it is resumed: the executor might begin the work of a restored order again, and
+        would forget what it knows about orders that the restored store shows as open.
+        """
+        self._recovered = self._control.store_hold() is None
+        if not self._recovered or not self._executor.takes_orders:
             return
         with self._alone() as alone:
             orders = self._store.orders(BEGUN, MAX_RUNNING_ORDERS)
@@ -90,6 +97,11 @@ class Orders:
             else:
                 self._end_doubt(work)
 
+    def recover_if_resumed(self) -> None:
+        """Do what `recover` left undone because the store was held."""
+        if not self._recovered:
+            self.recover()
+
     def take_over(self) -> Counter[str]:
         """Take over the orders of dead nodes; leave in doubt those whose work may have begun elsewhere."""
         done: Counter[str] = Counter()
@@ -99,6 +111,8 @@ class Orders:
         running = [o for o in begun if o.state is OrderState.RUNNING and o.node != self._taker]
         doubtful = [o for o in begun if o.state is OrderState.IN_DOUBT and self._leases.is_here(self._node_of(o))]
         if not running and not doubtful:
+            return done
+        if self._control.store_hold() is not None:
             return done
         dead = self._leases.dead({self._node_of(order) for order in (*running, *doubtful)})
         for order in running:
@@ -161,6 +175,8 @@ class Orders:
                 continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
+            except StoreHeld:
+                break
             except (Refused, NotFound):
                 continue  # another node or tool was first, or a failover lost the order
             except Conflict:
@@ -178,7 +194,7 @@ class Orders:
 
     def resume_unconfirmed(self) -> None:
         """Resume unconfirmed orders that are saved as ours; leave the others to the node that takes them."""
-        if not self._unconfirmed:
+        if not self._unconfirmed or self._control.store_hold() is not None:
             return
         for order in self._store.orders(BEGUN, MAX_RUNNING_ORDERS):
             if order.id not in self._unconfirmed or order.node != self._taker:

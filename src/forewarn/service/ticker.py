@@ -169,6 +169,7 @@ class Ticker:
         with self._cycling:
             self._clock.now()
             self._control.watch_clock()
+            self._orders.recover_if_resumed()
             done = self._orders.take_over() if self.leases.renew() else Counter[str]()
             # A report counts before a time limit: work that has ended has not timed out.
             done += self._orders.save_reports()

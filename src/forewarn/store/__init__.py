@@ -21,6 +21,7 @@ from forewarn.store.protocol import (
     Page,
     SharedStore,
     Store,
+    StorePosition,
 )
 from forewarn.store.queries import (
     MAX_PAGE,
@@ -59,5 +60,6 @@ __all__ = [
     "ScopeQuery",
     "SharedStore",
     "Store",
+    "StorePosition",
     "selected_scopes",
 ]

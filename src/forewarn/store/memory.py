@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Receipt,
     Scope,
     Status,
+    StoreHold,
     Token,
 )
 from forewarn.store import (
@@ -42,6 +43,7 @@ from forewarn.store import (
     OrderQuery,
     Page,
     ScopeQuery,
+    StorePosition,
     selected_scopes,
 )
 
@@ -75,6 +77,7 @@ class MemoryStore:
         self._sessions: dict[str, LoginSession] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._hold: ClockHold | None = None
+        self._store_hold: StoreHold | None = None
 
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._lock:
@@ -91,6 +94,7 @@ class MemoryStore:
                     e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
                 }
             clock_hold = None if focus.document_only else self._hold
+            store_hold = None if focus.document_only else self._store_hold
             return Snapshot(
                 scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
                 machines=machines,
@@ -103,6 +107,8 @@ class MemoryStore:
                 orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
+                store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
+                resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
             )
 
     def scopes(self) -> dict[str, Scope]:
@@ -145,9 +151,7 @@ class MemoryStore:
                 known = self._maintenances.get(maintenance_id)
                 if known is not None and known.ended is None:
                     self._put_maintenance(replace(known, wake_at=change.at))
-            for entry in change.audit:
-                self._audit_count += 1
-                self._audit.append(replace(entry, id=self._audit_count))
+            self._add_audit(change.audit)
             for token_id in change.removed_tokens:
                 self._tokens.pop(token_id, None)
                 self._token_uses.pop(token_id, None)
@@ -155,6 +159,16 @@ class MemoryStore:
             self._tokens |= {token.id: token for token in change.tokens}
             self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
             self._put_hold(change)
+            self._put_store_hold(change)
+
+    def begin_anew(self, change: Change) -> None:
+        with self._lock:
+            for scope in [s for s in self._scopes.values() if s.epoch]:
+                self._scopes[scope.name] = replace(
+                    scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1
+                )
+            self._put_store_hold(change)
+            self._add_audit(change.audit)
 
     def due(self, now: datetime, limit: int) -> list[str]:
         with self._lock:
@@ -391,6 +405,10 @@ class MemoryStore:
                 del self._receipts[key]
             return len(old)
 
+    def position(self) -> StorePosition | None:
+        """Return None: this store ends with the process."""
+        return None
+
     def claim(self) -> None:
         """Do nothing: no other process can reach this store."""
 
@@ -415,6 +433,10 @@ class MemoryStore:
                 raise Conflict("the same approval is already recorded")
         if change.releases_hold is not None and change.releases_hold != self._hold:
             raise Conflict("the clock is held for another jump than the one confirmed")
+        if change.resumes_store is not None and change.resumes_store != self._store_hold:
+            raise Conflict("the store is held for another reason than the one that was resumed")
+        if change.begins_work and self._store_hold is not None and self._store_hold.resumed is None:
+            raise Conflict("the store has been held meanwhile")
         self._check_tokens(change)
         self._check_identities(change)
         self._check_references(change)
@@ -529,8 +551,24 @@ class MemoryStore:
             self._hold = known if earlier else change.hold
         if change.releases_hold is not None:
             self._hold = replace(change.releases_hold, confirmed=change.at)
-            for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
-                self._put_maintenance(replace(maintenance, wake_at=change.at))
+            self._wake_everything(change.at)
+
+    def _put_store_hold(self, change: Change) -> None:
+        known = self._store_hold
+        if change.store_hold is not None and (known is None or known.resumed is not None):
+            self._store_hold = change.store_hold
+        if change.resumes_store is not None:
+            self._store_hold = replace(change.resumes_store, resumed=change.at)
+            self._wake_everything(change.at)
+
+    def _wake_everything(self, at: datetime) -> None:
+        for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
+            self._put_maintenance(replace(maintenance, wake_at=at))
+
+    def _add_audit(self, entries: Iterable[AuditEntry]) -> None:
+        for entry in entries:
+            self._audit_count += 1
+            self._audit.append(replace(entry, id=self._audit_count))
 
     def _put_maintenance(self, maintenance: Maintenance) -> None:
         self._maintenances[maintenance.id] = replace(maintenance, version=maintenance.version + 1)

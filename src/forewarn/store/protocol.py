@@ -165,6 +165,21 @@ class Backlog:
     earliest_wake: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePosition:
+    """Which database a store is, and how far its audit has come.
+
+    `resumed` says that an operator resumed this very database after a hold. `unfinished` says that a maintenance is open.
+    """
+
+    identity: str
+    timeline: int
+    audit_id: int
+    resumed: bool
+    held: bool
+    unfinished: bool
+
+
 class Connections(NamedTuple):
     """The state of a connection pool: connections in use, idle ones, their limit, and whether the database is away."""
 
@@ -195,6 +210,12 @@ class Store(Protocol):
 
     def apply(self, change: Change) -> None:
         """Save a decision, or raise Conflict if what it relied on has changed."""
+
+    def begin_anew(self, change: Change) -> None:
+        """Save the hold of a database that was replaced, and begin a new epoch in every scope.
+
+        Guests may have seen later incarnations, which must not be used again in the old epoch.
+        """
 
     # Hints: may be a moment old; the caller decides again on a snapshot.
 
@@ -285,6 +306,9 @@ class Store(Protocol):
         """Delete up to `limit` receipts older than `before`, oldest first; return their number."""
 
     # Housekeeping.
+
+    def position(self) -> StorePosition | None:
+        """Return which database this is and how far it has come; None for a store that ends with the process."""
 
     def claim(self) -> None:
         """Claim the store for this process, or raise StoreInUse. `close` or the end of the process releases it."""

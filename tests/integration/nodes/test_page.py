@@ -136,7 +136,7 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
             f"{address}:8170" if port.isdigit() else address, f"{address}:{port}" if port.isdigit() else port
         )
     node = site.serve("restored", config)
-    until(lambda: "the database has failed over" in (site.folder / "restored.log").read_text())
+    until(lambda: "the database was restored" in (site.folder / "restored.log").read_text())
     before, after = epochs(site, "forewarn"), epochs(site, "restored")
     assert before.keys() == after.keys()
     assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)

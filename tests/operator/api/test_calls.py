@@ -446,6 +446,38 @@ def test_tokens_are_created_listed_and_revoked(service: RunningService) -> None:
     assert service.request("POST", "/v1/tokens", {"name": "x", "role": "owner", "scopes": ["none"]}).status == 404
 
 
+def test_a_held_store_hands_out_nothing_until_it_is_resumed(service: RunningService) -> None:
+    """No order is offered or can be taken; what would happen is shown; only the hold that was shown is resumed."""
+    made = service.schedule("shop/web-0", emergency=True)
+    event = made["waves"][0]["events"][0]["id"]
+    service.post("/v1/clock/advance", {"seconds": 0})
+    assert [order["id"] for order in service.get("/v1/orders?state=open")["items"]] == [event]
+    assert service.get("/v1/store") == {"held": None}
+    held = service.post("/v1/store/hold", {"reason": "a drill"})["held"]
+    assert (held["cause"], held["detail"]) == ("requested", "operator requested it: a drill")
+    assert service.request("POST", "/v1/store/hold").status == 409
+    assert (
+        service.get("/v1/orders?state=open")["items"]
+        == service.get(f"/v1/orders?maintenance={made['id']}")["items"]
+        == []
+    )
+    refused = service.request("POST", f"/v1/orders/{event}/start")
+    assert (refused.status, refused.json["error"]["code"]) == (409, "store_held")
+    waiting = service.schedule("shop/web-1", emergency=True)["waves"][0]["events"][0]
+    assert (waiting["status"], waiting["waiting_for"][0]["code"]) == ("Planned", "store-held")
+    effects = service.get("/v1/store/resume")
+    assert [start["id"] for start in effects["starts"]] == [waiting["id"]]
+    assert [(order["id"], order["state"]) for order in effects["orders"]] == [(event, "open")]
+    assert (effects["held"], effects["more"]) == (held, False)
+    assert service.request("GET", "/v1/store/resume", token=service.token_of("viewer")).status == 403
+    assert service.request("POST", "/v1/store/resume", {"held": "2029-01-01T00:00:00Z"}).status == 409
+    assert service.post("/v1/store/resume", {"held": held["held"]}) == {"held": None}
+    assert "store resumed" in [entry["action"] for entry in service.get("/v1/audit")["items"][:3]]
+    service.post("/v1/clock/advance", {"seconds": 0})
+    assert service.get(f"/v1/events/{waiting['id']}")["status"] == "Started"
+    assert service.post(f"/v1/orders/{event}/start")["state"] == "running"
+
+
 def test_a_held_clock_is_shown_and_confirmed(service: RunningService) -> None:
     """A clock that jumped says until when it is trusted; the confirmation is in the audit log, a second one is refused."""
     assert service.request("POST", "/v1/clock/confirm").status == 409

@@ -92,3 +92,24 @@ def test_a_token_form_submitted_twice_creates_one_token(service: RunningService,
     wrong = operator.post("/tokens", {**form, "name": "nobody's", "role": "owner", "key": "another"})
     assert wrong.status == 400
     assert 'value="nobody&#39;s"' in wrong.raw.decode()
+
+
+def test_an_operator_holds_and_resumes_the_store(fresh_service: RunningService) -> None:
+    """Every page has a banner; the page of the store lists what would happen and resumes; a viewer only reads."""
+    operator = PortalClient(fresh_service)
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
+    assert "Hold the store" in page_text(operator.get("/store"))
+    assert "Hold the store" not in page_text(viewer.get("/store"))
+    assert operator.post("/store/hold", {"reason": "a drill"}).headers["location"] == "/store?done=store-hold"
+    made = fresh_service.schedule("shop/web-0", emergency=True)
+    event = made["waves"][0]["events"][0]["id"]
+    assert "The store is held" in page_text(viewer.get("/"))
+    assert viewer.post("/store/resume", {"held": "x"}).status == 403
+    page = operator.get("/store").raw.decode()
+    assert "a drill" in page
+    assert event[:8] in page
+    (held,) = re.findall(r'name="held" value="([^"]+)"', page)
+    assert operator.post("/store/resume", {"held": "2029-01-01T00:00:00Z"}).status == 409
+    assert operator.post("/store/resume", {"held": held.replace("&#43;", "+")}).status == 303
+    assert "The store is held" not in page_text(operator.get("/"))
+    assert operator.get("/store/resume").headers["location"] == "/store"

@@ -64,6 +64,8 @@ def test_every_late_form_leads_to_its_page() -> None:
             "/events/{id}/{verb}": f"/events/{event}",
             "/orders/{id}/{verb}": f"/events/{event}",
             "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",
+            "/store/hold": "/store",
+            "/store/resume": "/store",
         }
         operator = PortalClient(service)
         for path, _ in ACTIONS:

@@ -11,6 +11,7 @@ import msgspec
 from forewarn.core.model import (
     ApprovalMode,
     EventType,
+    HoldCause,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -134,6 +135,18 @@ class FailIn(RequestBody):
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
     attempt: Attempt = None
     output: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
+
+
+class StoreHoldIn(RequestBody):
+    """Why an operator holds the store, for the audit log."""
+
+    reason: Text = ""
+
+
+class ResumeIn(RequestBody):
+    """The time of the hold that the operator was shown: `held` of what would happen."""
+
+    held: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class TokenIn(RequestBody):
@@ -380,6 +393,46 @@ class HeldOut(ResponseBody):
     trusted: datetime
     noticed: datetime
     jumped_s: int
+
+
+class StoreHoldOut(ResponseBody):
+    """Why the store is held and since when: nothing starts and no order is handed out until an operator resumes it."""
+
+    cause: HoldCause
+    detail: str
+    who: str
+    held: datetime
+
+
+class StoreOut(ResponseBody):
+    """Whether the store is held."""
+
+    held: StoreHoldOut | None
+
+
+class StartOut(ResponseBody):
+    """An event that would start."""
+
+    id: str
+    maintenance_id: str
+    scope: str
+    update_domain: int
+    type: EventType
+    resources: list[str]
+    not_before: datetime | None
+
+
+class ResumeEffectsOut(ResponseBody):
+    """What would happen at once if the store were resumed.
+
+    The events in `starts` would start. Of the `orders`, the open ones would be handed out; executors would be asked about the
+    running ones, and may begin them again. `more` says that the lists are not complete.
+    """
+
+    held: StoreHoldOut | None
+    starts: list[StartOut]
+    orders: list[OrderOut]
+    more: bool
 
 
 class MatchOut(ResponseBody):

@@ -9,7 +9,7 @@ from typing import Any
 
 from forewarn.core.model import Event, Role
 from forewarn.core.transitions import Verb
-from forewarn.operator.api import admin, bodies, events, inventory, maintenances, orders
+from forewarn.operator.api import admin, bodies, events, inventory, maintenances, orders, store_hold
 from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result
@@ -189,6 +189,16 @@ CALLS: tuple[Call, ...] = (
         query=admin.ResolveQuery,
     ),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "The number of open events, scopes and machines."),
+    _get("/v1/store", store_hold.get_store, bodies.StoreOut, "Whether the store is held."),
+    _post(
+        "/v1/store/hold", store_hold.hold_store, bodies.StoreOut, "Hold the store: nothing starts, no order is handed out.",
+        takes=bodies.StoreHoldIn, body_optional=True,
+    ),
+    _get(
+        "/v1/store/resume", store_hold.get_effects, bodies.ResumeEffectsOut, "What would happen if the store were resumed.",
+        roles=OPERATORS,
+    ),
+    _post("/v1/store/resume", store_hold.resume_store, bodies.StoreOut, "Resume the store.", takes=bodies.ResumeIn),
     _get("/v1/clock", admin.get_clock, bodies.ClockOut, "The service's time."),
     _post("/v1/clock/confirm", admin.confirm_clock, bodies.ClockOut, "Confirm that a clock that jumped forward is right."),
     _post("/v1/clock/advance", admin.advance_clock, bodies.ClockOut, "Move a manual or scaled clock.", takes=bodies.AdvanceIn),

@@ -29,9 +29,10 @@ def list_orders(api: Api, context: CallContext) -> Result:
     query = context.query
     if query.maintenance:
         return _orders_of_maintenance(api, context)
+    states = _offered(api, query.state)
     rows = api.store.orders_page(
         OrderQuery(
-            states=query.state or tuple(OrderState),
+            states=states,
             within=context.caller.within,
             before=read_cursor(query.cursor, tuple[Moment, str]),
             limit=query.limit + 1,
@@ -49,7 +50,7 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
     """Return one page: a maintenance has at most as many orders as events."""
     query, caller = context.query, context.caller
     snapshot = api.control.snapshot_around(maintenances=[query.maintenance])
-    states = query.state or tuple(OrderState)
+    states = _offered(api, query.state)
     items = [
         views.order_out(order, event)
         for event in sorted(snapshot.events.values(), key=lambda e: e.position)
@@ -57,6 +58,12 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
     return page_of(items, None)
+
+
+def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]:
+    """Return the states to list, all by default. A held store offers no open orders: other programs begin what they find."""
+    held = api.control.store_hold() is not None
+    return tuple(state for state in states or OrderState if not (held and state is OrderState.OPEN))
 
 
 def get_order(api: Api, context: CallContext) -> Result:

@@ -22,17 +22,18 @@ from forewarn.core.model import (
     OrderState,
     Scope,
     Status,
+    StoreHold,
     Token,
 )
 from forewarn.core.planning import due_notice_s
 from forewarn.core.waiting import Waiting, waiting_for_each
 from forewarn.operator.api import bodies
-from forewarn.service.control import Submission
+from forewarn.service.control import ResumeEffects, Submission
 from forewarn.store import Counts
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
-# Reasons to wait whose cause is another maintenance.
-CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue"})
+# Reasons to wait whose cause is another maintenance, or the store as a whole.
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "store-held"})
 OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -279,3 +280,16 @@ def counts_out(counts: Counts) -> bodies.CountsOut:
 
 def token_out(token: Token) -> bodies.TokenOut:
     return _as(bodies.TokenOut, token)
+
+
+def store_hold_out(hold: StoreHold | None) -> bodies.StoreHoldOut | None:
+    return None if hold is None else _as(bodies.StoreHoldOut, hold)
+
+
+def resume_effects_out(effects: ResumeEffects) -> bodies.ResumeEffectsOut:
+    return bodies.ResumeEffectsOut(
+        held=store_hold_out(effects.hold),
+        starts=[_as(bodies.StartOut, event) for event in effects.starts],
+        orders=[order_out(order, event) for order, event in effects.orders],
+        more=effects.more,
+    )

@@ -52,6 +52,17 @@ def revoke_token(request: PageRequest) -> Redirect:
     return Redirect("/tokens?done=revoked")
 
 
+def hold_store(request: PageRequest) -> Redirect:
+    request.api.call("POST", "/v1/store/hold", {"reason": request.form.get("reason", "").strip()})
+    return Redirect("/store?done=store-hold")
+
+
+def resume_store(request: PageRequest) -> Redirect:
+    """Resume from the hold that the form showed."""
+    request.api.call("POST", "/v1/store/resume", {"held": request.form.get("held", "")})
+    return Redirect("/store?done=store-resume")
+
+
 # -- confirmation
 
 

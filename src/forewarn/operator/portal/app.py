@@ -78,6 +78,8 @@ DONE = {
     "order-finish": "The work is reported as done.",
     "order-fail": "The work is reported as failed. Now retry, finish or abandon the event.",
     "revoked": "Revoked. The token no longer works.",
+    "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
+    "store-resume": "Resumed. What is due starts now.",
 }
 
 log = logging.getLogger("forewarn.portal")
@@ -95,6 +97,7 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/history", pages.history),
     ("/audit", pages.audit),
     ("/tokens", pages.tokens),
+    ("/store", pages.store),
     ("/plan", plan_form.form),
 )
 ACTIONS: tuple[tuple[str, PageFunction], ...] = (
@@ -104,6 +107,8 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/orders/{id}/{verb}", actions.change_order),
     ("/tokens", actions.create_token),
     ("/tokens/{id}/revoke", actions.revoke_token),
+    ("/store/hold", actions.hold_store),
+    ("/store/resume", actions.resume_store),
 )
 # GET of an action's path: the page that confirms it, or the page that has its button.
 CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
@@ -111,6 +116,8 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
     ("/orders/{id}/{verb}", actions.go_to_event),
     ("/tokens/{id}/revoke", actions.confirm_token),
+    ("/store/hold", lambda _: Redirect("/store")),
+    ("/store/resume", lambda _: Redirect("/store")),
     ("/logout", lambda _: Redirect("/")),
 )
 
@@ -125,7 +132,7 @@ class KeptForm(msgspec.Struct):
 def page_of_form(path: str) -> str:
     """Return the page that shows what a form with this path changes."""
     kind, _, rest = path[1:].partition("/")
-    if kind in ("plan", "tokens"):
+    if kind in ("plan", "tokens", "store"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
     return f"/{kind}/{quote(thing, safe='')}" if kind in ("events", "maintenances") and thing else "/"
@@ -283,6 +290,7 @@ class Portal:
             site=self._site,
             url=page_of_form(path) if request.method == "POST" else page_address(path, search),
             now=api.get("/v1/clock").now,
+            store_hold=api.get("/v1/store").held,
             path_names=request.path_params,
             query=query,
             form=form,
@@ -296,6 +304,7 @@ class Portal:
             "caller": request.api.caller,
             "now": request.now,
             "done": DONE.get(request.query.get("done", ""), ""),
+            "store_held": request.store_hold is not None,
             "may_plan": bool(plan_form.kinds_for(request.api)),
             "may_tokens": request.api.may("GET", "/v1/tokens") and not self._site.free,
             **page.variables,

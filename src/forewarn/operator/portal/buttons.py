@@ -69,7 +69,12 @@ def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, ta
     """Return the actions on an order that other programs take; one that failed or is in doubt is handled with its event."""
     if order is None or taken_here or event.status is not Status.STARTED or order.state in UNRESOLVED:
         return []
-    buttons = [button for verb, button in ORDER.items() if verb in ORDER_TRANSITIONS[order.state]]
+    held = any(reason.code == "store-held" for reason in event.waiting_for)
+    buttons = [
+        button
+        for verb, button in ORDER.items()
+        if verb in ORDER_TRANSITIONS[order.state] and not (held and verb is OrderVerb.TAKE)
+    ]
     return [button for button in buttons if api.may("POST", f"/v1/orders/{order.id}/{button.verb}")]
 
 

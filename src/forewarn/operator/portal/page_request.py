@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from forewarn.operator.api.bodies import StoreHoldOut
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.sessions import Login
 
@@ -28,7 +29,7 @@ class SiteInfo:
 class PageRequest:
     """One request of a browser. `api` makes calls as its caller, `url` is the address of the page, `now` the service's time.
 
-    `path_names` are the variable parts of the path, such as an event's id.
+    `store_hold` is the hold of the store, if it is held. `path_names` are the variable parts of the path, such as an event's id.
     """
 
     login: Login
@@ -36,6 +37,7 @@ class PageRequest:
     site: SiteInfo
     url: str
     now: datetime
+    store_hold: StoreHoldOut | None = None
     path_names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)

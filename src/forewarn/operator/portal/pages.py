@@ -202,6 +202,20 @@ def tokens(
     return RenderedPage(page.template, variables, status)
 
 
+def store(request: PageRequest) -> RenderedPage:
+    """Return whether the store is held, and for an operator what resuming it would do."""
+    hold = request.store_hold
+    may_resume = hold is not None and request.api.may("GET", "/v1/store/resume")
+    effects = request.api.get("/v1/store/resume") if may_resume else None
+    variables = {
+        "hold": hold,
+        "effects": effects,
+        "held_at": effects.held.held.isoformat() if effects is not None and effects.held is not None else "",
+        "may_hold": request.api.may("POST", "/v1/store/hold"),
+    }
+    return RenderedPage("store.html", variables)
+
+
 def _list(request: PageRequest, template: str, path: str, limit: int, **query: Any) -> RenderedPage:
     page = request.api.get(path, limit=limit, cursor=request.query.get("cursor"), **query)
     variables = {"items": page.items, "search": query, "older": older(request, page.next_cursor)}

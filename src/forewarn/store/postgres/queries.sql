@@ -549,6 +549,37 @@ WHERE one AND trusted = %(trusted)s AND noticed = %(noticed)s AND confirmed IS N
 UPDATE maintenances SET wake_at = %(at)s, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');
 
+-- name: store_hold
+-- Return the hold of the store, resumed or not.
+SELECT cause, detail, who, held, resumed FROM store_hold WHERE one;
+
+-- name: lock_store_hold
+-- Return whether the store is held, and let nobody hold or resume it before this transaction ends.
+SELECT resumed IS NULL AS held FROM store_hold WHERE one FOR SHARE;
+
+-- name: hold_store
+-- Hold the store. A hold that is not resumed stays.
+INSERT INTO store_hold VALUES (true, %(cause)s, %(detail)s, %(who)s, %(held)s, NULL, '')
+ON CONFLICT (one) DO UPDATE SET cause = excluded.cause, detail = excluded.detail, who = excluded.who,
+    held = excluded.held, resumed = NULL
+WHERE store_hold.resumed IS NOT NULL;
+
+-- name: resume_store
+-- Resume the store from the hold that the operator saw. If there is another one, this changes no row, and the store raises
+-- Conflict.
+UPDATE store_hold SET resumed = %(at)s, identity = (SELECT identity FROM cluster)
+WHERE one AND held = %(held)s AND resumed IS NULL;
+
+-- name: position
+-- Return which database this is, how far its audit has come, whether an operator resumed this very database, whether it is
+-- held, and whether there is unfinished work.
+SELECT found.*, (SELECT coalesce(max(id), 0) FROM audit) AS audit_id,
+    EXISTS (SELECT FROM store_hold h WHERE h.resumed IS NOT NULL AND h.identity = found.identity) AS resumed,
+    EXISTS (SELECT FROM store_hold WHERE resumed IS NULL) AS held,
+    EXISTS (SELECT FROM maintenances WHERE status IN ('Planned', 'Running', 'Paused')) AS unfinished
+FROM (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline FROM pg_control_system()) found;
+
 -- The remaining queries coordinate several nodes.
 
 -- name: lock_maintenances

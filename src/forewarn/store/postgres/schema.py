@@ -89,7 +89,8 @@ def describe(dsn: Dsn) -> list[tuple[str, str]]:
         for name, query in counts.items():
             row = connection.execute(query).fetchone()
             facts.append((name, f"{row['count'] if row else 0:,}"))
-        return facts
+        held = connection.execute("SELECT detail FROM store_hold WHERE resumed IS NULL").fetchone()
+        return facts + ([("held", str(held["detail"]))] if held else [])
 
 
 @contextmanager

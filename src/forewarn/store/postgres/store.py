@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -19,7 +20,7 @@ from psycopg.rows import tuple_row
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
-from forewarn.core.model import AuditEntry
+from forewarn.core.model import AuditEntry, HoldCause, StoreHold
 from forewarn.store import Connections, Focus
 from forewarn.store.postgres.dsn import READ, STATEMENT_WITHIN_S, WRITE, Dsn
 from forewarn.store.postgres.feed import PostgresFeed
@@ -27,7 +28,15 @@ from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connec
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
 from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql.scripts import queries
-from forewarn.store.sql.store import SqlSession, SqlStore, check_versions, query_versions
+from forewarn.store.sql.store import (
+    SqlSession,
+    SqlStore,
+    check_not_held,
+    check_versions,
+    query_held,
+    query_versions,
+    write_store_hold,
+)
 
 SQL = queries("postgres")
 BATCH = 1_000
@@ -238,8 +247,10 @@ class PostgresStore(SqlStore):
         server = writer.query("server")
         maintenances = writer.query("lock_maintenances", ids=writer.as_list(ids)) if ids else ()
         scopes = query_versions(writer, change)
+        held = query_held(writer, change)
         self._recognise(server)
         check_versions(change, scopes)
+        check_not_held(held)
         for row in maintenances:
             if known.get(row["id"], row["version"]) != row["version"]:
                 raise Conflict(f"maintenance {row['id']} was changed by another request or node")
@@ -296,22 +307,46 @@ class PostgresStore(SqlStore):
             (found,) = writer.query("server")
             if self.recognise(found):
                 return False
-            writer.execute("lock_scopes")
             now: datetime = agreed["now"]
-            # An earlier agreement may be among the lost commits: each further timeline, or minute, is a further step.
-            same = agreed["identity"] == found["identity"]
-            further = found["timeline"] - agreed["timeline"] if same else (now - DUMPS_SINCE) // timedelta(minutes=1)
-            steps = max(1, further)
-            epochs = writer.execute("begin_epochs", steps=steps)
-            detail = f"commits may be lost: {epochs} scope(s) begin a new epoch"
-            writer.query("skip_lost_numbers", steps=steps)
-            writer.execute("forget_all_changes")
+            if agreed["identity"] == found["identity"]:
+                # An earlier agreement may be among the lost commits: each further timeline is a further step.
+                steps = max(1, found["timeline"] - agreed["timeline"])
+                change = Change(at=now)
+                what, message, detail = "database failed over", "the database has failed over", "commits may be lost"
+            else:
+                steps = _steps_after_restore(now)
+                change = _hold_of_restored(now)
+                what, message = "database restored", "the database was restored"
+                detail = "it is not the database that its nodes used before"
+            epochs = self._begin_epochs(writer, steps)
+            detail = f"{detail}: {epochs} scope(s) begin a new epoch"
             writer.execute("adopt_cluster")
-            writer.query("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
-            entry = AuditEntry(at=now, who="service", action="database failed over", detail=detail)
-            writer.execute_many("add_audit", [writer.rows.audit.encode(entry)])
-        log.warning("the database has failed over: %s", detail)
+            entry = AuditEntry(at=now, who="service", action=what, detail=detail)
+            self._save_anew(writer, replace(change, audit=(entry, *change.audit)))
+        log.warning("%s: %s", message, detail)
+        if change.store_hold is not None:
+            log.error("the store is held: see what would happen, then run `forewarn db resume`")
         return True
+
+    def begin_anew(self, change: Change) -> None:
+        with self._pool.transaction(WRITE, FLEET_WITHIN_S) as connection:
+            writer = PostgresSession(self._pool, connection, within_s=FLEET_WITHIN_S)
+            writer.execute("lock_cluster")
+            self._begin_epochs(writer, _steps_after_restore(change.at))
+            self._save_anew(writer, change)
+
+    def _begin_epochs(self, writer: PostgresSession, steps: int) -> int:
+        """Begin new epochs and skip the numbers of lost commits; return the number of scopes."""
+        writer.execute("lock_scopes")
+        epochs = writer.execute("begin_epochs", steps=steps)
+        writer.query("skip_lost_numbers", steps=steps)
+        writer.execute("forget_all_changes")
+        return epochs
+
+    def _save_anew(self, writer: PostgresSession, change: Change) -> None:
+        write_store_hold(writer, change)
+        writer.query("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
+        writer.execute_many("add_audit", [writer.rows.audit.encode(entry) for entry in change.audit])
 
     def forget_changes(self, limit: int) -> int:
         """Delete changes that every node has long read; a node that was away for longer reads everything."""
@@ -342,6 +377,23 @@ class PostgresStore(SqlStore):
     def now(self) -> datetime:
         with self._reading() as reader:
             return reader.rows.read_time(next(iter(reader.query("now")))["now"])  # type: ignore[no-any-return]
+
+
+def _steps_after_restore(now: datetime) -> int:
+    return max(1, (now - DUMPS_SINCE) // timedelta(minutes=1))
+
+
+def _hold_of_restored(now: datetime) -> Change:
+    """Return the hold of a database that was restored from a dump."""
+    hold = StoreHold(
+        cause=HoldCause.RESTORED,
+        detail="this database was restored or copied: work that it shows as open may be done already",
+        who="service",
+        held=now,
+    )
+    return Change(
+        at=now, store_hold=hold, audit=(AuditEntry(at=now, who="service", action="store held", detail=hold.detail),)
+    )
 
 
 class _AnotherServer(Exception):

@@ -25,6 +25,7 @@ from forewarn.core.model import (
     Order,
     Receipt,
     Scope,
+    StoreHold,
     Token,
 )
 
@@ -183,6 +184,7 @@ class Rows:
         self.session = Codec(coders, LoginSession, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
         self.hold = Codec(coders, ClockHold, by_name=by_name)
+        self.store_hold = Codec(coders, StoreHold, by_name=by_name)
 
 
 TEXT_ROWS = Rows(_TEXT, never="", ever="~", by_name=False)

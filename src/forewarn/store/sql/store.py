@@ -43,6 +43,7 @@ from forewarn.store import (
     OrderQuery,
     Page,
     ScopeQuery,
+    StorePosition,
 )
 from forewarn.store.sql import lists
 from forewarn.store.sql.rows import Row, Rows, Values
@@ -96,7 +97,9 @@ class SqlStore:
 
     def _prepare(self, writer: SqlSession, change: Change) -> None:
         """Check that what the change relied on still holds, and lock it, in order, if other processes can write."""
+        held = query_held(writer, change)
         check_versions(change, query_versions(writer, change))
+        check_not_held(held)
 
     def _announce(self, writer: SqlSession, change: Change) -> None:
         """Announce the change to other nodes. Called before the audit entries, which are written last."""
@@ -110,6 +113,7 @@ class SqlStore:
         with self._reading() as reader:
             server = reader.query("server") if self._servers_change else ()
             hold = () if focus.document_only else reader.query("clock_hold")
+            holds = () if focus.document_only else reader.query("store_hold")
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
@@ -120,6 +124,7 @@ class SqlStore:
                 () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
+            store_hold = next((reader.rows.store_hold.decode(row) for row in holds), None)
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
@@ -128,6 +133,8 @@ class SqlStore:
                 orders={row["id"]: reader.rows.order.decode(row) for row in orders},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
+                store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
+                resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
             )
 
     def inventory(self) -> Inventory:
@@ -171,6 +178,7 @@ class SqlStore:
             )
             _write_tokens(writer, change)
             _write_hold(writer, change)
+            write_store_hold(writer, change)
             self._announce(writer, change)
             writer.execute_many("add_audit", (writer.rows.audit.encode(entry) for entry in change.audit))
 
@@ -332,6 +340,20 @@ class SqlStore:
         with self._writing() as writer:
             return writer.execute("forget_receipts", before=writer.rows.time(before), limit=limit)
 
+    # -- housekeeping
+
+    def position(self) -> StorePosition | None:
+        with self._reading() as reader:
+            (row,) = reader.query("position")
+            return StorePosition(
+                identity=row["identity"],
+                timeline=row["timeline"],
+                audit_id=row["audit_id"],
+                resumed=bool(row["resumed"]),
+                held=bool(row["held"]),
+                unfinished=bool(row["unfinished"]),
+            )
+
 
 # -- reading
 
@@ -417,6 +439,15 @@ def check_versions(change: Change, found: Iterable[Row]) -> None:
             raise Conflict(f"scope {name} was changed by another request or node")
 
 
+def query_held(writer: SqlSession, change: Change) -> Iterable[Row]:
+    return writer.query("lock_store_hold") if change.begins_work else ()
+
+
+def check_not_held(found: Iterable[Row]) -> None:
+    if any(row["held"] for row in found):
+        raise Conflict("the store has been held meanwhile")
+
+
 def _write_inventory(writer: SqlSession, change: Change) -> None:
     writer.execute_many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
     new = {name for name, version in change.expect if version == 0}
@@ -483,3 +514,17 @@ def _write_hold(writer: SqlSession, change: Change) -> None:
             error_if_unchanged=Conflict("the clock is held for another jump than the one confirmed"),
         )
         writer.execute("wake_everything", at=writer.rows.time(change.at))
+
+
+def write_store_hold(writer: SqlSession, change: Change) -> None:
+    if change.store_hold is not None:
+        writer.execute("hold_store", **writer.rows.store_hold.encode(change.store_hold))
+    if change.resumes_store is not None:
+        # Maintenances before the hold: changes that begin work lock them in this order.
+        writer.execute("wake_everything", at=writer.rows.time(change.at))
+        resumed = {"at": writer.rows.time(change.at), "held": writer.rows.time(change.resumes_store.held)}
+        writer.execute_many(
+            "resume_store",
+            [resumed],
+            error_if_unchanged=Conflict("the store is held for another reason than the one that was resumed"),
+        )

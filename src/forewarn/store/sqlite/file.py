@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, StoreInUse, StoreUnavailable
-from forewarn.store.sql.scripts import migrations, schema
+from forewarn.store.sql.rows import TEXT_ROWS
+from forewarn.store.sql.scripts import migrations, queries, schema
 
 APPLICATION_ID = 0x66777264  # "fwrd": tells our file from any other SQLite file
 OLDEST_SQLITE = (3, 38, 0)
 LOCK_WAIT_S = 5.0
 SCHEMA_VERSION = migrations("sqlite")[-1].number
+_SQL = queries("sqlite")
 
 
 class SqliteDatabase:
@@ -133,8 +136,11 @@ def backup(path: Path, target: Path) -> None:
     draft.rename(target)
 
 
-def restore(source: Path, path: Path) -> None:
-    """Replace a database by a backup as one transaction: a crash leaves the old one or the new one."""
+def restore(source: Path, path: Path, change: Change) -> None:
+    """Replace a database by a backup as one transaction: a crash leaves the old one or the new one.
+
+    A backup of an older release gets the current schema. `change` holds the store and says so in the audit.
+    """
     _require_file(source)
     with translated_errors(source), _plain(source) as reading:
         version = schema_version(reading, source)
@@ -150,15 +156,20 @@ def restore(source: Path, path: Path) -> None:
             try:
                 with _plain(draft) as between, _plain(path) as writing:
                     reading.backup(between)
-                    _begin_epochs(between)
+                    migrate(between, draft)
+                    begin_anew(between, change)
                     between.backup(writing)
             finally:
                 draft.unlink(missing_ok=True)
 
 
-def _begin_epochs(connection: sqlite3.Connection) -> None:
-    """Begin a new epoch: guests may have seen later incarnations, which must not be used again in the old epoch."""
-    connection.execute("UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHERE epoch > 0")
+def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
+    """Make a restored or replaced database one of its own: a new identity, new epochs, the hold and its audit entries."""
+    connection.execute(_SQL["change_identity"])
+    connection.execute(_SQL["begin_epochs"])
+    if change.store_hold is not None:
+        connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
+    connection.executemany(_SQL["add_audit"], [TEXT_ROWS.audit.encode(entry) for entry in change.audit])
 
 
 def describe(path: Path) -> list[tuple[str, str]]:
@@ -176,7 +187,9 @@ def describe(path: Path) -> list[tuple[str, str]]:
             "events": "SELECT count(*) FROM events",
             "audit": "SELECT count(*) FROM audit",
         }
-        return facts + [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+        facts += [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+        held = connection.execute("SELECT detail FROM store_hold WHERE one = 1 AND resumed IS NULL").fetchone()
+        return facts + ([("held", held["detail"])] if held else [])
 
 
 def _require_file(path: Path) -> None:

@@ -543,3 +543,42 @@ WHERE one = 1 AND trusted = :trusted AND noticed = :noticed AND confirmed IS NUL
 -- Let the ticker work on every unfinished maintenance now.
 UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');
+
+-- name: store_hold
+-- Return the hold of the store, resumed or not.
+SELECT cause, detail, who, held, resumed FROM store_hold WHERE one = 1;
+
+-- name: lock_store_hold
+-- Return whether the store is held. The transaction that runs this is the only one that writes.
+SELECT resumed IS NULL AS held FROM store_hold WHERE one = 1;
+
+-- name: hold_store
+-- Hold the store. A hold that is not resumed stays.
+INSERT INTO store_hold VALUES (1, :cause, :detail, :who, :held, NULL, '')
+ON CONFLICT (one) DO UPDATE SET cause = excluded.cause, detail = excluded.detail, who = excluded.who,
+    held = excluded.held, resumed = NULL
+WHERE store_hold.resumed IS NOT NULL;
+
+-- name: resume_store
+-- Resume the store from the hold that the operator saw. If there is another one, this changes no row, and the store raises
+-- Conflict.
+UPDATE store_hold SET resumed = :at, identity = (SELECT identity FROM store_identity WHERE one = 1)
+WHERE one = 1 AND held = :held AND resumed IS NULL;
+
+-- name: position
+-- Return which database this is, how far its audit has come, whether an operator resumed this very database, whether it is
+-- held, and whether there is unfinished work.
+SELECT identity, 0 AS timeline, (SELECT coalesce(max(id), 0) FROM audit) AS audit_id,
+    EXISTS (SELECT 1 FROM store_hold h WHERE h.one = 1 AND h.resumed IS NOT NULL AND h.identity = i.identity) AS resumed,
+    EXISTS (SELECT 1 FROM store_hold WHERE one = 1 AND resumed IS NULL) AS held,
+    EXISTS (SELECT 1 FROM maintenances WHERE status IN ('Planned', 'Running', 'Paused')) AS unfinished
+FROM store_identity i WHERE i.one = 1;
+
+-- name: begin_epochs
+-- Begin a new epoch in every scope: guests may have seen later incarnations, which must not be used again in the old epoch.
+UPDATE scopes SET epoch = epoch + 1, incarnation = 1, version = version + 1 WHERE epoch > 0;
+
+-- name: change_identity
+-- Give the database a new identity.
+INSERT INTO store_identity VALUES (1, lower(hex(randomblob(16))))
+ON CONFLICT (one) DO UPDATE SET identity = excluded.identity;

@@ -13,11 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from forewarn.core.change import Change
 from forewarn.core.errors import ForewarnError
 from forewarn.store.sql.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.store import SqlStore
-from forewarn.store.sqlite.file import connect, create, lock_file, require_current, schema_version, translated_errors
+from forewarn.store.sqlite.file import (
+    begin_anew,
+    connect,
+    create,
+    lock_file,
+    require_current,
+    schema_version,
+    translated_errors,
+)
 
 SQL = queries("sqlite")
 
@@ -90,6 +99,10 @@ class SqliteStore(SqlStore):
             if self._lock_fd is not None:
                 os.close(self._lock_fd)
                 self._lock_fd = None
+
+    def begin_anew(self, change: Change) -> None:
+        with self._writing():
+            begin_anew(self._writer, change)
 
     @contextmanager
     def _reading(self) -> Iterator[SqliteSession]:
