@@ -51,6 +51,7 @@ def test_what_is_in_doubt_has_a_section_of_its_own(
     state = {
         "server": "http://127.0.0.1:8170",
         "clock": {"now": NOW, "kind": "system"},
+        "store": {"held": None},
         "complaints": {},
         "open": {"items": [doubtful], "next_cursor": None},
         "planned": nothing,

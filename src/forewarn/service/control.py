@@ -57,8 +57,8 @@ class Submission:
 class ResumeEffects:
     """What resuming a held store would do at once: the events that start, and the orders that executors get.
 
-    An open order is handed out. A running order was taken before the hold: its executor is asked about it, and may get it
-    again. `more` says that the lists are not complete.
+    An open order is handed out. A running order was taken before the hold: its executor is asked about it. If the executor
+    does not know, the order is in doubt, or begins again if it is repeatable. `more` says that the lists are not complete.
     """
 
     hold: StoreHold | None
