@@ -259,7 +259,7 @@ def test_the_update_domain_rule_applies_to_rolling_platform_events_only(options:
 def test_a_machine_is_in_one_started_event() -> None:
     """A due event waits until the started event of its machine ends, whatever its type."""
     world = shop()
-    (first,) = world.submit("shop/web-0", source=Source.USER)
+    (first,) = world.submit("shop/web-0", source=Source.USER, type=EventType.REDEPLOY)
     (second,) = world.submit("shop/web-0", source=Source.USER)
     world.start(first.id, second.id)
     assert statuses(world, first.id, second.id) == ["Started", "Scheduled"]
@@ -335,7 +335,7 @@ def test_an_event_approved_at_creation_queues_by_its_submission() -> None:
     world = shop(domains=2, approve_user_events=True)
     (busy,) = world.submit("shop/web-0", source=Source.USER)
     world.now = at(1)
-    (behind,) = world.submit("shop/web-0", source=Source.USER)
+    (behind,) = world.submit("shop/web-0", source=Source.USER, type=EventType.REDEPLOY)
     (rolling,) = world.submit("shop/web-1")
     world.tick_at(20)
     assert statuses(world, busy.id, behind.id, rolling.id) == ["Started", "Planned", "Scheduled"]
@@ -347,7 +347,7 @@ def test_an_event_approved_at_creation_queues_by_its_submission() -> None:
 def test_a_wave_has_one_position_in_the_queue() -> None:
     """All events of a wave share the position of its earliest event, also one approved at creation."""
     world = two_scopes(approve_user_events=True)
-    (busy,) = world.submit("ship/web-0", source=Source.USER)
+    (busy,) = world.submit("ship/web-0", source=Source.USER, type=EventType.REDEPLOY)
     world.now = at(1)
     born_approved, scheduled = world.submit("ship/web-0", "shop/web-0", source=Source.USER, not_before=at(50))
     assert statuses(world, born_approved.id, scheduled.id) == ["Planned", "Scheduled"]
@@ -377,7 +377,7 @@ def test_an_event_approved_at_creation_is_numbered_when_it_starts() -> None:
     """No guest saw the event before: in the document it comes after what was published meanwhile."""
     world = shop(domains=2, approve_user_events=True)
     (busy,) = world.submit("shop/web-0", source=Source.USER)
-    (born,) = world.submit("shop/web-0", source=Source.USER)
+    (born,) = world.submit("shop/web-0", source=Source.USER, type=EventType.REDEPLOY)
     (rolling,) = world.submit("shop/web-1", not_before=at(600))
     world.finish(busy.id)
     world.tick_at(1)

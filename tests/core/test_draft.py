@@ -1,6 +1,7 @@
 """The bookkeeping behind every verb: versions, incarnations, wake-ups, the audit. No rule should do it by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Approval, Source, Status, Targets
+from forewarn.core.model import Approval, EventType, Source, Status, Targets
 from forewarn.core.transitions import Verb
 from tests.support.builders import (
     OPERATOR,
@@ -153,15 +154,47 @@ def test_approvals_are_checked_too() -> None:
 
 
 def test_an_ended_event_wakes_those_that_waited_for_it() -> None:
-    """The end of an event wakes maintenances with unstarted events in the same scope, and no others."""
+    """The end of an event wakes maintenances in the same scope that may be ready, and no others."""
     world = two_scopes()
     (first,) = world.submit("shop/web-0")
     (second,) = world.submit("shop/web-0", source=Source.USER)
+    (unapproved,) = world.submit("shop/web-1", source=Source.USER)
     (elsewhere,) = world.submit("ship/web-0")
-    world.start(first.id)
+    world.start(first.id, second.id)
     change = world.finish(first.id)
     assert change.wakes == (first.maintenance_id, second.maintenance_id)
+    assert unapproved.maintenance_id not in change.wakes
     assert elsewhere.maintenance_id not in change.wakes
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "woken"),
+    [
+        ({}, {}, False),  # its approval wakes it, or the end of its notice
+        ({}, {"not_before": at(60)}, False),
+        ({"enabled": False}, {}, True),  # it needs no approval
+        ({"approve_user_events": True}, {"source": Source.USER, "type": EventType.REDEPLOY}, True),
+    ],
+)
+def test_only_what_may_be_ready_is_woken(settings: dict[str, Any], options: dict[str, Any], woken: bool) -> None:
+    """An event that lacks its own approval and notice does not wait for another event."""
+    world = shop(domains=1, **settings)
+    (first,) = world.submit("shop/web-0", source=Source.USER)
+    world.start(first.id)
+    assert world.status(first.id) is Status.STARTED
+    (waiting,) = world.submit("shop/web-0", **options)
+    assert (waiting.maintenance_id in world.finish(first.id).wakes) is woken
+
+
+def test_an_event_past_its_notice_is_woken() -> None:
+    """Its notice has ended while another event held it back."""
+    world = shop(domains=2)
+    (first,) = world.submit("shop/web-0")
+    (waiting,) = world.submit("shop/web-1")
+    world.start(first.id)
+    assert waiting.maintenance_id not in world.fail(first.id).wakes
+    world.tick_at(16)
+    assert waiting.maintenance_id in world.resolve_failure(first.id, Verb.ABANDON).wakes
 
 
 def test_a_published_event_wakes_no_other_maintenance() -> None:
@@ -184,6 +217,7 @@ def test_a_started_event_wakes_those_that_queued_behind_it() -> None:
     """A wave that starts leaves the queue: later waves of its scope are woken."""
     world = shop(domains=2)
     (waiting,) = world.submit("shop/web-0")
+    world.approve_as_operator(waiting.id)
     _, change = world.submit_request(request("shop/web-1", emergency=True))
     assert change.wakes == (waiting.maintenance_id,)
 
@@ -197,6 +231,8 @@ def test_a_pause_wakes_those_that_queued_behind_it() -> None:
     world.tick()
     (in_ship,) = world.submit("ship/web-1", source=Source.USER)
     (in_shop,) = world.submit("shop/web-1", source=Source.USER)
+    world.approve_as_operator(in_ship.id)
+    world.approve_as_operator(in_shop.id)
     change = world.pause(ship.maintenance_id)
     assert change.wakes == (in_shop.maintenance_id,)
     assert in_ship.maintenance_id not in change.wakes
@@ -208,6 +244,7 @@ def test_a_failure_and_its_end_wake_those_that_wait_in_the_scope() -> None:
     (first,) = world.submit("shop/web-0")
     world.start(first.id)
     (waiting,) = world.submit("shop/web-1")
+    world.approve_as_operator(waiting.id)
     both = (first.maintenance_id, waiting.maintenance_id)
     assert world.fail(first.id).wakes == both
     assert world.resolve_failure(first.id, Verb.RETRY).wakes == both

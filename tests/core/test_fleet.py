@@ -149,7 +149,7 @@ def test_a_file_of_another_shape_is_refused(text: str, complaint: str) -> None:
         ("approve_user_events = 1", "approve_user_events: 1 is not true or false"),
         ("max_user_operations = true", "max_user_operations: True is not a whole number"),
         ("max_user_operations = 1.5", "max_user_operations: 1.5 is not a whole number"),
-        ("max_user_operations = -1", "max_user_operations is -1: use 0 (no limit) or a positive number"),
+        ("max_user_operations = -1", "max_user_operations is -1: use 0 (the general limit) or a positive number"),
         ("terminate_notice = 600", f"terminate_notice: 600 is not a duration: {HOW}"),
         ('terminate_notice = "1h"', "terminate_notice is 3600s: it must lie between 5m and 15m"),
         ("minimum_notice = 5", 'minimum_notice: write a table of types and durations, like { Reboot = "30m" }'),

@@ -107,7 +107,7 @@ def test_queue() -> None:
     ship, shop_0 = world.submit("ship/web-0", "shop/web-0")
     world.now = at(1)
     (second,) = world.submit("shop/web-1", source=Source.USER)
-    (third,) = world.submit("shop/web-1", source=Source.USER)
+    (third,) = world.submit("shop/web-1", source=Source.USER, type=EventType.REDEPLOY, not_before=at(17))
     world.start(ship.id, shop_0.id, second.id, third.id)
     for each in (second, third):
         reason = only(world, each.id)
@@ -219,7 +219,7 @@ def test_an_event_approved_at_creation_lists_its_obstacles() -> None:
     """The event is invisible to guests and waits for neither approval nor notice."""
     world = shop(approve_user_events=True)
     (running,) = world.submit("shop/web-0", source=Source.USER)
-    (event,) = world.submit("shop/web-0", source=Source.USER)
+    (event,) = world.submit("shop/web-0", source=Source.USER, type=EventType.REDEPLOY)
     assert event.status is Status.PLANNED
     assert only(world, event.id).code == "machine"
     world.finish(running.id)

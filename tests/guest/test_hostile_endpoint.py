@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.guest import status
+from forewarn.guest.clock import Time
 from forewarn.guest.decide import _compared_fields
 from forewarn.guest.document import (
     MAX_ID_CHARS,
@@ -24,13 +26,15 @@ from forewarn.guest.document import (
     parse_document,
     parse_event,
 )
+from forewarn.guest.handlers import notify
 from forewarn.guest.journal import Journal, read
 from forewarn.guest.main import _history_line, log_formatter
 from forewarn.guest.printable import MAX_LINE_CHARS, printable
 from forewarn.guest.safe_files import replace_file
 from forewarn.guest.state import MAX_ENDED_EVENTS, MAX_MESSAGES, fold_records, state_record
+from forewarn.guest.steps import Run
 from tests.guest.in_process_agent import AgentHarness, step
-from tests.support.fake_endpoint import E1, E2, document, event
+from tests.support.fake_endpoint import E1, E2, document, event, http_server, respond
 
 LONG = "x" * 200_000
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n2030-01-01T00:00:00.000Z approved ids=[]\x9b\u202e"
@@ -165,10 +169,39 @@ def test_log_lines_cannot_be_forged() -> None:
     assert len(json.loads(as_json)["message"]) <= MAX_LINE_CHARS
 
 
+def test_a_message_to_a_webhook_has_no_markup() -> None:
+    """A description cannot call everybody, show a link under another name, or begin a line."""
+    spec = notify.Spec(url_file="x")
+    run = Run(
+        step="team", phase="notify", share_s=1, time=Time(), event=event(Description="<!channel> a&b\n<http://x|y>")
+    )
+    run.change = "scheduled"
+    text = notify._message(spec, run)["text"]
+    assert ": &lt;!channel&gt; a&amp;b\\n&lt;http://x|y&gt; (" in text
+
+
+def test_an_odd_id_or_step_name_does_not_prevent_a_message(tmp_path: Path) -> None:
+    """Both are part of a header, which takes only printable ASCII."""
+    keys: list[str] = []
+
+    def reply(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        keys.append(handler.headers["Idempotency-Key"])
+        respond(handler, 200)
+
+    run = Run(step="team → all", phase="notify", share_s=9, time=Time(), event=event(f"{E1}\r\nX: y"))
+    run.change = "scheduled"
+    with http_server(reply) as url:
+        secret = tmp_path / "url"
+        secret.write_text(url)
+        secret.chmod(0o600)
+        notify.notify(notify.Spec(url_file=str(secret)), run)
+    (key,) = keys
+    assert key.startswith(E1)
+    assert key.endswith("/scheduled/team \\u2192 all")
+
+
 def test_the_machines_name_cannot_be_forged(tmp_path: Path) -> None:
     """The name comes from the endpoint, and `check` prints it."""
-    from tests.support.fake_endpoint import http_server, respond
-
     name = json.dumps({"name": ESCAPES + LONG}).encode()
     (tmp_path / "agent.toml").write_text("")
     (tmp_path / "agent.toml").chmod(0o600)

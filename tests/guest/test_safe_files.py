@@ -126,6 +126,25 @@ def test_a_link_must_belong_to_root_or_to_the_owner_of_its_target(tmp_path: Path
         read_regular(last, 10, follow=True)
 
 
+def test_an_automount_point_on_the_way_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder is opened as a folder; otherwise the system would not mount what belongs there."""
+    path = tmp_path / "data" / "file"
+    path.parent.mkdir()
+    path.write_text("x")
+    opened: dict[object, int] = {}
+    really = os.open
+
+    def record(name: str, flags: int, *more: int, **options: int) -> int:
+        file = really(name, flags, *more, **options)
+        opened[name] = flags
+        return file
+
+    monkeypatch.setattr(os, "open", record)
+    assert read_regular(path, 10) == b"x"
+    assert all(opened[part] & os.O_DIRECTORY for part in path.parts[:-1])
+    assert not opened["file"] & os.O_DIRECTORY
+
+
 def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
     """The search for a file ends."""
     (tmp_path / "round").symlink_to("round")

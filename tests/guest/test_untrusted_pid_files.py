@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from forewarn.guest.config import parse
 from forewarn.guest.errors import StepFailed
-from forewarn.guest.handlers import checkpoint, command, process
+from forewarn.guest.handlers import HANDLERS, checkpoint, command, process
+from forewarn.guest.main import log_refused_programs
 from forewarn.guest.processes import ProcessHandle, alive, start_ticks
 from forewarn.guest.steps import Run
 from tests.support.fake_endpoint import StepTime, event
@@ -240,3 +243,33 @@ def test_the_program_that_was_checked_is_the_one_that_runs(tmp_path: Path, monke
     shown = tmp_path / "shown"
     run_of().command(["/bin/sh", "-c", f'echo "$1" > {shown}', "sh", "one"])
     assert shown.read_text() == "one\n"
+
+
+def test_refused_programs_are_logged_when_the_agent_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every program of every handler and of `[health]`, once each; a missing program may be installed later."""
+    path = program_in(tmp_path / "bin")
+    loosen_file(path)
+    lines = ["[health]", f'command = ["{path}"]']
+    keys = []
+    more = {"process": 'pid_file = "x"', "checkpoint": 'file = "x"', "nginx": 'file = "x"\nservers = ["a"]'}
+    for handler, module in HANDLERS.items():
+        for key in getattr(module, "PROGRAMS", ()):
+            needed = 'command = ["/nowhere/x"]' if (handler, key) == ("checkpoint", "restore") else ""
+            needed = 'prepare = ["/nowhere/x"]' if (handler, key) == ("command", "verify") else needed
+            lines += ["[[steps]]", f'name = "{handler} {key}"', f"[steps.{handler}]", more.get(handler, ""), needed]
+            lines.append(f'{key} = ["{path}"]')
+            keys.append(f"step '{handler} {key}'")
+    log_refused_programs(parse(tomllib.loads("\n".join(lines)), {}).plan)
+    assert len(keys) == 8
+    logged = [record.getMessage() for record in caplog.records]
+    assert [line.partition(": ")[0] for line in logged] == [*keys, "health"]
+    assert all("is refused" in line for line in logged)
+
+
+def test_every_command_of_a_handler_is_named() -> None:
+    """`PROGRAMS` has each field of the specification that is a list of texts, except names of servers."""
+    for name, module in HANDLERS.items():
+        types = getattr(module, "Spec").__annotations__  # noqa: B009 (a module has no type for it)
+        commands = {field for field, kind in types.items() if "Tuple[str, ...]" in str(kind)}
+        others = {"servers", "units", "proxies", "sentinels"}
+        assert set(getattr(module, "PROGRAMS", ())) == commands - others, name

@@ -2,11 +2,14 @@
 
 import asyncio
 import http.client
+import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from forewarn.operator.http_limits import LimitedProtocol, LimitedServer, LimitedSocket
+from forewarn.operator.http_limits import LimitedProtocol, LimitedServer
+from forewarn.operator.open_connections import (
+    RESERVED,
+    RESERVED_PER_ADDRESS,
+    ConnectionLimits,
+    LimitedSocket,
+    OpenConnections,
+)
 from tests.support.waiting import PATIENCE_S, until
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -27,33 +37,57 @@ async def echo(request: Request) -> Response:
     return Response(b"<" + await request.body() + b">")
 
 
-class Impatient(LimitedProtocol):
-    head_within_s = 0.3
+class ManualClock:
+    """A monotonic clock that a test moves."""
 
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
 
-class FewConnections(LimitedSocket):
-    max_connections = 10
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @contextmanager
 def listening(
-    protocol: type[LimitedProtocol] = LimitedProtocol, listener: type[LimitedSocket] = LimitedSocket
+    open_connections: OpenConnections | None = None, *, tls: ssl.SSLContext | None = None
 ) -> Iterator[Address]:
-    """A server that echoes bodies."""
-    app = Starlette(routes=[Route("/", echo, methods=["GET", "POST"])])
-    config = uvicorn.Config(app, http=protocol, ws="none", loop="asyncio", lifespan="off", log_config=None)
-    with listener(socket.AF_INET, socket.SOCK_STREAM) as listening:
-        listening.bind(("127.0.0.1", 0))
-        server = LimitedServer(config)
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    """A server that echoes bodies, and hangs on /hang until the end."""
+    open_connections = open_connections or OpenConnections()
+    hanging = asyncio.Event()
+
+    async def hang(request: Request) -> Response:
+        del request
+        await hanging.wait()
+        return Response(b"<hung>")
+
+    routes = [Route("/", echo, methods=["GET", "POST"]), Route("/hang", hang), Route("/healthz", echo)]
+    config = uvicorn.Config(
+        Starlette(routes=routes),
+        http=partial(LimitedProtocol, open_connections),  # type: ignore[arg-type]
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        backlog=16,
+    )
+    config.load()
+    config.ssl = tls
+    with LimitedSocket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.open_connections = open_connections
+        listener.bind(("127.0.0.1", 0))
+        server = LimitedServer(config, open_connections)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         until(lambda: server.started)
         try:
-            yield listening.getsockname()
+            yield listener.getsockname()
         finally:
+            if server._loop is not None:
+                server._loop.call_soon_threadsafe(hanging.set)
             server.end()
             thread.join(timeout=PATIENCE_S)
             assert not thread.is_alive()
+            assert not open_connections.count
 
 
 def connected(address: Address) -> socket.socket:
@@ -85,54 +119,78 @@ def send_until_closed(connection: socket.socket, piece: bytes, *, every_s: float
         pytest.fail("the connection was not closed")
 
 
+# -- time
+
+
 @pytest.mark.parametrize("piece", [b"", b"\r\n", REQUEST[:20]], ids=repr)
-def test_a_connection_without_a_complete_head_is_closed(piece: bytes) -> None:
-    """Silent from the beginning, or in the middle of a head."""
-    with listening(Impatient) as address, connected(address) as slow:
+@pytest.mark.parametrize("kept_alive", [False, True], ids=["first", "second"])
+def test_a_connection_without_a_complete_head_is_closed(piece: bytes, kept_alive: bool) -> None:
+    """Silent or in the middle of a head, from the beginning or after a response: when its time is over, and not before."""
+    clock = ManualClock()
+    connections = OpenConnections(ConnectionLimits(head_within_s=10), monotonic=clock)
+    with listening(connections) as address, connected(address) as slow:
+        if kept_alive:
+            slow.sendall(REQUEST)
+            read_response(slow)
+            until(lambda: len(connections._waiting) == 1)
         slow.sendall(piece)
+        until(lambda: connections.count == 1)
+        clock.now_s += 10
+        with connected(address) as other:
+            other.sendall(REQUEST)
+            read_response(other)
+        assert connections.count >= 1
+        clock.now_s += 0.1
         assert not receive(slow)
-
-
-@pytest.mark.parametrize("piece", [b"\r\n", REQUEST[:20]], ids=repr)
-def test_a_connection_without_a_complete_second_head_is_closed(piece: bytes) -> None:
-    """The time for a head begins anew after each response."""
-
-    class Timed(LimitedProtocol):
-        """Patient with the first request, which a busy machine may delay."""
-
-    with listening(Timed) as address, connected(address) as slow:
-        slow.sendall(REQUEST)
-        read_response(slow)
-        Timed.head_within_s = Impatient.head_within_s
-        slow.sendall(piece)
-        assert not receive(slow)
+        assert connections.dropped["late"] == 1
 
 
 def test_the_deadline_is_for_the_whole_head() -> None:
     """A byte now and then does not move it."""
-    with listening(Impatient) as address, connected(address) as slow:
-        with suppress(OSError):
-            slow.sendall(REQUEST[:-4])
-        send_until_closed(slow, b"x", every_s=0.05)
+    clock = ManualClock()
+    connections = OpenConnections(ConnectionLimits(head_within_s=10), monotonic=clock)
+    with listening(connections) as address, connected(address) as slow:
+        slow.sendall(REQUEST[:-4])
+        until(lambda: connections.count == 1)
+        clock.now_s += 9
+        slow.sendall(b"x")
+        clock.now_s += 1.1
         assert not receive(slow)
+
+
+def test_a_tls_handshake_counts_as_part_of_the_head(pair: tuple[Path, Path]) -> None:
+    """A connection that never begins its TLS handshake is closed in time; one that has begun a request is not."""
+    clock = ManualClock()
+    connections = OpenConnections(ConnectionLimits(head_within_s=10), monotonic=clock)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*pair)
+    client = ssl.create_default_context(cafile=str(pair[0]))
+    with (
+        listening(connections, tls=server) as address,
+        connected(address) as silent,
+        client.wrap_socket(connected(address), server_hostname="127.0.0.1") as secure,
+    ):
+        secure.sendall(REQUEST.replace(b" / ", b" /hang "))
+        until(lambda: connections._busy == 1 and connections.count == 2)
+        clock.now_s += 10.1
+        assert not receive(silent)
+        assert connections.count == 1
 
 
 def test_a_body_has_no_deadline_of_the_head() -> None:
     """The deadline ends with the head: a body may come slowly."""
-    protocols: list[LimitedProtocol] = []
-
-    class Noted(LimitedProtocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            protocols.append(self)
-            super().connection_made(transport)
-
-    with listening(Noted) as address, connected(address) as slow:
-        until(lambda: protocols and protocols[0]._deadline is not None)
+    clock = ManualClock()
+    connections = OpenConnections(ConnectionLimits(head_within_s=10), monotonic=clock)
+    with listening(connections) as address, connected(address) as slow, connected(address) as silent:
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234")
-        until(lambda: protocols[0]._in_body)
-        assert protocols[0]._deadline is None
+        until(lambda: connections._busy == 1 and connections.count == 2)
+        clock.now_s += 100
+        assert not receive(silent)
         slow.sendall(b"56789")
         assert read_response(slow).endswith(b"<0123456789>")
+
+
+# -- sizes
 
 
 def test_a_head_without_end_is_refused_and_a_large_body_is_not() -> None:
@@ -148,26 +206,97 @@ def test_a_head_without_end_is_refused_and_a_large_body_is_not() -> None:
         connection.close()
 
 
-def test_connections_over_the_limit_are_closed() -> None:
-    """They take no descriptors; once the others are gone, requests are answered again."""
+# -- numbers
 
-    def answers() -> bool:
-        with connected(address) as connection:
-            try:
-                connection.sendall(REQUEST)
-                return b"200 OK" in receive(connection)
-            except OSError:
-                return False
 
-    with listening(listener=FewConnections) as address:
+@contextmanager
+def hanging(address: Address, connections: OpenConnections, count: int) -> Iterator[list[socket.socket]]:
+    """Have this many requests under way."""
+    with ExitStack() as opened:
+        clients = [opened.enter_context(connected(address)) for _ in range(count)]
+        for client in clients:
+            client.sendall(REQUEST.replace(b" / ", b" /hang "))
+        until(lambda: connections._busy == count)
+        yield clients
+
+
+def status(address: Address, path: bytes = b"/") -> bytes:
+    """Return the status of a request on a new connection; b"" if it is closed without a response."""
+    with connected(address) as client, suppress(ConnectionError):
+        client.sendall(REQUEST.replace(b" / ", b" %b " % path))
+        return receive(client)[9:12]
+    return b""
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [ConnectionLimits(connections_per_address=6), ConnectionLimits(connections=6)],
+    ids=["of-the-address", "of-all"],
+)
+def test_a_new_connection_takes_the_place_of_one_that_waits(limits: ConnectionLimits) -> None:
+    """Connections without a request block nobody, and take no more descriptors than the limit."""
+    connections = OpenConnections(limits)
+    with listening(connections) as address, ExitStack() as opened:
         before = open_descriptors()
+        ours = [opened.enter_context(connected(address)) for _ in range(50)]
+        assert not receive(ours[0])
+        assert status(address) == b"200"
+        most = 6 + RESERVED if limits.connections == 6 else 6 + RESERVED_PER_ADDRESS
+        until(lambda: open_descriptors() - before <= len(ours) + most)
+        assert connections.count <= most
+        assert connections.dropped["displaced"] >= 50 - most
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [(ConnectionLimits(connections_per_address=6), "address"), (ConnectionLimits(connections=6), "all")],
+    ids=["of-the-address", "of-all"],
+)
+def test_some_connections_are_kept_for_health_checks(limits: ConnectionLimits, limit: str) -> None:
+    """With all requests under way the next gets 503, and health is answered; beyond all connections they are closed."""
+    connections = OpenConnections(limits)
+    reserved = RESERVED_PER_ADDRESS if limit == "address" else RESERVED
+    with listening(connections) as address, hanging(address, connections, 6):
+        assert status(address) == b"503"
+        assert connections.overloaded == 1
+        assert status(address, b"/healthz") == b"200"
+        assert status(address, b"/healthz?x") == b"200"
+        until(lambda: connections.count == 6)
         with ExitStack() as opened:
-            ours = [opened.enter_context(connected(address)) for _ in range(50)]
-            for connection in ours[FewConnections.max_connections :]:
-                assert not receive(connection)
-            assert open_descriptors() - before <= len(ours) + FewConnections.max_connections + 5
-            assert not answers()
-        until(answers)
+            for _ in range(reserved):
+                slow = opened.enter_context(connected(address))
+                slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
+            until(lambda: connections._busy == 6 + reserved)
+            assert status(address, b"/healthz") == b""
+            assert connections.refused[limit] == 1
+        until(lambda: connections.count == 6)
+
+
+def test_the_503_is_an_error_like_any_other() -> None:
+    """It has a code and a message, and says when to try again."""
+    connections = OpenConnections(ConnectionLimits(connections_per_address=1))
+    with listening(connections) as address, hanging(address, connections, 1):
+        client = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
+        client.request("GET", "/")
+        response = client.getresponse()
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        assert json.loads(response.read())["error"]["code"] == "overloaded"
+        client.close()
+
+
+def test_a_proxy_has_no_share_of_its_own() -> None:
+    """Requests of all operators come from the address of a proxy: only the limit of all applies to it."""
+    connections = OpenConnections(ConnectionLimits(connections_per_address=2, exempt=frozenset({"127.0.0.1"})))
+    with listening(connections) as address, hanging(address, connections, 10):
+        assert status(address) == b"200"
+
+
+def test_the_limit_follows_the_descriptors_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators' connections use an eighth of the descriptors at most."""
+    monkeypatch.setattr("forewarn.operator.open_connections.resource.getrlimit", lambda _: (200, 200))
+    connections = OpenConnections()
+    with listening(connections) as address, hanging(address, connections, 5):
+        assert status(address) == b"503"
 
 
 def open_descriptors() -> int:

@@ -31,18 +31,6 @@ from tests.support.waiting import PATIENCE_S
 IN_MEMORY = ["--store", "memory:", "--guest", "127.0.0.1:0"]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    options = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run(
-        ["openssl", *options.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
-    )
-    return cert, key
-
-
 # -- TLS
 
 
@@ -356,8 +344,8 @@ def test_unsafe_settings_are_refused(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], message: str
 ) -> None:
     """Exit code 2 and one sentence."""
-    options = [*IN_MEMORY, "--operator", "127.0.0.1:0", "--state-dir", str(tmp_path)]
-    result = run("serve", *options, *arguments, **environment)
+    options = [*IN_MEMORY, "--state-dir", str(tmp_path)]
+    result = run("serve", *options, *(arguments or ["--operator", "127.0.0.1:0"]), **environment)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr

@@ -59,8 +59,9 @@ def approval_bumps_the_incarnation(patch: pytest.MonkeyPatch) -> None:
 def incarnation_stays(patch: pytest.MonkeyPatch) -> None:
     original = Draft._next_scope
 
-    def stays(draft: Draft, name: str) -> Scope:
-        return replace(original(draft, name), incarnation=draft.before.scopes[name].incarnation)
+    def stays(draft: Draft, name: str, *, document_changed: bool) -> Scope:
+        scope = original(draft, name, document_changed=document_changed)
+        return replace(scope, incarnation=draft.before.scopes[name].incarnation)
 
     patch.setattr(Draft, "_next_scope", stays)
 

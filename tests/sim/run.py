@@ -118,6 +118,7 @@ class Simulation:
         self.operator = Operator(shared)
         universe.every(100, self.operator.turn)
         universe.every(faults.crash_every_s, lambda: self._some_node().kill())
+        universe.every(faults.blackout_every_s, self._blackout)
         universe.every(faults.away_every_s, self._store_goes_away)
         universe.every(faults.stop_every_s, lambda: self._some_node().stop(universe.about_ms(60)))
         universe.every(faults.clock_every_s, self._clock_is_set)
@@ -142,6 +143,14 @@ class Simulation:
             guest = choose.choice(guests)
             for in_ms in sorted(choose.randrange(700) for _ in range(2)):
                 self.universe.later(in_ms, lambda: guest.hurry(choose.choice(self.shared.nodes)))
+
+    def _blackout(self) -> None:
+        """Kill all nodes at once. By chance the clock is set just before, or while they are down."""
+        clock_is_set = self.universe.faults.clock_every_s and self.universe.choose.random() < 0.7
+        for node in self.shared.nodes:
+            self.universe.later(self.universe.choose.randrange(1_000, 2_000), node.kill)
+        if clock_is_set:
+            self.universe.later(self.universe.choose.randrange(6_000), self._clock_is_set)
 
     def _some_node(self) -> Node:
         """Return a node that is not busy, if there is one."""

@@ -36,6 +36,7 @@ class Faults:
     notification_lost: float = 0.0
     notification_late_s: int = 0
     crash_every_s: int = 0
+    blackout_every_s: int = 0
     away_every_s: int = 0
     stop_every_s: int = 0
     clock_every_s: int = 0
@@ -68,6 +69,7 @@ class Faults:
             notification_lost=some([0.0, 0.1, 0.5, 1.0]),
             notification_late_s=some([0, 1, 10]),
             crash_every_s=some([0, 0, 900, 400]),
+            blackout_every_s=some([0, 0, 0, 900]),
             away_every_s=some([0, 0, 600]),
             stop_every_s=some([0, 0, 600]),
             clock_every_s=some([0, 300]),

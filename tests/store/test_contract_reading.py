@@ -91,6 +91,17 @@ def test_without_whole_only_open_events_of_the_scope_come(fleet: Store) -> None:
     assert named(fleet.snapshot(Focus(scopes=("shop",), whole_maintenances=False))) == holds("shop", "", "M1", "E1")
 
 
+def test_without_open_events_only_the_named_events_come(fleet: Store) -> None:
+    """What concerns one event, or none, does not read the others of the scope."""
+    alone = Focus(whole_maintenances=False, open_events=False)
+    seen = fleet.snapshot(replace(alone, events=("E1",)))
+    assert named(seen) == holds("shop", "", "M1", "E1")
+    assert seen.events["E1"].approvals == (approval("E1"),)
+    assert named(fleet.snapshot(replace(alone, events=("E3",)))) == holds("blog", "", "M2", "E3", "E3")
+    assert named(fleet.snapshot(replace(alone, scopes=("shop", "blog")))) == holds("blog shop")
+    assert named(fleet.snapshot(replace(alone, machines=(("shop", "web-1"),)))) == holds("shop", "shop/web-1")
+
+
 def test_a_snapshot_brings_the_other_maintenances_of_its_scopes(fleet: Store) -> None:
     """Whoever decides about a scope sees everyone who waits there, with approvals and orders."""
     seen = fleet.snapshot(Focus(scopes=("blog",)))

@@ -19,7 +19,7 @@ from forewarn.store.sqlite import file
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import change, entry, event, one_maintenance, order, scope
+from tests.support.records import at, change, entry, event, one_maintenance, order, scope, session, token
 from tests.support.waiting import until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -199,6 +199,31 @@ def test_restore_brings_back_what_was_saved(path: Path) -> None:
     seen = db(path, "restore", copy, "--yes")
     assert (seen.returncode, seen.stdout.splitlines()[0]) == (DONE, f"{copy} -> {path}")
     assert names(path) == names(copy) == {"shop", "blog"}
+
+
+@pytest.mark.parametrize("revoke", [False, True])
+def test_restore_says_what_becomes_of_tokens(path: Path, revoke: bool) -> None:
+    """A token that was revoked after the backup is valid again, unless all are revoked; no login comes back."""
+    copy = path.with_name("copy.db")
+    with closing(SqliteStore(path)) as store:
+        store.apply(change(tokens=[token("T1"), token("T2")]))
+        store.add_session(session("S1"))
+        store.record_token_uses({"T1": at(0)})
+    backup(path, copy)
+    with closing(SqliteStore(path)) as store:
+        store.apply(change(removed_tokens=["T1"]))
+    seen = db(path, "restore", copy, "--yes", *(["--revoke-tokens"] if revoke else []))
+    assert (seen.returncode, seen.stdout) == (DONE, f"{copy} -> {path}\n")
+    with closing(SqliteStore(path)) as store:
+        assert {each.id for each in store.tokens()} == (set() if revoke else {"T1", "T2"})
+        assert store.session(session("S1").digest) is None
+        newest = store.audit(AuditQuery(limit=1))[0]
+    if revoke:
+        assert "2 token(s) of the backup are revoked" in seen.stderr
+        assert (newest.who, newest.action, newest.detail) == ("command line", "token revoked", "all 2, at a restore")
+    else:
+        assert "2 token(s) of the backup are valid, also those that were revoked later" in seen.stderr
+        assert "--revoke-tokens" in seen.stderr
 
 
 def test_restore_makes_a_database_where_there_is_none(path: Path) -> None:

@@ -26,7 +26,7 @@ from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import queries
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import approval, at, change, entry, event, machine, maintenance, scope
+from tests.support.records import approval, at, change, entry, event, machine, maintenance, scope, session
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
@@ -357,6 +357,14 @@ def test_every_snapshot_is_of_the_server_that_was_agreed_on(
     store._agreed[identity] += 1
     with pytest.raises(StoreUnavailable, match="this server was replaced by another"):
         store.snapshot(focus)
+
+
+def test_every_login_ends_with_a_failover(address: str, store: PostgresStore) -> None:
+    """A log-out may be among the lost commits, or later than a restored dump."""
+    store.add_session(session())
+    raw(address, "UPDATE cluster SET timeline = timeline - 1")
+    store.snapshot(Focus())
+    assert store.session(session().digest) is None
 
 
 def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:

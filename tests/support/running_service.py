@@ -15,6 +15,7 @@ from forewarn.app.server import running
 from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor
+from forewarn.operator.api.access_recorder import AccessRecorder
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import Store
@@ -120,6 +121,12 @@ class RunningService:
     def token_of(self, role: str, *scopes: str, name: str = "tester") -> str:
         token = self.post("/v1/tokens", {"name": name, "role": role, "scopes": list(scopes)}, 201)
         return str(token["token"])
+
+    @property
+    def access_recorder(self) -> AccessRecorder:
+        """What saves the last uses of tokens and the failed attempts."""
+        (recorder,) = [each for each in self.service.ticker._periodic_calls if isinstance(each, AccessRecorder)]
+        return recorder
 
     def enable(self, *scopes: str) -> None:
         for scope in scopes:

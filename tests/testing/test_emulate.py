@@ -120,7 +120,8 @@ def test_wrong_usage_ends_with_2(
     arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message is one line."""
-    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", "--port", "0", *arguments])
+    port = () if "--port" in arguments else ("--port", "0")
+    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", *port, *arguments])
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 2

@@ -1,7 +1,6 @@
 """The operator listener of a service: access, API, portal and monitoring, wired to one node."""
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,12 +10,15 @@ from forewarn.app.operator_token import SECRET_BYTES
 from forewarn.app.service import Service, new_id
 from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import Access, refuse_foreign_host
+from forewarn.operator.api.access_recorder import AccessRecorder
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import Api
+from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
 from forewarn.operator.monitoring import operator_app
+from forewarn.operator.open_connections import ConnectionLimits, OpenConnections
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
@@ -29,11 +31,16 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     settings = service.settings
     access = Access(
         service.store.tokens,
+        now=service.clock.display_time,
+        failures=FailedAttempts(service.times.monotonic),
         environment_token=token,
         free=settings.token_free,
         reachable=service.health.store_answers,
     )
     access.cache_tokens()
+    service.ticker.call_periodically(
+        AccessRecorder(access, service.store, service.control, monotonic=service.times.monotonic)
+    )
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
@@ -51,21 +58,36 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
     # A node for guests serves health and metrics only.
     health_only = settings.role == "guest"
+    proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
+    open_connections = OpenConnections(
+        ConnectionLimits(
+            connections=settings.operator_all_connections,
+            connections_per_address=settings.operator_connections,
+            head_within_s=settings.operator_head_timeout_s,
+            exempt=frozenset(proxies or ()),
+        )
+    )
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_problem=service.health.store_problem,
         warnings=service.health.warnings,
+        open_connections=open_connections,
         facts=lambda: service.health.facts(guest_server.documents),
         guests_accepted=guest_server.listener.accepting,
         guest_counts=lambda: guest_counts(guest_server.endpoint),
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
         guard=_monitoring_guard(settings, access),
+        failed_authentications=lambda: access.failures.total,
         hsts_s=settings.hsts_s if _has_tls(settings) else 0,
     )
-    proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     with listening(
-        app, settings.operator, tls_cert=settings.tls_cert, tls_key=settings.tls_key, trusted_proxies=proxies
+        app,
+        settings.operator,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
+        trusted_proxies=proxies,
+        open_connections=open_connections,
     ) as port:
         scheme = "https" if settings.tls_cert is not None else "http"
         yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
@@ -107,4 +129,4 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free=settings.token_free,
         guest_url=guest_url,
     )
-    return Portal(api, sessions, streams, site, clock_s=time.monotonic)
+    return Portal(api, sessions, streams, site)

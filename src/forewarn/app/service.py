@@ -172,7 +172,7 @@ def _clock_file(settings: Settings) -> ClockFile | None:
 
 
 def _hold_if_replaced(memory: StoreMemory, store: Store, shared: SharedStore | None, clock: Clock, node: str) -> None:
-    """ClockHold the store before anything acts on it if it is not the database that this node remembers."""
+    """Hold the store before anything acts on it if it is not the database that this node remembers."""
     difference = memory.difference(others_use_it=shared is not None and bool(shared.live_nodes()))
     if difference:
         store.begin_anew(replaced(difference, now=clock.now(), actor=Actor("service", node)))

@@ -79,11 +79,16 @@ def backup(
 def restore(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A backup made by `forewarn db backup`.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before replacing what is there.")] = False,
+    revoke_tokens: Annotated[
+        bool, typer.Option("--revoke-tokens", help="Revoke all tokens of the backup.", show_default=False)
+    ] = False,
     store: Store = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace the embedded database by a backup, whole or not at all, and hold it; the service must not be running.
+
+    A token that was revoked after the backup is valid again, unless you use --revoke-tokens. Every login ends.
 
     For PostgreSQL use pg_restore into a new database: its nodes hold it and begin a new epoch by themselves."""
     from forewarn.core.store_hold import restored
@@ -93,12 +98,21 @@ def restore(
     path = _file(store, config, "pg_restore --dbname=DATABASE FILE, into a new database")
     if path.exists() and not yes:
         typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
-    file.restore(source, path, restored(source.resolve(), now=SystemClock().now(), actor=_actor()))
-    if as_json:
-        Output(as_json=True).json({"backup": str(source), "database": str(path), "held": True})
-    else:
-        print(f"{source} -> {path}")
-        print("the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen")
+    change = restored(source.resolve(), now=SystemClock().now(), actor=_actor())
+    tokens = file.restore(source, path, change, revoke_tokens=revoke_tokens)
+    out = Output(as_json=as_json)
+    data = {"backup": str(source), "database": str(path), "held": True, "valid_tokens": 0 if revoke_tokens else tokens}
+    out.result(data, f"{source} -> {path}")
+    out.aside("the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen")
+    if revoke_tokens:
+        out.aside(
+            f"{tokens} token(s) of the backup are revoked; the service makes a new operator.token at its next start"
+        )
+    elif tokens:
+        out.aside(
+            f"{tokens} token(s) of the backup are valid, also those that were revoked later: restore again with"
+            " --revoke-tokens to revoke all, or run `forewarn token revoke`"
+        )
 
 
 @app.command("hold")
@@ -108,7 +122,7 @@ def hold(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """ClockHold the store, also while the service runs: nothing starts and no order is handed out until it is resumed.
+    """Hold the store, also while the service runs: nothing starts and no order is handed out until it is resumed.
 
     Do this before you start the nodes after a recovery to a point in time, which looks like a failover to them."""
     with _control(store, config) as control:

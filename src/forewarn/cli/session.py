@@ -71,6 +71,10 @@ class Session:
     def order_id(self, text: str) -> str:
         return self._id("order", text)
 
+    def token_id(self, text: str) -> str:
+        """Return a token's id; the server finds it by the token's name, or by the first characters of the id."""
+        return text.upper() if len(text) >= ID_CHARS else self._resolve("token", text, "the whole id")
+
     def machine(self, text: str) -> tuple[str, str]:
         """Return scope and name; the server finds the scope of a name that stands alone."""
         whole = text if "/" in text else self._resolve("machine", text, "scope/name")

@@ -5,18 +5,18 @@ tick must examine again, and the time of a scope. It has no rule about which cha
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.document import visible
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     ENDED,
     OPEN,
     UNSTARTED,
+    VISIBLE,
     Actor,
     Approval,
     AuditEntry,
@@ -184,25 +184,21 @@ class Draft:
             return False
         return replace(event, approvals=before.approvals) == before
 
-    def _changed_scopes(self, moved: Iterable[Event]) -> dict[str, Scope]:
+    def _changed_scopes(self, moved: Collection[Event]) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
         touched = {e.scope for e in moved}
         touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders)}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
         touched |= {m.scope for m in _changed(self.before.machines, self.machines)}
         touched |= {scope for scope, _ in self._removed_machines}
-        return {name: self._next_scope(name) for name in sorted(touched)}
+        # The document lists the visible events with their statuses, so it changes with the status of such an event.
+        changed = {e.scope for e in moved if e.status in VISIBLE or _status(self.before.events, e) in VISIBLE}
+        return {name: self._next_scope(name, document_changed=name in changed) for name in sorted(touched)}
 
-    def _next_scope(self, name: str) -> Scope:
+    def _next_scope(self, name: str, *, document_changed: bool) -> Scope:
         scope, before = self.scopes[name], self.before.scopes[name]
-        visible_before = [(e.id, e.status) for e in visible(self._events_before(name))]
-        visible_now = [(e.id, e.status) for e in visible(self.events_in(name))]
-        incarnation = 1 if scope.epoch != before.epoch else before.incarnation + (visible_now != visible_before)
+        incarnation = 1 if scope.epoch != before.epoch else before.incarnation + document_changed
         return replace(scope, incarnation=incarnation, changed=self.now_in(name))
-
-    def _events_before(self, scope: str) -> list[Event]:
-        known = self.before.events
-        return [known[i] for i in self._ids_of_scope[scope] if i in known]
 
     def _wakes(self, moved: Iterable[Event]) -> set[str]:
         """Return the maintenances to wake: those whose events changed, and those that may have waited for such an event."""
@@ -221,8 +217,18 @@ class Draft:
             if known is not None and known.paused != maintenance.paused:
                 affected_scopes |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}
         for scope in affected_scopes:
-            wakes |= {e.maintenance_id for e in self.events_in(scope) if e.status in UNSTARTED}
+            wakes |= {e.maintenance_id for e in self.events_in(scope) if self._may_be_ready(e)}
         return wakes - self._refreshed
+
+    def _may_be_ready(self, event: Event) -> bool:
+        """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
+
+        The approval, or the end of the notice (`wake_at`), then wakes its maintenance.
+        """
+        if event.status is not Status.SCHEDULED:
+            return event.status is Status.PLANNED and event.born_approved
+        noticed = event.not_before is None or event.not_before <= self.now_in(event.scope)
+        return noticed or event.born_approved or not event.needs_approval or bool(event.approvals)
 
 
 def _status(events: Mapping[str, Event], event: Event) -> Status | None:

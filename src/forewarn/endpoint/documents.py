@@ -268,7 +268,7 @@ class Documents:
         """
         missing = tuple(key for key in keys if key not in saved)
         with self._lock:
-            focus = Focus(machines=missing, whole_maintenances=False, document_only=True)
+            focus = Focus(machines=missing, whole_maintenances=False, open_events=False, document_only=True)
             stored = self._store.snapshot(focus).machines if missing else {}
             for key in keys:
                 machine = saved.get(key) or stored.get(key)

@@ -18,6 +18,7 @@ from forewarn.guest.client import Client
 from forewarn.guest.clock import Time, boot_id, format_time
 from forewarn.guest.config_values import seconds
 from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
+from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
 
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
@@ -196,6 +197,7 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     journal = journals.MemoryJournal() if dry_run else journals.Journal(config.state_dir)
+    log_refused_programs(config.plan)
 
     failed: List[bool] = []
 
@@ -216,6 +218,24 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
     )
     agent.run()
     return 0
+
+
+def log_refused_programs(plan: Plan) -> None:
+    """Log each program that would be refused, before an event needs it."""
+    from forewarn.guest.handlers import HANDLERS
+    from forewarn.guest.programs import refusal
+
+    commands = [
+        (f"step {step.name!r}", getattr(step.spec, name))
+        for step in plan.steps
+        for name in getattr(HANDLERS[step.handler], "PROGRAMS", ())
+    ]
+    if plan.health is not None:
+        commands.append(("health", plan.health.command))
+    for where, argv in commands:
+        problem = refusal(argv) if argv else ""
+        if problem:
+            logging.getLogger("forewarn.guest").error("%s: %s", where, problem)
 
 
 def _exit(number: int, frame: Any) -> NoReturn:

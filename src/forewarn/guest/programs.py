@@ -27,11 +27,16 @@ def checked_program(argv: Sequence[str]) -> Tuple[str, ...]:
 
 def program_problems(argv: Sequence[str]) -> List[str]:
     """Return what is wrong with the program, as sentences."""
-    path = shutil.which(argv[0])
-    if path is None:
+    if shutil.which(argv[0]) is None:
         return [f"{argv[0]} is not a program on this machine"]
-    problem = _problem(path)
+    problem = refusal(argv)
     return [problem] if problem else []
+
+
+def refusal(argv: Sequence[str]) -> str:
+    """Return why the program would be refused, or "" if it would run or is missing."""
+    path = shutil.which(argv[0])
+    return _problem(path) if path is not None else ""
 
 
 def _problem(path: str) -> str:

@@ -192,7 +192,11 @@ def _locate(path: Union[str, Path], *, follow: bool) -> Iterator[_Location]:
 
 
 def _open_path(name: str, folder: Optional[int], opened: contextlib.ExitStack) -> int:
-    descriptor = os.open(name, _PATH_ONLY | _NOFOLLOW, dir_fd=folder)
+    """Open a folder, or a link or file without following it. Only `O_DIRECTORY` makes the system mount an automount point."""
+    try:
+        descriptor = os.open(name, _PATH_ONLY | _NOFOLLOW | _DIRECTORY, dir_fd=folder)
+    except NotADirectoryError:
+        descriptor = os.open(name, _PATH_ONLY | _NOFOLLOW, dir_fd=folder)
     opened.callback(os.close, descriptor)
     return descriptor
 

@@ -1,100 +1,124 @@
-"""Limits of the operator listener: on connections, and on the size and time of a request's head.
+"""Limits of the operator listener on requests: the size and time of a head, and how many are answered at once.
 
-uvicorn answers 503 when there are too many requests and closes idle connections, but it waits for ever for the rest of a head.
-Connections over the limit are closed as they are accepted, before TLS, so that guests always find free descriptors.
+uvicorn waits for ever for the rest of a head, takes a head of any size, and has no limit per caller. `open_connections` decides
+which connections may stay; this module tells it what happens on each, and makes uvicorn obey.
 """
 
 import asyncio
-import resource
+import json
 import socket
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MAX_REQUESTS = 500
-# A few more than requests, so that most callers over the limit get a 503.
-MAX_CONNECTIONS = MAX_REQUESTS + 20
-# Operators' connections use at most this part of the process's descriptors.
-DESCRIPTOR_SHARE = 8
-HEAD_WITHIN_S = 30.0
+from forewarn.operator.open_connections import OpenConnections, Peer
+
 MAX_HEAD_BYTES = 65_536
+END_OF_HEAD = b"\r\n\r\n"
 TICK_EVERY_S = 0.1
+HEALTH_PATHS = frozenset({b"/healthz", b"/readyz", b"/metrics"})
+TOO_LARGE = f"The head of a request is at most {MAX_HEAD_BYTES} bytes."
 
 
-class LimitedSocket(socket.socket):
-    """A listening socket that closes new connections while too many are open."""
-
-    max_connections = MAX_CONNECTIONS
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._accepted: WeakSet[socket.socket] = WeakSet()
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        connection, peer = super().accept()
-        most = min(self.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTOR_SHARE)
-        if sum(each.fileno() >= 0 for each in self._accepted) >= most:
-            connection.close()
-            raise ConnectionAbortedError  # the event loop takes this for a peer that went away
-        self._accepted.add(connection)
-        return connection, peer
+async def overloaded(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request beyond the limits."""
+    del scope, receive
+    message = "too many requests are under way: try again soon"
+    body = json.dumps({"error": {"code": "overloaded", "message": message}}).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "retry-after": "1"}
+    headers["connection"] = "close"
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 503, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Closes a connection whose next head is too large, or not complete in time."""
+    """Reports the requests of a connection, and refuses a head that is too large."""
 
-    head_within_s = HEAD_WITHIN_S
-    max_head_bytes = MAX_HEAD_BYTES
-    _deadline: asyncio.TimerHandle | None = None
-    _head_bytes = 0
+    _peer: Peer = ("", 0)
+    _head_bytes = _field_bytes = 0
+    _tail = b""
     _in_body = _parsed_more = False
+
+    def __init__(self, open_connections: OpenConnections, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._open_connections = open_connections
+        self._app = self.app
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        self._peer = tuple(transport.get_extra_info("peername")[:2])
 
     def data_received(self, data: bytes) -> None:
+        if not self._in_body and self._ends_too_late(data):
+            self.send_400_response(TOO_LARGE)
+            return
         self._parsed_more = False
         super().data_received(data)
-        self._head_bytes = 0 if self._in_body or self._parsed_more else self._head_bytes + len(data)
-        if self._head_bytes > self.max_head_bytes and not self.transport.is_closing():
-            self.send_400_response(f"The head of a request is at most {self.max_head_bytes} bytes.")
-        if self.cycle is None or self.cycle.response_complete:
-            self._expect_head()
+        if self._in_body or self._parsed_more:
+            self._head_bytes, self._tail = 0, b""
+        else:
+            self._head_bytes += len(data)
+            self._tail = (self._tail + data)[-len(END_OF_HEAD) + 1 :]
+
+    def _ends_too_late(self, data: bytes) -> bool:
+        """Whether the head that continues with `data` does not end within its limit."""
+        left = MAX_HEAD_BYTES - self._head_bytes
+        return len(data) > left and END_OF_HEAD not in self._tail + data[:left]
+
+    # -- called by httptools
+
+    def on_message_begin(self) -> None:
+        self._field_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        """Limit a head that begins in the middle of received data, behind another request, and trailers."""
+        self._field_bytes += size
+        if self._field_bytes > MAX_HEAD_BYTES:
+            raise ValueError(TOO_LARGE)  # httptools turns it into its own error, and uvicorn answers 400
 
     def on_headers_complete(self) -> None:
-        self._cancel_deadline()
         self._in_body = self._parsed_more = True
+        health = self.url.partition(b"?")[0] in HEALTH_PATHS
+        self.app = self._app if self._open_connections.begin_request(self._peer, health=health) else overloaded
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_body, self._parsed_more = False, True
         super().on_message_complete()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_deadline()
-        super().connection_lost(exc)
+    # -- called by uvicorn
 
-    def _expect_head(self) -> None:
-        if self._deadline is None and not self.transport.is_closing():
-            self._deadline = self.loop.call_later(self.head_within_s, self.transport.abort)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def on_response_complete(self) -> None:
+        more = bool(self.pipeline)
+        super().on_response_complete()
+        if not more:
+            self._open_connections.end_request(self._peer)
 
 
 class LimitedServer(uvicorn.Server):
-    """Ends as soon as `end` is called, and waits for nothing where no connection is open.
+    """Closes connections that are late, and ends as soon as `end` is called; waits for nothing where no connection is open.
 
     uvicorn's own server checks ten times a second whether it should end, and then sleeps once more.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(self, config: uvicorn.Config, open_connections: OpenConnections) -> None:
+        super().__init__(config)
+        self._open_connections = open_connections
 
     def end(self) -> None:
         """End the server. May be called from any thread."""
@@ -108,6 +132,7 @@ class LimitedServer(uvicorn.Server):
         ticks = 0
         while not await self.on_tick(ticks):
             ticks += 1
+            self._open_connections.drop_late()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_EVERY_S):
                     await self._ending.wait()

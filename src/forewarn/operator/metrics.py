@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
+from forewarn.operator.open_connections import OpenConnections
 from forewarn.store import Backlog, Connections
 
 
@@ -94,9 +95,11 @@ class GuestMetrics:
 
 
 class OperatorMetrics:
-    """Counts the responses of the operator listener."""
+    """Counts the responses of the operator listener, and exports the counters of its connections and of wrong tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_connections: OpenConnections, failed_authentications: Callable[[], int]) -> None:
+        self._open_connections = open_connections
+        self._failed_authentications = failed_authentications
         self._responses: Counter[tuple[str, str]] = Counter()
 
     def count(self, app: ASGIApp) -> ASGIApp:
@@ -119,6 +122,19 @@ class OperatorMetrics:
         for (kind, status), count in sorted(self._responses.items()):
             requests.add_metric([kind, status], count)
         yield requests
+        yield CounterMetricFamily(
+            "forewarn_operator_authentication_failures",
+            "Requests with a wrong or expired token.",
+            self._failed_authentications(),
+        )
+        connections, prefix = self._open_connections, "forewarn_operator_connections"
+        yield _gauge(prefix, "Open connections of operators.", connections.count)
+        refused_text = "Connections of operators closed at once, by the limit they were over."
+        yield _counts(f"{prefix}_refused", refused_text, "limit", connections.refused)
+        dropped_text = "Connections of operators without a request that were closed, by reason."
+        yield _counts(f"{prefix}_dropped", dropped_text, "reason", connections.dropped)
+        overloaded_text = "Requests of operators answered 503 because too many were under way."
+        yield CounterMetricFamily("forewarn_operator_overloaded", overloaded_text, connections.overloaded)
 
 
 def _kind(path: str) -> str:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from forewarn import __version__
 from forewarn.core.errors import ForewarnError
 from forewarn.operator.metrics import Facts, GuestCounts, GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
+from forewarn.operator.open_connections import OpenConnections
 from forewarn.operator.request_path import check_paths
 from forewarn.operator.transport_security import require_tls_of_browsers
 
@@ -44,19 +45,21 @@ def operator_app(
     store_problem: Callable[[], str],
     guests_accepted: Callable[[], bool],
     guest_counts: Callable[[], GuestCounts],
+    open_connections: OpenConnections | None = None,
     warnings: Callable[[], Mapping[str, str]] = dict,
     facts: Callable[[], Facts] | None = None,
     pages: Sequence[Route] = (),
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
+    failed_authentications: Callable[[], int] = lambda: 0,
     hsts_s: int = 0,
 ) -> Starlette:
     """Build the application.
 
     `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_problem` returns "" if the store works.
-    `warnings` are shown by /readyz but do not make the service unready. `facts` are for the metrics. `rest` answers every path
-    that no page has. `guard` raises for a caller who may not read readiness and metrics. `hsts_s` is how long browsers must
-    use TLS; 0 where there is none.
+    `warnings` are shown by /readyz but do not make the service unready. `facts` and `open_connections` are for the metrics.
+    `rest` answers every path that no page has. `guard` raises for a caller who may not read readiness and metrics. `hsts_s` is
+    how long browsers must use TLS; 0 where there is none.
     """
 
     def checks() -> dict[str, str]:
@@ -68,7 +71,7 @@ def operator_app(
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
 
-    requests = OperatorMetrics()
+    requests = OperatorMetrics(open_connections or OpenConnections(), failed_authentications)
     registry = registry_of(GuestMetrics(guest_counts), requests, NodeMetrics(checks, facts))
 
     def healthz(request: Request) -> JSONResponse:

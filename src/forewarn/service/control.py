@@ -101,7 +101,9 @@ class Control(Decisions):
             new = scope.name not in current.scopes
             return difference(current, Fleet({scope.name: scope}, {}))
 
-        self._change_fleet(diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole_maintenances=False))
+        self._change_fleet(
+            diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole_maintenances=False, open_events=False)
+        )
         return new
 
     def put_machine(self, machine: Machine, actor: Actor) -> bool:
@@ -121,7 +123,11 @@ class Control(Decisions):
             identities=machine.identities, instance_ids=(machine.instance_id,) if machine.instance_id else ()
         )
         self._change_fleet(
-            diff, actor, focus=replace(same_identity, scopes=(machine.scope,), inventory=True, whole_maintenances=False)
+            diff,
+            actor,
+            focus=replace(
+                same_identity, scopes=(machine.scope,), inventory=True, whole_maintenances=False, open_events=False
+            ),
         )
         return new
 
@@ -134,7 +140,9 @@ class Control(Decisions):
                 raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
             return Difference(removed_scopes=(name,), lines=(f"- scope {name}",))
 
-        self._change_fleet(diff, actor, focus=Focus(scopes=(name,), inventory=True, whole_maintenances=False))
+        self._change_fleet(
+            diff, actor, focus=Focus(scopes=(name,), inventory=True, whole_maintenances=False, open_events=False)
+        )
 
     def remove_machine(self, key: tuple[str, str], actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:
@@ -142,7 +150,7 @@ class Control(Decisions):
                 raise NotFound(f"there is no machine {'/'.join(key)}")
             return Difference(removed_machines=(key,), lines=(f"- machine {'/'.join(key)}",))
 
-        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False))
+        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False, open_events=False))
 
     def _change_fleet(
         self,
@@ -209,7 +217,7 @@ class Control(Decisions):
         return change, Submission(maintenance_id, after, now, warnings)
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
-        self._decide(_at(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))
+        self._decide(_only(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))
 
     def cancel_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
@@ -267,21 +275,30 @@ class Control(Decisions):
 
         self._decide(Focus(), decide)
 
+    def record_failed_authentication(self, detail: str) -> None:
+        """Add one audit entry about requests that this node refused since the last such entry."""
+
+        def decide(_: Snapshot, now: datetime) -> Change:
+            entry = AuditEntry(at=now, who="service", origin=self._node, action="authentication failed", detail=detail)
+            return Change(at=now, audit=(entry,))
+
+        self._decide(Focus(), decide)
+
     # -- what guests request
 
     def approve(self, scope: str, machine: str, event_ids: Iterable[str], actor: Actor) -> None:
         """Record a machine's StartRequests, all or none."""
         ids = tuple(event_ids)
         self._decide(
-            Focus(events=ids, whole_maintenances=False),
+            Focus(events=ids, whole_maintenances=False, open_events=False),
             lambda s, now: lifecycle.approve(s, ids, scope=scope, machine=machine, now=now, actor=actor),
         )
 
     def enable(self, scope: str, actor: Actor) -> None:
-        self._decide(_in(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
+        self._decide(_only_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
 
     def disable(self, scope: str, actor: Actor) -> None:
-        self._decide(_in(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
+        self._decide(_only_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
 
     # -- what executors report
 
@@ -289,7 +306,7 @@ class Control(Decisions):
         """Return the order as saved."""
         timeout_s = self._order_timeout_s
         change = self._decide(
-            _at(order_id),
+            _only(order_id),
             lambda s, now: lifecycle.take(s, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s),
         )
         return change.orders[0]
@@ -298,7 +315,7 @@ class Control(Decisions):
         """Return the order as saved."""
         timeout_s = self._order_timeout_s
         change = self._decide(
-            _at(order_id),
+            _only(order_id),
             lambda s, now: lifecycle.take_over(
                 s, order_id, now=now, actor=actor, node=node, of=of, order_timeout_s=timeout_s
             ),
@@ -351,7 +368,7 @@ class Control(Decisions):
     # -- the hold of the store
 
     def hold_store(self, reason: str, actor: Actor) -> None:
-        """ClockHold the store: nothing starts and no order is handed out until an operator resumes it."""
+        """Hold the store: nothing starts and no order is handed out until an operator resumes it."""
         self._decide(Focus(), lambda s, now: hold_store(s, reason, now=now, actor=actor))
 
     def resume_store(self, seen: datetime | None, actor: Actor) -> None:
@@ -406,7 +423,7 @@ class Control(Decisions):
         return self._store.snapshot(Focus(maintenances=tuple(sorted(ids)), events=tuple(event.id for event in events)))
 
     def event(self, event_id: str) -> tuple[Event, Order | None]:
-        snapshot = self._store.snapshot(_at(event_id))
+        snapshot = self._store.snapshot(_only(event_id))
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         return snapshot.events[event_id], snapshot.orders.get(event_id)
@@ -447,8 +464,13 @@ def _at(event_id: str) -> Focus:
     return Focus(events=(event_id,), whole_maintenances=False)
 
 
-def _in(scope: str) -> Focus:
-    return Focus(scopes=(scope,), whole_maintenances=False)
+def _only(event_id: str) -> Focus:
+    """Return the focus on one event, for what does not depend on the other events of its scope."""
+    return Focus(events=(event_id,), whole_maintenances=False, open_events=False)
+
+
+def _only_scope(scope: str) -> Focus:
+    return Focus(scopes=(scope,), whole_maintenances=False, open_events=False)
 
 
 def _focus_of(targets: Targets) -> Focus:

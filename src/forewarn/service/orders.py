@@ -304,7 +304,7 @@ class Orders:
         if saved is None:
             return None
         keys = tuple((event.scope, name) for name in event.resources)
-        machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False)).machines
+        machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False, open_events=False)).machines
         return Work(order, event, {name: m.host for (_, name), m in machines.items()})
 
 

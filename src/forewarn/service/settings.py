@@ -245,6 +245,22 @@ class Settings:
         "with TLS: how long browsers must use TLS for this host, on all its ports (`Strict-Transport-Security`); `0` sends no"
         " such header",
     )
+    operator_connections: int = setting(
+        100,
+        whole_number(1, 100_000),
+        "requests at once from one address to the operator listener. With `behind_tls_proxy`, the addresses in"
+        " `operator_proxies` have no limit of their own",
+    )
+    operator_all_connections: int = setting(
+        500,
+        whole_number(1, 100_000),
+        "requests at once to the operator listener; 20 more connections are for `/healthz`, `/readyz` and `/metrics` only",
+    )
+    operator_head_timeout_s: int = setting(
+        10,
+        parse_duration,
+        "how long an operator's connection may take to send the head of a request, its TLS handshake included",
+    )
     token_free: bool = setting(
         False,
         read_flag,

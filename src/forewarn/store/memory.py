@@ -86,7 +86,9 @@ class MemoryStore:
             for maintenance_id in focus.maintenances:
                 names |= {e.scope for e in self._events_of_maintenance(maintenance_id) if e.status in OPEN}
             names |= {self._events[i].scope for i in focus.events if i in self._events}
-            events = {i: self._events[i] for name in sorted(names) for i in self._open_of_scope.get(name, ())}
+            events: dict[str, Event] = {}
+            for name in sorted(names) if focus.open_events else ():
+                events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
             events |= {i: self._events[i] for i in focus.events if i in self._events}
             maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
             if focus.whole_maintenances:

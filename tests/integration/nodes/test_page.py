@@ -8,7 +8,6 @@ import pytest
 
 from forewarn.cli import client
 from forewarn.endpoint import limits
-from forewarn.operator import http_limits
 from forewarn.operator.api import app
 from forewarn.service import decisions, follower, leases
 from forewarn.service.settings import Settings
@@ -196,7 +195,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (),
         (),
         (),
-        (http_limits.HEAD_WITHIN_S, app.READ_WITHIN_S),
+        (Settings(state_dir=GUIDE).operator_head_timeout_s, app.READ_WITHIN_S),
         (client.CONNECT_S, client.RESPONSE_S),
     ]
     table = rows("Time limits")

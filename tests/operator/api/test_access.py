@@ -5,7 +5,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,9 +14,11 @@ import pytest
 from forewarn.app.operator_token import keep_operator_token
 from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
 from forewarn.core.model import Role, Token
+from forewarn.operator.api import failed_attempts
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.http_limits import LimitedSocket
+from forewarn.operator.api.failed_attempts import FailedAttempts
+from forewarn.operator.open_connections import LimitedSocket
 from forewarn.service.settings import load
 from tests.support.guest_service import START
 from tests.support.running_service import FLEET, RunningService, running_service
@@ -26,8 +29,11 @@ NOWHERE = {"scope": "shop", "name": "none", "id": "none"}
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[RunningService]:
-    with running_service() as running:
-        yield running
+    """A service that does not limit wrong tokens: these tests send hundreds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(failed_attempts, "MAX_FAILURES", 1_000_000)
+        with running_service() as running:
+            yield running
 
 
 def path_of(call: Call, **names: str) -> str:
@@ -51,7 +57,7 @@ def test_without_a_token_every_path_under_v1_gets_401(service: RunningService, p
 
 @pytest.fixture(scope="module")
 def tokens(service: RunningService) -> dict[Role, str]:
-    return {role: service.token_of(role, *(["shop"] if role is Role.OWNER else []), name=role) for role in Role}
+    return {role: service.token_of(role, *(["shop"] if role is Role.OWNER else []), name=f"a {role}") for role in Role}
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -300,7 +306,7 @@ def test_the_token_of_the_environment_works_while_the_store_is_away() -> None:
     def away() -> list[Token]:
         raise StoreUnavailable("away")
 
-    access = Access(away, environment_token="of the environment")
+    access = access_with(away, environment_token="of the environment")
     for identify in (access.identify, access.identify_for_monitoring):
         assert identify(bearer("of the environment"), "127.0.0.1").role is Role.OPERATOR
     with pytest.raises(StoreUnavailable):
@@ -319,7 +325,7 @@ def test_monitoring_does_not_wait_for_a_store_that_is_known_to_be_away() -> None
         return [kept]
 
     reachable = True
-    access = Access(tokens, reachable=lambda: reachable)
+    access = access_with(tokens, reachable=lambda: reachable)
     access.cache_tokens()
     reachable = False
     assert access.identify_for_monitoring(bearer("kept"), "127.0.0.1").name == "kept"
@@ -337,7 +343,7 @@ def test_monitoring_knows_its_callers_while_the_store_is_away() -> None:
             raise StoreUnavailable("away")
         return answer
 
-    access = Access(tokens)
+    access = access_with(tokens)
     assert access.identify_for_monitoring(bearer("gone"), "127.0.0.1").name == "gone"
     assert access.identify_for_monitoring(bearer("kept"), "127.0.0.1").name == "kept"
     assert access.identify_for_monitoring(bearer("kept"), "127.0.0.1").name == "kept"
@@ -345,6 +351,10 @@ def test_monitoring_knows_its_callers_while_the_store_is_away() -> None:
         access.identify_for_monitoring(bearer("gone"), "127.0.0.1")
     with pytest.raises(StoreUnavailable):
         access.identify(bearer("kept"), "127.0.0.1")
+
+
+def access_with(tokens: Callable[[], list[Token]], **more: Any) -> Access:
+    return Access(tokens, now=lambda: START, failures=FailedAttempts(lambda: 0.0), **more)
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from forewarn.core.errors import TooManyAttempts
+from forewarn.operator.api.failed_attempts import MAX_FAILURES
 from forewarn.operator.portal import sessions
 from forewarn.store.memory import MemoryStore
 from tests.support.portal_client import FORM, MAINTENANCE, PortalClient, page_text, post_without_login
@@ -152,27 +152,10 @@ def test_logging_out_deletes_the_cookie(service: RunningService) -> None:
     assert "set-cookie" not in operator.get("/logout").headers
 
 
-def test_failed_logins_are_limited() -> None:
-    """After ten failures an address must wait; other addresses are not affected, and old failures do not count."""
-    at_s = 0.0
-    attempts = sessions.LoginAttempts(lambda: at_s)
-    for _ in range(sessions.MAX_FAILURES):
-        attempts.check("10.0.0.1")
-        attempts.add_failure("10.0.0.1")
-    attempts.check("10.0.0.2")
-    with pytest.raises(TooManyAttempts):
-        attempts.check("10.0.0.1")
-    at_s = sessions.FAILURES_WITHIN_S + 1
-    attempts.check("10.0.0.1")
-    for number in range(sessions.MAX_PEERS * 2):
-        attempts.add_failure(f"peer {number}")
-    assert len(attempts._failures) == sessions.MAX_PEERS
-
-
 def test_too_many_failed_logins_get_429() -> None:
     """The page says how long to wait; the correct token still works."""
     with running_service() as running:
-        for _ in range(sessions.MAX_FAILURES):
+        for _ in range(MAX_FAILURES):
             assert post_without_login(running, "/login", {"token": "wrong"}).status == 401
         reply = post_without_login(running, "/login", {"token": "wrong"})
         assert reply.status == 429

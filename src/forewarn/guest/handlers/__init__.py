@@ -5,6 +5,7 @@
     prepare(spec, run)      do it, or raise StepFailed
     verify(spec, run)       return True if it is prepared, False if not, None if that cannot be known
     recover(spec, run)      undo it, or raise StepFailed; harmless when there is nothing to undo
+    PROGRAMS                the names of the fields of `spec` that are commands, where there are any
     UNDOES_AGAIN = True     an interrupted recover runs again and does what is left to do
 
 The agent also calls `verify` right before it approves (`run.phase` is "approve" then), so it must be quick. A handler in

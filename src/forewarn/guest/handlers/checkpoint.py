@@ -19,6 +19,7 @@ from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True
+PROGRAMS = ("command", "restore")
 PLACEHOLDER = "{checkpoint}"
 VARIABLE = "FOREWARN_CHECKPOINT"
 # How far a restore has come.

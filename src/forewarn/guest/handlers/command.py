@@ -9,6 +9,8 @@ from forewarn.guest.errors import ConfigError
 from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run
 
+PROGRAMS = ("prepare", "verify", "recover")
+
 
 class Spec(NamedTuple):
     prepare: Tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from forewarn.guest.steps import Run, drain_end_s
 
 # An interrupted recover runs again: it leaves what is undone already.
 UNDOES_AGAIN = True
+PROGRAMS = ("test", "reload")
 
 log = logging.getLogger("forewarn.guest.nginx")
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from forewarn.guest.config_values import check_keys, read_secret_file, text
 from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
 from forewarn.guest.handlers.log import do_nothing
+from forewarn.guest.printable import printable
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import request_once
 
@@ -45,7 +46,8 @@ def check(spec: Spec) -> List[str]:
 
 def notify(spec: Spec, run: Run) -> None:
     url = _url(spec)
-    key = f"{run.event.get('EventId', '')}/{run.change}/{run.step}"
+    # A header takes only printable ASCII.
+    key = ascii(printable(f"{run.event.get('EventId', '')}/{run.change}/{run.step}"))[1:-1]
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     body = json.dumps(_message(spec, run)).encode()
     try:
@@ -63,7 +65,13 @@ def _message(spec: Spec, run: Run) -> Mapping[str, Any]:
     start = f", not before {event['NotBefore']}" if event.get("NotBefore") else ""
     why = f": {event['Description']}" if event.get("Description") else ""
     machines = ", ".join(event.get("Resources", ()))
-    return {"text": f"{event.get('EventType')} of {machines} {run.change}{start}{why} ({event.get('EventId')})"}
+    text = f"{event.get('EventType')} of {machines} {run.change}{start}{why} ({event.get('EventId')})"
+    return {"text": _plain(text)}
+
+
+def _plain(text: str) -> str:
+    """Return the text as one line without Slack's markup: the endpoint chooses parts of it."""
+    return printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _url(spec: Spec) -> str:

@@ -25,6 +25,8 @@ from forewarn.guest.processes import POLL_S, alive
 from forewarn.guest.programs import checked_program, program_problems
 from forewarn.guest.steps import Run
 
+PROGRAMS = ("start",)
+
 
 class Spec(NamedTuple):
     pid_file: str

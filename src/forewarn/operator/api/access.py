@@ -8,17 +8,21 @@ sites can send: a web page must not be able to use a service on its reader's mac
 import base64
 import hashlib
 import hmac
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from forewarn.core.errors import Forbidden, Invalid, ServiceError, Unauthorized
 from forewarn.core.model import Actor, ApprovalMode, Event, Role, Source, Token
+from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.host_header import host_of, is_loopback
 
 SECRET_PREFIX = "fw_"  # noqa: S105 - how a token begins, not one
 ENVIRONMENT_TOKEN = "FOREWARN_TOKEN"  # noqa: S105 - the name of a variable
 WRONG = "this token is not known, or was revoked: make one with `forewarn token create`"
+EXPIRED = "this token has expired: make another with `forewarn token create`"
 MISSING = "a token is needed: send `Authorization: Bearer TOKEN`; "
 IN_STATE_DIR = "on the service's own machine the operator's token is in the state directory, in operator.token"
 IN_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
@@ -98,15 +102,22 @@ class Access:
         self,
         tokens: Callable[[], Iterable[Token]],
         *,
+        now: Callable[[], datetime],
+        failures: FailedAttempts,
         environment_token: str = "",
         free: bool = False,
         reachable: Callable[[], bool] = lambda: True,
     ) -> None:
         """`tokens` reads those of the store; `environment_token` is an operator's too; `free` needs no token.
 
+        `now` is the service's time, by which tokens expire. `failures` counts and limits requests with a wrong token.
         `reachable` tells, without using the store, whether the store is likely to answer.
         """
         self._tokens = tokens
+        self._now = now
+        self.failures = failures
+        self._uses_lock = threading.Lock()
+        self._uses: dict[str, datetime] = {}
         self._reachable = reachable
         self._environment_digest = digest(environment_token) if environment_token else ""
         self._free = free
@@ -120,8 +131,8 @@ class Access:
         if self._environment_digest and token_id == self._environment_id:
             return self._environment_identity(session_id.encode(), peer)
         for token in self._read():
-            if token.id == token_id:
-                return _identity(token, session_id.encode(), peer)
+            if token.id == token_id and not self._has_expired(token):
+                return self._caller(token, session_id.encode(), peer)
         raise Unauthorized(WRONG)
 
     def identify_for_monitoring(self, headers: Mapping[str, str], peer: str) -> Identity:
@@ -144,7 +155,18 @@ class Access:
         """Return whether a caller of a while ago could still make a request."""
         if self._free or caller.token_id == self._environment_id:
             return True
-        return any(token.id == caller.token_id for token in self._tokens())
+        return any(token.id == caller.token_id and not self._has_expired(token) for token in self._tokens())
+
+    def take_uses(self) -> dict[str, datetime]:
+        """Return when tokens were last used, by id, since the last call."""
+        with self._uses_lock:
+            uses, self._uses = self._uses, {}
+        return uses
+
+    def put_back_uses(self, uses: Mapping[str, datetime]) -> None:
+        """Return uses that could not be saved."""
+        with self._uses_lock:
+            self._uses = {**uses, **self._uses}
 
     def _read_or_cached(self) -> tuple[Token, ...]:
         if self._reachable():
@@ -172,8 +194,22 @@ class Access:
             if hmac.compare_digest(token.digest, wanted):
                 match = token
         if match is None:
+            self.failures.add(peer, "the token is not known")
             raise Unauthorized(WRONG)
-        return _identity(match, raw, peer)
+        if self._has_expired(match):
+            self.failures.add(peer, f"the token {match.id[:8]} of {match.name!r} has expired")
+            raise Unauthorized(EXPIRED)
+        return self._caller(match, raw, peer)
+
+    def _has_expired(self, token: Token) -> bool:
+        return token.expires is not None and token.expires <= self._now()
+
+    def _caller(self, token: Token, secret: bytes, peer: str) -> Identity:
+        with self._uses_lock:
+            self._uses[token.id] = self._now()
+        within = token.scopes if token.role is Role.OWNER else None
+        origin = f"{peer} by token {token.id[:8]}"
+        return Identity(token.id, token.name, token.role, within, secret, origin, token.digest)
 
     @property
     def _environment_id(self) -> str:
@@ -187,12 +223,6 @@ class Access:
         """A service keeps a token in its state directory; an emulator off loopback has only the environment's."""
         only_environment = self._environment_digest and not any(True for _ in tokens())
         return IN_ENVIRONMENT if only_environment else IN_STATE_DIR
-
-
-def _identity(token: Token, secret: bytes, peer: str) -> Identity:
-    within = token.scopes if token.role is Role.OWNER else None
-    origin = f"{peer} by token {token.id[:8]}"
-    return Identity(token.id, token.name, token.role, within, secret, origin, token.digest)
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:

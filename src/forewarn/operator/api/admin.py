@@ -1,5 +1,6 @@
 """Find things by what people type; the audit log, the tokens and the clock."""
 
+from datetime import timedelta
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from forewarn.operator.api.context import (
     split_page,
 )
 from forewarn.operator.api.receipts import SavedToken, SaveToken
+from forewarn.operator.api.token_names import check_token_name
 from forewarn.store import AuditQuery, Focus
 
 
@@ -73,27 +75,41 @@ def list_tokens(api: Api, context: CallContext) -> Result:
     after = read_cursor(query.cursor, tuple[Moment, str])
     rows = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
     page, last = split_page(rows[: query.limit + 1], query.limit)
-    return page_of(map(views.token_out, page), cursor_of(last.created, last.id) if last else None)
+    uses = api.store.token_uses()
+    items = [views.token_out(token, uses.get(token.id)) for token in page]
+    return page_of(items, cursor_of(last.created, last.id) if last else None)
+
+
+def get_token(api: Api, context: CallContext) -> Result:
+    token_id = context.path["id"]
+    for token in api.store.tokens():
+        if token.id == token_id:
+            return Result(200, views.token_out(token, api.store.token_uses().get(token_id)))
+    raise NotFound(f"there is no token {token_id}")
 
 
 def post_token(api: Api, context: CallContext) -> Result:
     """Create a token. With an Idempotency-Key its secret is saved for a day, sealed with the caller's own token."""
     body: bodies.TokenIn = context.body
+    check_token_name(body.name)
     scopes = tuple(sorted(set(body.scopes)))
     for missing in (
         set(scopes)
-        - api.store.snapshot(Focus(scopes=scopes, whole_maintenances=False, document_only=True)).scopes.keys()
+        - api.store.snapshot(
+            Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
+        ).scopes.keys()
     ):
         raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
-    secret = api.random()
+    secret, now = api.random(), api.clock.now()
     token = Token(
         id=api.new_id(),
         name=body.name,
         role=body.role,
         scopes=scopes,
         digest=digest(secret_text(secret)),
-        created=api.clock.now(),
+        created=now,
         created_by=context.caller.name,
+        expires=None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s),
     )
     once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
     api.control.add_token(token, context.caller.actor, once=once)

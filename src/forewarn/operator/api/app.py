@@ -21,6 +21,7 @@ from forewarn.core.errors import (
     MethodNotAllowed,
     NotFound,
     TooLarge,
+    TooManyAttempts,
     TooSlow,
     Unauthorized,
 )
@@ -29,6 +30,7 @@ from forewarn.operator.api.access import Access
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.context import HEADERS, JSON, Api, CallContext, Result, request_digest
 from forewarn.operator.api.dispatch import STREAM, Table, find_call, perform, read_body, read_key, read_query, table_of
+from forewarn.operator.api.failed_attempts import FAILURES_WITHIN_S
 from forewarn.operator.api.openapi import openapi
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.request_path import path_of, target_of
@@ -155,6 +157,8 @@ def _error_response(error: ForewarnError) -> Response:
     extra = {"www-authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
     if isinstance(error, MethodNotAllowed):
         extra = {"allow": error.allow}
+    if isinstance(error, TooManyAttempts):
+        extra = {"retry-after": f"{FAILURES_WITHIN_S:.0f}"}
     if error.status == 503:
         extra = {"retry-after": "1"}
     return _error(error.status, error.code, str(error), extra)

@@ -8,6 +8,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
+from forewarn.core.durations import MAX_DURATION_S
 from forewarn.core.model import (
     ApprovalMode,
     EventType,
@@ -150,11 +151,12 @@ class ResumeIn(RequestBody):
 
 
 class TokenIn(RequestBody):
-    """A token to create; an owner's token names its scopes."""
+    """A token to create; an owner's token names its scopes. Without `valid_for_s` it is valid until it is revoked."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
     scopes: Annotated[list[Name], msgspec.Meta(max_length=32)] = []
+    valid_for_s: Annotated[int, msgspec.Meta(ge=60, le=MAX_DURATION_S)] | None = None
 
 
 class AdvanceIn(RequestBody):
@@ -371,7 +373,7 @@ class AuditOut(ResponseBody):
 
 
 class TokenOut(ResponseBody):
-    """A token, without its secret."""
+    """A token, without its secret. `last_used` may be a minute old; both times are null where there is none."""
 
     id: str
     name: str
@@ -379,9 +381,11 @@ class TokenOut(ResponseBody):
     scopes: list[str]
     created: datetime
     created_by: str
+    expires: datetime | None = None
+    last_used: datetime | None = None
 
 
-class NewToken(TokenOut):
+class NewToken(TokenOut, kw_only=True):
     """A new token, with its secret, which is shown only once."""
 
     token: str

@@ -55,7 +55,7 @@ class Call:
     @property
     def errors(self) -> list[int]:
         """The statuses of its errors."""
-        statuses = {401, 403, 503}
+        statuses = {401, 403, 429, 503}
         if self.query is not NoParameters or self.creates or self.takes is not None or self.method == "POST":
             statuses |= {400, 422}
         if self.method != "GET":
@@ -182,6 +182,7 @@ CALLS: tuple[Call, ...] = (
         "/v1/tokens", admin.post_token, bodies.NewToken, "Create a token; its secret is shown only in this response.",
         takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token,
     ),
+    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OPERATORS),
     _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
     _get(
         "/v1/resolve", admin.resolve, bodies.MatchesOut,

@@ -51,7 +51,9 @@ def get_scope(api: Api, context: CallContext) -> Result:
 
 
 def _scope_out(api: Api, name: str) -> bodies.ScopeOut:
-    scope = api.store.snapshot(Focus(scopes=(name,), whole_maintenances=False, document_only=True)).scopes.get(name)
+    scope = api.store.snapshot(
+        Focus(scopes=(name,), whole_maintenances=False, open_events=False, document_only=True)
+    ).scopes.get(name)
     if scope is None:
         raise NotFound(f"there is no scope {name!r}")
     return views.scope_out(scope)
@@ -103,7 +105,7 @@ def _key(context: CallContext) -> tuple[str, str]:
 
 
 def _machine_out(api: Api, key: tuple[str, str]) -> bodies.MachineOut:
-    machine = api.store.snapshot(Focus(machines=(key,), whole_maintenances=False)).machines.get(key)
+    machine = api.store.snapshot(Focus(machines=(key,), whole_maintenances=False, open_events=False)).machines.get(key)
     if machine is None:
         raise NotFound(f"there is no machine {'/'.join(key)}")
     return views.machine_out(machine, api.store.last_seen([key]).get(key))

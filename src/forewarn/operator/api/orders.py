@@ -40,7 +40,7 @@ def list_orders(api: Api, context: CallContext) -> Result:
     )
     page, last = split_page(rows, query.limit)
     events = api.store.snapshot(
-        Focus(events=tuple(o.id for o in page), whole_maintenances=False, document_only=True)
+        Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
     ).events
     items = [views.order_out(o, events[o.id]) for o in page if o.id in events]
     return page_of(items, cursor_of(last.issued, last.id) if last else None)

@@ -56,7 +56,11 @@ def _machines(store: Store, caller: Identity, text: str) -> list[Match]:
         keys = [machine.key for machine in store.machines_named(name, MAX_MATCHES + 1)]
     else:
         wanted = tuple((each, name) for each in ([scope] if slash else caller.within or ()) if caller.sees(each))
-        keys = sorted(store.snapshot(Focus(machines=wanted, whole_maintenances=False, document_only=True)).machines)
+        keys = sorted(
+            store.snapshot(
+                Focus(machines=wanted, whole_maintenances=False, open_events=False, document_only=True)
+            ).machines
+        )
     return [Match(Kind.MACHINE, "/".join(key), exact=True) for key in keys]
 
 
@@ -64,7 +68,9 @@ def _scopes(store: Store, caller: Identity, text: str) -> list[Match]:
     """By the primary key."""
     if not NAME.fullmatch(text) or not caller.sees(text):
         return []
-    found = store.snapshot(Focus(scopes=(text,), whole_maintenances=False, document_only=True)).scopes
+    found = store.snapshot(
+        Focus(scopes=(text,), whole_maintenances=False, open_events=False, document_only=True)
+    ).scopes
     return [Match(Kind.SCOPE, name, exact=True) for name in found]
 
 

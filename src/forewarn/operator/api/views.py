@@ -278,8 +278,10 @@ def counts_out(counts: Counts) -> bodies.CountsOut:
     return _as(bodies.CountsOut, counts)
 
 
-def token_out(token: Token) -> bodies.TokenOut:
-    return _as(bodies.TokenOut, token)
+def token_out(token: Token, last_used: datetime | None = None) -> bodies.TokenOut:
+    body = _as(bodies.TokenOut, token)
+    body.last_used = last_used
+    return body
 
 
 def store_hold_out(hold: StoreHold | None) -> bodies.StoreHoldOut | None:

@@ -6,6 +6,7 @@ A page of its own, at the action's address, first confirms an action that cannot
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
+from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, NotFound
 from forewarn.core.formatting import names
 from forewarn.operator.api.bodies import TokenOut
@@ -38,9 +39,15 @@ def change_order(request: PageRequest) -> Redirect:
 
 def create_token(request: PageRequest) -> RenderedPage:
     """Show the secret in this response only. The same form submitted twice creates one token."""
-    fields = {name: request.form.get(name, "").strip() for name in ("name", "role", "scopes", "key")}
-    body = {"name": fields["name"], "role": fields["role"], "scopes": fields["scopes"].replace(",", " ").split()}
+    fields = {name: request.form.get(name, "").strip() for name in ("name", "role", "scopes", "valid_for", "key")}
+    body: dict[str, object] = {
+        "name": fields["name"],
+        "role": fields["role"],
+        "scopes": fields["scopes"].replace(",", " ").split(),
+    }
     try:
+        if fields["valid_for"]:
+            body["valid_for_s"] = parse_duration(fields["valid_for"])
         token = request.api.call("POST", "/v1/tokens", body, key=fields["key"])
     except ForewarnError as error:
         return pages.tokens(request, fields=fields, error_message=str(error), status=error.status)

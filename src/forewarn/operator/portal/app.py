@@ -28,7 +28,7 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, pages, plan_form
 from forewarn.operator.portal.markup import link_events
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
-from forewarn.operator.portal.sessions import Login, LoginAttempts, Sessions, check_origin, check_proof
+from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
 
 MAX_FORM_BYTES = 256 * 1024
@@ -166,14 +166,11 @@ def refilled_form(
 
 
 class Portal:
-    def __init__(
-        self, api: Api, sessions: Sessions, streams: Streams, site: SiteInfo, *, clock_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, api: Api, sessions: Sessions, streams: Streams, site: SiteInfo) -> None:
         self._api = api
         self._sessions = sessions
         self._streams = streams
         self._site = site
-        self._attempts = LoginAttempts(clock_s)
         self._files = {name: (files("forewarn.operator.portal") / "static" / name).read_bytes() for name in FILES}
         self._templates = Environment(
             loader=PackageLoader("forewarn.operator.portal"),
@@ -353,9 +350,6 @@ class Portal:
         try:
             login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, request.cookies, peer)
         except Unauthorized as error:
-            log.warning("a login failed, from %s", peer)
-            self._attempts.check(peer)
-            self._attempts.add_failure(peer)
             return self._login_page(401, error_message=str(error), to=to, kept=kept)
         log.info("logged in: %s (%s) from %s", login.caller.name, login.caller.role, login.caller.origin)
         response = self._kept_form_response(login, request, kept) or _redirect(to)

@@ -197,7 +197,14 @@ def tokens(
 ) -> RenderedPage:
     """Return the tokens, and the form for a new one, empty or with these fields."""
     page = _list(request, "tokens.html", "/v1/tokens", ROWS)
-    form = {"name": "", "role": Role.VIEWER, "scopes": "", "key": request.api.new_key(), **(fields or {})}
+    form = {
+        "name": "",
+        "role": Role.VIEWER,
+        "scopes": "",
+        "valid_for": "",
+        "key": request.api.new_key(),
+        **(fields or {}),
+    }
     variables = {**page.variables, "roles": list(Role), "fields": form, "error_message": error_message}
     return RenderedPage(page.template, variables, status)
 

@@ -1,4 +1,4 @@
-"""Logins: the cookie, the proof that a form is ours, and the limit on failed attempts.
+"""Logins: the cookie, and the proof that a form is ours.
 
 The cookie holds a random session id, never the token. The store holds the hash of the id, the token's id and the end of the
 login, so every node knows the login. It ends when its time is over, when the user logs out, and when its token is revoked or
@@ -9,23 +9,19 @@ logs in again.
 
 import hashlib
 import hmac
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from forewarn.core.errors import Forbidden, TooManyAttempts, Unauthorized
+from forewarn.core.errors import Forbidden, Unauthorized
 from forewarn.core.model import LoginSession
 from forewarn.operator.api.access import SECRET_PREFIX, Access, Identity, digest, secret_text
 
 LOGIN_LASTS_S = 12 * 3600
 MAX_TOKEN_CHARS = 1_024
-MAX_FAILURES = 10
-FAILURES_WITHIN_S = 60.0
-MAX_PEERS = 1_000
-EXPIRED = "your login has ended, or its token was revoked: log in again"
+EXPIRED = "your login has ended, or its token was revoked or has expired: log in again"
 
 
 class LoginStore(Protocol):
@@ -169,27 +165,3 @@ def _host(origin: str) -> str:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
-
-
-class LoginAttempts:
-    """Limits failed logins per address; forgets the oldest addresses first.
-
-    A correct token always works, however many logins from its address failed.
-    """
-
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def check(self, peer: str) -> None:
-        failures = self._failures.get(peer, ())
-        if sum(self._clock_s() - at_s < FAILURES_WITHIN_S for at_s in tuple(failures)) >= MAX_FAILURES:
-            raise TooManyAttempts(
-                f"{MAX_FAILURES} logins from your address failed within a minute: wait {FAILURES_WITHIN_S:g} s, then try again"
-            )
-
-    def add_failure(self, peer: str) -> None:
-        self._failures.setdefault(peer, deque(maxlen=MAX_FAILURES)).append(self._clock_s())
-        self._failures.move_to_end(peer)
-        while len(self._failures) > MAX_PEERS:
-            self._failures.popitem(last=False)

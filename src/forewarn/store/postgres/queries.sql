@@ -448,6 +448,10 @@ DELETE FROM sessions WHERE digest = %(digest)s;
 -- Delete every login with a token.
 DELETE FROM sessions WHERE token_id = %(token_id)s;
 
+-- name: end_all_sessions
+-- Delete every login.
+DELETE FROM sessions;
+
 -- name: forget_sessions
 -- Delete logins that have ended.
 DELETE FROM sessions WHERE digest IN

@@ -339,6 +339,7 @@ class PostgresStore(SqlStore):
         """Begin new epochs and skip the numbers of lost commits; return the number of scopes."""
         writer.execute("lock_scopes")
         epochs = writer.execute("begin_epochs", steps=steps)
+        writer.execute("end_all_sessions")  # a log-out may be among the lost commits
         writer.query("skip_lost_numbers", steps=steps)
         writer.execute("forget_all_changes")
         return epochs

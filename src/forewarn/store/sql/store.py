@@ -408,7 +408,7 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
         }
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
-    found = [*reader.query("events_open_in_scopes", names=listed), *named]
+    found = [*(reader.query("events_open_in_scopes", names=listed) if focus.open_events else ()), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole_maintenances:
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=listed)

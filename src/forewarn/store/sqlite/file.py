@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from forewarn.core.change import Change
@@ -136,10 +137,11 @@ def backup(path: Path, target: Path) -> None:
     draft.rename(target)
 
 
-def restore(source: Path, path: Path, change: Change) -> None:
+def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = False) -> int:
     """Replace a database by a backup as one transaction: a crash leaves the old one or the new one.
 
     A backup of an older release gets the current schema. `change` holds the store and says so in the audit.
+    Return the number of tokens in the backup. They are valid again unless all are revoked; logins always end.
     """
     _require_file(source)
     with translated_errors(source), _plain(source) as reading:
@@ -158,9 +160,11 @@ def restore(source: Path, path: Path, change: Change) -> None:
                     reading.backup(between)
                     migrate(between, draft)
                     begin_anew(between, change)
+                    tokens = _end_logins(between, change, revoke_tokens=revoke_tokens)
                     between.backup(writing)
             finally:
                 draft.unlink(missing_ok=True)
+        return tokens
 
 
 def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
@@ -170,6 +174,18 @@ def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
     if change.store_hold is not None:
         connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
     connection.executemany(_SQL["add_audit"], [TEXT_ROWS.audit.encode(entry) for entry in change.audit])
+
+
+def _end_logins(connection: sqlite3.Connection, change: Change, *, revoke_tokens: bool) -> int:
+    """Delete the logins, and all tokens if they are to be revoked; return the number of tokens."""
+    connection.execute("DELETE FROM sessions")
+    tokens: int = connection.execute("SELECT count(*) FROM tokens").fetchone()[0]
+    if tokens and revoke_tokens:
+        connection.execute("DELETE FROM tokens")
+        connection.execute("DELETE FROM token_uses")
+        entry = replace(change.audit[0], action="token revoked", detail=f"all {tokens}, at a restore")
+        connection.execute(_SQL["add_audit"], TEXT_ROWS.audit.encode(entry))
+    return tokens
 
 
 def describe(path: Path) -> list[tuple[str, str]]:

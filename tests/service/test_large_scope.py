@@ -1,0 +1,124 @@
+"""What a write costs in a scope with many open events, counted in rows that are read and written, not in time."""
+
+from collections.abc import Callable
+
+import pytest
+
+from forewarn.app.service import Service
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.fleet import Fleet
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Source, Status, Targets
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import Settings
+from forewarn.store import EventQuery, Focus
+from forewarn.store.memory import MemoryStore
+from forewarn.testing.stories import START
+
+OPERATOR = Actor("operator")
+FEW, MANY = 5, 60
+
+
+class CountingStore(MemoryStore):
+    """Counts the events, maintenances and orders of snapshots, and the rows of changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = self.written = 0
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        found = super().snapshot(focus)
+        self.read += len(found.events) + len(found.maintenances) + len(found.orders)
+        return found
+
+    def apply(self, change: Change) -> None:
+        super().apply(change)
+        parts = (change.scopes, change.maintenances, change.events, change.approvals, change.orders, change.wakes)
+        self.written += sum(map(len, parts))
+
+
+class LargeScope:
+    """A scope whose users requested restarts of many machines; nobody approved them, except one that has started."""
+
+    def __init__(self, open_events: int) -> None:
+        self.store = CountingStore()
+        self.service = Service(
+            Settings(store="memory:", executor="external"), clock=ManualClock(START), store=self.store, node="here"
+        )
+        self.control = self.service.control
+        keys = [("shop", f"web-{number:03}") for number in range(open_events + 1)]
+        fleet = Fleet(
+            {"shop": Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)},
+            {key: Machine(scope=key[0], name=key[1]) for key in keys},
+        )
+        self.control.apply_fleet(fleet, OPERATOR)
+        self.control.enable("shop", OPERATOR)
+        for key in keys:
+            self.restart(key)
+        self.service.ticker.advance(0)
+        events = self.store.events(EventQuery(limit=1_000)).events
+        self.started, self.waiting = events[0], events[1]
+        self.control.approve_event(self.started.id, OPERATOR)
+        self.control.tick([self.started.maintenance_id], OPERATOR)
+        assert self.control.event(self.started.id)[0].status is Status.STARTED
+
+    def restart(self, key: tuple[str, str], type_: EventType = EventType.REBOOT) -> None:
+        targets = Targets(machines=(key,))
+        self.control.submit(MaintenanceRequest(type=type_, targets=targets, source=Source.USER), OPERATOR)
+
+    def cost(self, write: Callable[["LargeScope"], object]) -> tuple[int, int]:
+        self.store.read = self.store.written = 0
+        write(self)
+        return self.store.read, self.store.written
+
+
+def approve(scope: LargeScope) -> None:
+    event = scope.waiting
+    scope.control.approve("shop", event.resources[0], [event.id], Actor("guest"))
+
+
+def approve_as_operator(scope: LargeScope) -> None:
+    scope.control.approve_event(scope.waiting.id, OPERATOR)
+
+
+def take_order(scope: LargeScope) -> None:
+    scope.control.take_order(scope.started.id, OPERATOR, node="here")
+
+
+def take_over_order(scope: LargeScope) -> None:
+    take_order(scope)
+    scope.control.take_over_order(scope.started.id, OPERATOR, node="there", of="here")
+
+
+def disable_and_enable(scope: LargeScope) -> None:
+    scope.control.disable("shop", OPERATOR)
+    scope.control.enable("shop", OPERATOR)
+
+
+def restart_another(scope: LargeScope) -> None:
+    scope.restart(("shop", scope.waiting.resources[0]), EventType.REDEPLOY)
+
+
+def cancel(scope: LargeScope) -> None:
+    scope.control.cancel_event(scope.waiting.id, OPERATOR)
+
+
+def finish(scope: LargeScope) -> None:
+    scope.control.report_order(scope.started.id, Outcome(ok=True), OPERATOR)
+
+
+def start(scope: LargeScope) -> None:
+    scope.control.approve_event(scope.waiting.id, OPERATOR)
+    scope.control.tick([scope.waiting.maintenance_id], OPERATOR)
+
+
+@pytest.mark.parametrize("write", [approve, approve_as_operator, take_order, take_over_order, disable_and_enable])
+def test_what_concerns_one_event_reads_no_other(write: Callable[[LargeScope], object]) -> None:
+    """As many rows are read and written in a large scope as in a small one."""
+    assert LargeScope(MANY).cost(write) == LargeScope(FEW).cost(write)
+
+
+@pytest.mark.parametrize("write", [restart_another, cancel, finish, start])
+def test_events_that_only_wait_for_approval_are_not_written(write: Callable[[LargeScope], object]) -> None:
+    """The start or end of an event wakes no maintenance that waits only for its own approval or notice."""
+    assert LargeScope(MANY).cost(write)[1] == LargeScope(FEW).cost(write)[1]
