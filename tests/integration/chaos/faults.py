@@ -20,6 +20,8 @@ HOLDER = -2
 # A lease lasts 10 s: its holder is stopped for longer.
 STOPPED_S = (11.0, 13.0)
 DOWN = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
+# A node that is told to stop stays away until another node, which renews its leases every 3 s, has missed it.
+LASTS_S = {"terminate": (4.0, 8.0)}
 CALM_BEFORE_S = 1.0
 # So long after the last fault may have begun, everything is mended.
 CALM_AFTER_S = 1.0
@@ -45,7 +47,9 @@ def schedule(seed: int, seconds: float, nodes: int = 3) -> list[Fault]:
         node = chance.randrange(nodes)
         if what not in DOWN and chance.random() < 0.3:
             node = EVERYBODY
-        found.append(Fault(at_s, what, node, min(chance.uniform(0.3, 5.0), seconds + CALM_AFTER_S - at_s)))
+        found.append(
+            Fault(at_s, what, node, min(chance.uniform(*LASTS_S.get(what, (0.3, 5.0))), seconds + CALM_AFTER_S - at_s))
+        )
     return sorted(found)
 
 

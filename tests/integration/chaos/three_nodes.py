@@ -73,7 +73,7 @@ class ThreeNodes:
         self._starting.clear()
 
     def signal(self, number: int, which: signal.Signals) -> None:
-        """Send a signal. Unless the node only continues, other nodes soon take it for dead: its own lease has ended."""
+        """Send a signal. Unless the node only continues, other nodes soon take it for dead: its leases have ended."""
         self._killed[number] += which in (signal.SIGKILL, signal.SIGTERM)
         process = self._processes[number]
         if process is not None:
@@ -82,19 +82,18 @@ class ThreeNodes:
             process.wait()
             self._keep_ports(self._nodes_now[number])
         if process is not None and which is not signal.SIGCONT:
-            self._end_lease(process.pid)
+            self._end_leases(process.pid)
 
-    def _end_lease(self, pid: int) -> None:
-        """Let the node's own lease have ended long ago, so that no run need last for as long as nodes wait for each other."""
-        # A stopped node may hold its row locked.
+    def _end_leases(self, pid: int) -> None:
+        """Let the node's leases have ended long ago, so that no run need last for as long as nodes wait for each other."""
+        # A stopped node may hold its rows locked.
         options = "-c lock_timeout=2s"
         with (
             suppress(psycopg.errors.LockNotAvailable),
             psycopg.connect(self._database, connect_timeout=5, options=options) as connection,
         ):
             connection.execute(
-                "UPDATE forewarn.leases SET until = clock_timestamp() - interval '1 hour'"
-                " WHERE name = 'node ' || node AND node LIKE %s",
+                "UPDATE forewarn.leases SET until = clock_timestamp() - interval '1 hour' WHERE node LIKE %s",
                 [f"%:{pid}-%"],
             )
 
