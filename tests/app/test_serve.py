@@ -48,7 +48,10 @@ def test_a_service_reports_ready_and_stops_in_time(tmp_path: Path, fleet: str) -
             "fleet: 2 difference(s) applied",
         ]
         assert service.get("/healthz")[0] == 200
-        assert service.until_ready() == {"ready": True, "checks": {"store": "ok", "ticker": "ok", "guest": "ok"}}
+        assert service.until_ready() == {
+            "ready": True,
+            "checks": {"store": "ok", "ticker": "ok", "executor": "ok", "guest": "ok"},
+        }
         code, seconds = service.stop()
     assert code == 0
     assert seconds < 5

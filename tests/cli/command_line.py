@@ -67,9 +67,10 @@ class CommandLine:
         self.folder = folder
         (folder / "fleet.toml").write_text(fleet)
         self.log = folder / "serve.log"
+        operator = () if "--operator" in options else ("--operator", "127.0.0.1:0")
         with self.log.open("a") as log:
             self._service = subprocess.Popen(
-                [*FOREWARN, "serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *options],
+                [*FOREWARN, "serve", *operator, "--guest", "127.0.0.1:0", *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

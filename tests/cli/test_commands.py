@@ -19,6 +19,29 @@ from tests.cli.command_line import (
 from tests.support.waiting import PATIENCE_S
 
 
+def test_the_audit_is_exported_and_verified(cli: CommandLine, tmp_path: Path) -> None:
+    """The server's audit and an export of it are whole; a changed, shortened or unreadable export is not."""
+    noted = cli.run("audit", "head").stdout.split()[0]
+    cli.run("scope", "set", "quiet", "--approval", "all")
+    seen = cli.run("audit", "verify", "--head", noted)
+    assert (seen.returncode, "entries are as they were written" in seen.stdout) == (DONE, True)
+    exported = cli.run("audit", "export").stdout.splitlines()
+    file = tmp_path / "audit.jsonl"
+    file.write_text("\n".join(exported))
+    assert cli.json("audit", "verify", str(file))["checked"] == len(exported) - 1
+    for lines, fault in (
+        (exported[:-1], "the newest entries are missing"),
+        ([*exported[:2], *exported[3:]], "changed, removed or moved"),
+        ([exported[0], exported[1].replace('"who": "', '"who": "x'), *exported[2:]], "was changed"),
+        (["{}"], "cannot be read as an export"),
+    ):
+        file.write_text("\n".join(lines))
+        seen = cli.run("audit", "verify", str(file))
+        assert (seen.returncode, fault in seen.stderr) == (FAILED, True), seen.stderr
+    seen = cli.run("audit", "verify", "--head", "f" * 64)
+    assert (seen.returncode, "the head that you noted is not in the chain" in seen.stderr) == (FAILED, True)
+
+
 def test_json_is_the_apis_response(cli: CommandLine, planned: dict[str, Any]) -> None:
     """A list and a maintenance show the same event."""
     event_id = first_event(planned)["id"]

@@ -16,10 +16,10 @@ NOUNS = {
     "maintenance": "schedule list show cancel pause resume wait",
     "event": "list show why approve cancel retry finish abandon watch",
     "order": "list start finish fail",
-    "audit": "list",
+    "audit": "list head export verify",
     "token": "create list revoke",
     "clock": "show advance confirm",
-    "db": "status migrate backup restore",
+    "db": "status migrate backup restore hold resume",
 }
 
 

@@ -17,7 +17,7 @@ from tests.support.builders import OPERATOR, World, at, event, maintenance, scop
 def held(world: World, minutes: float) -> ClockHold:
     """The clock was right until so many minutes after the beginning, and jumped then."""
     hold = ClockHold(trusted=at(minutes), noticed=world.now, jumped_s=7_200)
-    world.save(hold_clock(Snapshot(), hold, since=at(minutes), now=world.now))
+    world.save(hold_clock(Snapshot(), hold, since=at(minutes), unread_s=0, now=world.now))
     return hold
 
 
@@ -54,18 +54,24 @@ def test_confirming_the_clock_lets_events_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "since, jumped_s, again",
-    [(at(1), 7_200, False), (at(1), 7_230, False), (at(1), 7_300, True), (at(2), 7_200, True)],
-    ids=["the same", "a little more", "more than that", "noticed after it"],
+    "since, unread_s, jumped_s, again",
+    [
+        (at(1), 60, 7_200, False),
+        (at(1), 60, 7_230, False),
+        (at(1), 60, 7_300, True),
+        (at(2), 60, 7_200, True),
+        (at(1), 59, 7_200, True),
+    ],
+    ids=["the same", "a little more", "more than that", "noticed after it", "read after the confirmation"],
 )
-def test_a_confirmed_jump_is_not_held_again(since: datetime, jumped_s: int, again: bool) -> None:
+def test_a_confirmed_jump_is_not_held_again(since: datetime, unread_s: float, jumped_s: int, again: bool) -> None:
     """A node that was cut off notices a jump after it was confirmed; only an unexplained rest is held."""
     world = shop()
     world.now = at(120)
     hold = held(world, 1)
     world.save(confirm_clock(world.snapshot(), now=world.now, actor=OPERATOR))
     late = replace(hold, jumped_s=jumped_s, noticed=at(121))
-    change = hold_clock(world.snapshot(), late, since=since, now=at(121))
+    change = hold_clock(world.snapshot(), late, since=since, unread_s=unread_s, now=at(121))
     assert (change.hold is not None) == again
 
 

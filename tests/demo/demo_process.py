@@ -26,11 +26,11 @@ def environment(folder: Path) -> dict[str, str]:
 class DemoProcess:
     """A running demo; `output` is what it has printed."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, speed: str = SPEED) -> None:
         self.folder = folder
         with (folder / "stderr").open("w") as stderr:
             self.process = subprocess.Popen(
-                [*FOREWARN, "demo", "--port", "0", "--speed", SPEED, *arguments],
+                [*FOREWARN, "demo", "--port", "0", "--speed", speed, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,

@@ -30,7 +30,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
 @pytest.fixture
 def real_time_demo(tmp_path: Path) -> Iterator[DemoProcess]:
     """A demo in real time, where an event stays Scheduled for a quarter of an hour."""
-    running = DemoProcess(tmp_path, "--speed", "1x")
+    running = DemoProcess(tmp_path, speed="1x")
     yield running
     running.close()
 
@@ -97,7 +97,7 @@ def test_the_printed_commands_work(demo: DemoProcess) -> None:
     export = demo.printed_command("export")
     status, restart = demo.printed_command(FOREWARN[0]), demo.printed_command(FOREWARN[0], 1)
     assert status.partition("#")[0].split()[-1] == "status"
-    result = demo.shell(export, status, f"{restart.partition('#')[0]} --json")
+    result = demo.shell(export, status, f"{restart.partition('#')[0]} --yes --json")
     assert result.returncode == 0, result.stderr
     assert "scaled clock" in result.stdout
     until(lambda: any(each["source"] == "User" and each["resources"] == ["web-0"] for each in demo.events()))

@@ -16,7 +16,7 @@ PHONE = {"width": 390, "height": 820}
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
-    running = DemoProcess(tmp_path_factory.mktemp("demo"), "--speed", "10x")
+    running = DemoProcess(tmp_path_factory.mktemp("demo"), speed="10x")
     yield running
     running.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.endpoint.flood_filter import BLOCKED_S, MAX_BLOCKED, MAX_OVER_SHARE, FloodFilter
 from tests.endpoint.in_memory import manual_monotonic
-from tests.support.guest_service import STRANGER, WEB_0, Serving, get, serving, status, turn
+from tests.support.guest_service import STRANGER, WEB_0, Serving, get, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
 SYN_SENT = 2  # the first byte of TCP_INFO: the other side has not answered yet
@@ -35,9 +35,9 @@ def flood(served: Serving, address: str) -> None:
     kept = [served.client(address) for _ in range(4)]
     until(lambda: len(served.endpoint.connections) == len(kept))
     (listener,) = served.server.listener._listeners
-    while address not in listener.flood_filter.blocked:
-        with connecting(served.port, address):
-            turn(served.endpoint.loop)
+    for _ in range(MAX_OVER_SHARE):
+        assert served.client(address).closed()
+    until(lambda: address in listener.flood_filter.blocked)
 
 
 def test_a_flooding_address_is_kept_out_for_a_second(caplog: pytest.LogCaptureFixture) -> None:

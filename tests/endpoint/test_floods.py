@@ -251,6 +251,7 @@ def test_a_proxys_connection_is_always_read(tmp_path: Path) -> None:
     """A proxy's connection carries requests of many machines: one machine's 429 do not delay the others."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
+    secret.chmod(0o600)
     with serving(trusted_proxies=PROXY, proxy_secret_file=str(secret), rate_limit=1, stopped=True) as served:
         proxy = served.client(PROXY)
         seen = [status(proxy.ask(signed("i-web-0"))) for _ in range(10)]

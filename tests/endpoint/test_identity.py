@@ -45,6 +45,7 @@ def signed(instance_id: str, *more: str, url: str = NAME) -> bytes:
 def secret_file(tmp_path: Path) -> Path:
     path = tmp_path / "secret"
     path.write_text(SECRET + "\n")
+    path.chmod(0o600)
     return path
 
 

@@ -23,9 +23,11 @@ from forewarn.operator.http_limits import LimitedProtocol, LimitedServer
 from forewarn.operator.open_connections import (
     RESERVED,
     RESERVED_PER_ADDRESS,
+    SLOW_WITHIN_S,
     ConnectionLimits,
     LimitedSocket,
     OpenConnections,
+    State,
 )
 from tests.support.waiting import PATIENCE_S, until
 
@@ -35,6 +37,11 @@ Address = tuple[str, int]
 
 async def echo(request: Request) -> Response:
     return Response(b"<" + await request.body() + b">")
+
+
+async def large(request: Request) -> Response:
+    del request
+    return Response(b"<" + b"x" * 20_000_000 + b">")
 
 
 class ManualClock:
@@ -51,7 +58,7 @@ class ManualClock:
 def listening(
     open_connections: OpenConnections | None = None, *, tls: ssl.SSLContext | None = None
 ) -> Iterator[Address]:
-    """A server that echoes bodies, and hangs on /hang until the end."""
+    """A server that echoes bodies, and hangs on /hang and /readyz until the end."""
     open_connections = open_connections or OpenConnections()
     hanging = asyncio.Event()
 
@@ -61,6 +68,7 @@ def listening(
         return Response(b"<hung>")
 
     routes = [Route("/", echo, methods=["GET", "POST"]), Route("/hang", hang), Route("/healthz", echo)]
+    routes += [Route("/readyz", hang), Route("/large", large)]
     config = uvicorn.Config(
         Starlette(routes=routes),
         http=partial(LimitedProtocol, open_connections),  # type: ignore[arg-type]
@@ -132,7 +140,7 @@ def test_a_connection_without_a_complete_head_is_closed(piece: bytes, kept_alive
         if kept_alive:
             slow.sendall(REQUEST)
             read_response(slow)
-            until(lambda: len(connections._waiting) == 1)
+            until(lambda: len(connections._all.by_state[State.HEAD]) == 1)
         slow.sendall(piece)
         until(lambda: connections.count == 1)
         clock.now_s += 10
@@ -171,7 +179,7 @@ def test_a_tls_handshake_counts_as_part_of_the_head(pair: tuple[Path, Path]) -> 
         client.wrap_socket(connected(address), server_hostname="127.0.0.1") as secure,
     ):
         secure.sendall(REQUEST.replace(b" / ", b" /hang "))
-        until(lambda: connections._busy == 1 and connections.count == 2)
+        until(lambda: connections._all.busy == 1 and connections.count == 2)
         clock.now_s += 10.1
         assert not receive(silent)
         assert connections.count == 1
@@ -183,8 +191,8 @@ def test_a_body_has_no_deadline_of_the_head() -> None:
     connections = OpenConnections(ConnectionLimits(head_within_s=10), monotonic=clock)
     with listening(connections) as address, connected(address) as slow, connected(address) as silent:
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234")
-        until(lambda: connections._busy == 1 and connections.count == 2)
-        clock.now_s += 100
+        until(lambda: len(connections._all.by_state[State.CALLER]) == 1 and connections.count == 2)
+        clock.now_s += SLOW_WITHIN_S
         assert not receive(silent)
         slow.sendall(b"56789")
         assert read_response(slow).endswith(b"<0123456789>")
@@ -216,7 +224,7 @@ def hanging(address: Address, connections: OpenConnections, count: int) -> Itera
         clients = [opened.enter_context(connected(address)) for _ in range(count)]
         for client in clients:
             client.sendall(REQUEST.replace(b" / ", b" /hang "))
-        until(lambda: connections._busy == count)
+        until(lambda: connections._all.busy == count)
         yield clients
 
 
@@ -248,6 +256,46 @@ def test_a_new_connection_takes_the_place_of_one_that_waits(limits: ConnectionLi
 
 
 @pytest.mark.parametrize(
+    "sent",
+    [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx", REQUEST.replace(b" / ", b" /large ")],
+    ids=["half-a-body", "never-reads"],
+)
+def test_a_slow_caller_makes_room(sent: bytes) -> None:
+    """A connection that waits for the rest of a body, or for its caller to read, is not busy: it blocks nobody."""
+    connections = OpenConnections(ConnectionLimits(connections_per_address=1))
+    with listening(connections) as address, ExitStack() as opened:
+        for number in range(1, 7):
+            opened.enter_context(connected(address)).sendall(sent)
+            slow = connections._all.by_state[State.CALLER]
+            until(lambda number=number, slow=slow: len(slow) == min(number, 1 + RESERVED_PER_ADDRESS))  # type: ignore[misc]
+        assert status(address) == b"200"
+        assert connections.overloaded == 0
+
+
+def test_a_caller_that_never_reads_is_closed() -> None:
+    """A response that the caller does not read ends in time."""
+    clock = ManualClock()
+    connections = OpenConnections(monotonic=clock)
+    with listening(connections) as address, connected(address) as slow:
+        slow.sendall(REQUEST.replace(b" / ", b" /large "))
+        until(lambda: len(connections._all.by_state[State.CALLER]) == 1)
+        # It reads slowly: it may stay.
+        received = 0
+        while received < 5_000_000:
+            received += len(slow.recv(1_000_000))
+        (connection,) = connections._all.by_state[State.CALLER]
+        until(lambda: connection.unsent is not None and connection.unsent() < connection.unsent_before)
+        began_s = connection.since_s
+        clock.now_s += SLOW_WITHIN_S + 1
+        until(lambda: connection.since_s > began_s)
+        assert connection.state is State.CALLER
+        # It reads no more.
+        clock.now_s += SLOW_WITHIN_S + 1
+        until(lambda: connections.count == 0)
+        assert connections.dropped["late"] == 1
+
+
+@pytest.mark.parametrize(
     ("limits", "limit"),
     [(ConnectionLimits(connections_per_address=6), "address"), (ConnectionLimits(connections=6), "all")],
     ids=["of-the-address", "of-all"],
@@ -265,8 +313,8 @@ def test_some_connections_are_kept_for_health_checks(limits: ConnectionLimits, l
         with ExitStack() as opened:
             for _ in range(reserved):
                 slow = opened.enter_context(connected(address))
-                slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
-            until(lambda: connections._busy == 6 + reserved)
+                slow.sendall(REQUEST.replace(b" / ", b" /readyz "))
+            until(lambda: connections._all.busy == 6 + reserved)
             assert status(address, b"/healthz") == b""
             assert connections.refused[limit] == 1
         until(lambda: connections.count == 6)

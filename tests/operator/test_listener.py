@@ -102,6 +102,8 @@ def test_a_certificate_that_does_not_work_is_refused(
     files[which].unlink()
     if text is not None:
         files[which].write_text(text)
+    if files["tls_key"].exists():
+        files["tls_key"].chmod(0o600)
     result = run(
         "serve", *IN_MEMORY, "--tls-cert", str(files["tls_cert"]), "--tls-key", str(files["tls_key"]),
         "--operator", "127.0.0.1:0", "--state-dir", str(tmp_path),

@@ -37,12 +37,14 @@ def app_of(
     *,
     ticked_at_s: Callable[[], float | None] = time.monotonic,
     store_problem: Callable[[], str] = lambda: "",
+    executor_problem: Callable[[], str] = lambda: "",
     guests_accepted: Callable[[], bool] = lambda: True,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
 ) -> Starlette:
     return operator_app(
         ticked_at_s=ticked_at_s,
         store_problem=store_problem,
+        executor_problem=executor_problem,
         guests_accepted=guests_accepted,
         guest_counts=lambda: guest_counts(served.endpoint),
         guard=guard,
@@ -77,13 +79,14 @@ def test_healthz_needs_no_token() -> None:
 
 
 def test_readyz_says_which_part_does_not_work() -> None:
-    """200 only if the store works, the ticker ticks and the guest listener accepts."""
+    """200 only if the store works, the ticker ticks, the executor can work and the guest listener accepts."""
     with serving() as served:
         assert request(app_of(served), "/readyz")[0] == 200
         late_s = time.monotonic() - TICKER_SILENT_S - 1
         wrong = {
             "store": app_of(served, store_problem=lambda: "the disk is full"),
             "ticker": app_of(served, ticked_at_s=lambda: late_s),
+            "executor": app_of(served, executor_problem=lambda: "its program is gone"),
             "guest": app_of(served, guests_accepted=lambda: False),
         }
         for part, app in wrong.items():

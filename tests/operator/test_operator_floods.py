@@ -13,6 +13,7 @@ from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import PATIENCE_S
 
 PARTIAL = b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nX-Filler: "
+HALF_A_LOGIN = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\ntoken="
 FLOOD = 560
 PATHS = ("/healthz", "/readyz", "/metrics", "/login", "/v1/scopes")
 
@@ -37,9 +38,9 @@ def flooded(service: RunningService, sent: bytes) -> Iterator[list[socket.socket
         yield clients
 
 
-@pytest.mark.parametrize("sent", [b"", PARTIAL], ids=["silent", "partial"])
-def test_many_connections_without_a_request_block_nobody(sent: bytes) -> None:
-    """Health, metrics, the portal and the API answer beside 560 connections of the same address that send no request."""
+@pytest.mark.parametrize("sent", [b"", PARTIAL, HALF_A_LOGIN], ids=["silent", "half-a-head", "half-a-body"])
+def test_many_connections_without_a_whole_request_block_nobody(sent: bytes) -> None:
+    """Health, metrics, the portal and the API answer beside 560 connections of the same address that send too little."""
     with running_service() as service, flooded(service, sent):
         assert [service.request("GET", path).status for path in PATHS] == [200] * len(PATHS)
 

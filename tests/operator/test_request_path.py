@@ -73,6 +73,17 @@ def test_the_path_is_decoded_once_and_compared_exactly(service: RunningService, 
     assert service.request("GET", path).status == 404
 
 
+@pytest.mark.parametrize(("target", "status"), [("/v1/tokens#x", 404), ("/v1/tokens%", 404), ("/v1/tokens?#x", 422)])
+def test_a_fragment_is_no_way_around_a_rule(service: RunningService, target: str, status: int) -> None:
+    """A request has no fragment (RFC 9112, 3.2): `#` and what follows it count as written, for a proxy and for us."""
+    address = urlsplit(service.url)
+    head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {service.token}\r\n"
+    with socket.create_connection((str(address.hostname), address.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(head.encode() + b"Connection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer
+
+
 def test_the_host_header_is_no_part_of_the_path(service: RunningService) -> None:
     """A Host with a slash does not select another path than the one in the request line."""
     address = urlsplit(service.url)

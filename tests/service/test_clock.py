@@ -68,7 +68,7 @@ def test_a_clock_set_back_and_forth_has_jumped() -> None:
     trusted = times.wall
     times.set_by(3_600)
     clock.now()
-    assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60))
+    assert clock.jump() == (trusted, 3_600.0, trusted - timedelta(seconds=60), times.boot - 60)
 
 
 def test_a_jump_has_the_last_trusted_time() -> None:
@@ -80,11 +80,14 @@ def test_a_jump_has_the_last_trusted_time() -> None:
     times.set_by(3_600)
     clock.now()
     first = clock.jump()
-    assert first == (trusted, 3_600.0, trusted - timedelta(minutes=10))
+    assert first == (trusted, 3_600.0, trusted - timedelta(minutes=10), times.boot - 600)
     times.set_by(60)
     clock.now()
     second = clock.jump()
-    assert second == (trusted, 3_660.0, trusted - timedelta(minutes=10))
+    assert second == (trusted, 3_660.0, trusted - timedelta(minutes=10), times.boot - 600)
+    assert clock.seconds_since(second) == 600
+    times.pass_by(5)
+    assert clock.seconds_since(second) == 605
     clock.note_jump(first)
     assert clock.jump() == second
     clock.note_jump(second)
@@ -184,7 +187,7 @@ def test_a_jump_of_the_databases_clock_is_noticed() -> None:
     trusted = times.wall
     times.set_by(31)
     clock.keep(times.wall)
-    assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1))
+    assert clock.jump() == (trusted, 31.0, trusted - timedelta(seconds=1), times.boot - 1)
 
 
 def test_no_event_starts_early_because_the_clock_was_set(store: Store) -> None:
@@ -260,7 +263,7 @@ def test_an_unknown_clock_is_refused(text: str) -> None:
 
 def test_a_manual_or_scaled_clock_continues_after_a_restart(tmp_path: Path) -> None:
     """A restart does not set the clock back before a change that is already saved."""
-    settings = Settings(store=f"sqlite:{tmp_path}/f.db", clock="manual")
+    settings = Settings(store=f"sqlite:{tmp_path}/f.db", state_dir=tmp_path, clock="manual")
     first = Service(settings)
     first.control.apply_fleet(Fleet({"a": Scope(name="a", kind=ScopeKind.AVAILABILITY_SET)}, {}), OPERATOR)
     first.ticker.advance(5 * 86_400)

@@ -130,7 +130,7 @@ def test_the_next_process_notices_a_jump() -> None:
     machine, saved = Machine(), Memory()
     machine.clock(saved).save_reading()
     machine.pass_by(60, set_by=31)
-    assert machine.clock(saved).jump() == (READING.at + timedelta(seconds=60), 31.0, READING.at)
+    assert machine.clock(saved).jump() == (READING.at + timedelta(seconds=60), 31.0, READING.at, READING.boot_s)
     machine.pass_by(60, set_by=-2)
     assert machine.clock(saved).jump() is None
 

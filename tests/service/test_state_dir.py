@@ -1,5 +1,7 @@
 """The state directory: its name, and which process is alone in it."""
 
+import os
+import pwd
 from itertools import count
 from pathlib import Path
 
@@ -68,3 +70,34 @@ def test_a_name_that_was_lost_while_a_node_runs_is_not_replaced(tmp_path: Path) 
         state_dir(tmp_path, named_within_s=0.05)
     running.close()
     state_dir(tmp_path).close()
+
+
+def test_a_state_directory_is_made_private(tmp_path: Path) -> None:
+    """Only the user of the service may enter it."""
+    state_dir(tmp_path / "above" / "state").close()
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("above", "above/state")] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777, 0o720])
+def test_a_folder_that_others_can_write_to_is_refused_unchanged(tmp_path: Path, mode: int) -> None:
+    """The message says which command makes it safe; the service does not, because others may have changed files there."""
+    folder = tmp_path / "my state"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(InvalidSettings, match=rf"can write to {folder} \(mode {mode:04o}\).* `chmod 700 '{folder}'`"):
+        state_dir(folder)
+    assert folder.stat().st_mode & 0o7777 == mode
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o755)
+    state_dir(folder).close()
+
+
+def test_a_folder_of_another_user_is_refused_unchanged(tmp_path: Path) -> None:
+    """That user could replace every file in it."""
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
+    expected = rf"{folder} belongs to the user nobody, but this process runs as root.*`chown -R root {folder}`"
+    with pytest.raises(InvalidSettings, match=expected):
+        state_dir(folder)
+    assert list(folder.iterdir()) == []

@@ -642,6 +642,15 @@ def test_a_replaced_store_begins_new_epochs_and_is_held(store: Store) -> None:
     assert len(store.audit(AuditQuery())) == 1
 
 
+def test_a_replaced_store_has_no_logins(store: Store) -> None:
+    """A log-out may be later than what the store holds; tokens stay valid."""
+    store.apply(change(tokens=[token("T1")]))
+    store.add_session(session("S1"))
+    store.begin_anew(change(audit=[entry()]))
+    assert store.session(session("S1").digest) is None
+    assert [each.id for each in store.tokens()] == ["T1"]
+
+
 def test_a_position_says_which_database_this_is(store: Store) -> None:
     """It names the database, the last audit entry, and whether there is open work; memory has no position."""
     found = store.position()

@@ -13,6 +13,7 @@ import pytest
 
 from forewarn.core.model import AuditEntry, Status
 from forewarn.store import AuditQuery, EventQuery, Focus
+from forewarn.store.audit_chain import ChainCheck
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from forewarn.store.sqlite import file
@@ -213,14 +214,18 @@ def test_restore_says_what_becomes_of_tokens(path: Path, revoke: bool) -> None:
     with closing(SqliteStore(path)) as store:
         store.apply(change(removed_tokens=["T1"]))
     seen = db(path, "restore", copy, "--yes", *(["--revoke-tokens"] if revoke else []))
-    assert (seen.returncode, seen.stdout) == (DONE, f"{copy} -> {path}\n")
+    assert (seen.returncode, seen.stdout.splitlines()[0]) == (DONE, f"{copy} -> {path}")
     with closing(SqliteStore(path)) as store:
-        assert {each.id for each in store.tokens()} == (set() if revoke else {"T1", "T2"})
+        assert {kept.id for kept in store.tokens()} == (set() if revoke else {"T1", "T2"})
         assert store.session(session("S1").digest) is None
-        newest = store.audit(AuditQuery(limit=1))[0]
+        newest, held, *_ = store.audit(AuditQuery(limit=2))
+        chain = ChainCheck(store.audit_chain(), newest.hash)
+        for each in store.audit(AuditQuery(after=0, limit=500)):
+            chain.add(each)
+        assert chain.finish() == ""
     if revoke:
         assert "2 token(s) of the backup are revoked" in seen.stderr
-        assert (newest.who, newest.action, newest.detail) == ("command line", "token revoked", "all 2, at a restore")
+        assert (newest.who, newest.action, newest.detail) == (held.who, "token revoked", "all 2, at a restore")
     else:
         assert "2 token(s) of the backup are valid, also those that were revoked later" in seen.stderr
         assert "--revoke-tokens" in seen.stderr

@@ -29,7 +29,7 @@ READ_EVERYTHING = {
     "count_machines",
 }
 # Walks the primary key from its beginning and stops at its limit.
-WALK_THE_KEY = {"forget_audit"}
+WALK_THE_KEY = {"oldest_audit", "newest_audit"}
 IN_ORDER_OF_AN_INDEX = (
     "due",
     "next_wakeup",

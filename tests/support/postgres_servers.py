@@ -182,6 +182,11 @@ class Shared:
             PostgresStore(self._server.address("forewarn_template")).close()
         return self._server
 
+    @property
+    def reused(self) -> str:
+        """The address that `emptied` gave last."""
+        return self._reused
+
     def close(self) -> None:
         self._stack.close()
 
@@ -205,7 +210,7 @@ _EMPTY = "SET search_path = forewarn;" + "".join(
         "machines", "scopes", "events", "maintenances", "audit", "tokens", "sessions", "receipts", "changes", "leases",
         "clock_hold",
     )
-) + "UPDATE store_hold SET resumed = held, identity = '';" + "".join(
+) + "UPDATE store_hold SET resumed = held, identity = ''; UPDATE audit_start SET id = 0, hash = '';" + "".join(
     f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")
 )  # fmt: skip
 

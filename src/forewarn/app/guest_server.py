@@ -12,6 +12,7 @@ from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.listener import Address, GuestListener
 from forewarn.endpoint.loop import Loop
 from forewarn.operator.listener import STOP_WITHIN_S
+from forewarn.service.private_files import check_secret
 from forewarn.service.settings import Settings
 
 # How often it is saved when machines were last seen, and which events they saw for the first time.
@@ -97,6 +98,7 @@ def limits_of(settings: Settings) -> Limits:
 def trust_of(settings: Settings) -> Trust:
     secret = b""
     if settings.proxy_secret_file is not None:
+        check_secret("proxy_secret_file", settings.proxy_secret_file)
         try:
             secret = settings.proxy_secret_file.read_bytes().strip()
         except OSError as error:

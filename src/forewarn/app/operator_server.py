@@ -70,6 +70,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     app = operator_app(
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_problem=service.health.store_problem,
+        executor_problem=service.executor.problem,
         warnings=service.health.warnings,
         open_connections=open_connections,
         facts=lambda: service.health.facts(guest_server.documents),

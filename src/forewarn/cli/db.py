@@ -102,8 +102,8 @@ def restore(
     tokens = file.restore(source, path, change, revoke_tokens=revoke_tokens)
     out = Output(as_json=as_json)
     data = {"backup": str(source), "database": str(path), "held": True, "valid_tokens": 0 if revoke_tokens else tokens}
-    out.result(data, f"{source} -> {path}")
-    out.aside("the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen")
+    held = "the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen"
+    out.result(data, f"{source} -> {path}", held)
     if revoke_tokens:
         out.aside(
             f"{tokens} token(s) of the backup are revoked; the service makes a new operator.token at its next start"

@@ -85,12 +85,14 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
     publications = publication(maintenance, wave, draft.scopes, draft.now_in)
+    one_per_scope = {event.scope: event for event in wave}
+    sequences = {scope: _next_sequence(draft, event) for scope, event in one_per_scope.items()}
     for event in wave:
         fixed = publications[event.id]
         published = replace(
             event,
             status=status_after(event, Verb.PUBLISH),
-            sequence=_next_sequence(draft, event),
+            sequence=sequences[event.scope],
             approval_mode=draft.scopes[event.scope].approval,
             published=fixed.published,
             not_before=fixed.not_before,

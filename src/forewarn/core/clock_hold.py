@@ -3,7 +3,7 @@
 While the clock is held, no event starts because of time that passed after the last trusted reading.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Refused
@@ -13,15 +13,18 @@ from forewarn.core.model import Actor, AuditEntry, ClockHold
 SAME_JUMP_S = 30
 
 
-def hold_clock(snapshot: Snapshot, hold: ClockHold, *, since: datetime, now: datetime) -> Change:
+def hold_clock(snapshot: Snapshot, hold: ClockHold, *, since: datetime, unread_s: float, now: datetime) -> Change:
     """Hold the clock, unless an operator has already confirmed this jump.
 
-    `since` is the reading before the jump. A node that was disconnected may notice a jump after it was confirmed.
+    `since` is the reading before the jump, `unread_s` how many real seconds ago it was. A node that was disconnected may
+    notice a jump after it was confirmed.
     """
     known = snapshot.confirmed
     if known is not None and known.confirmed is not None:
         # The confirmed jump lies between this node's two readings and explains all but a small part of the difference.
-        during = since <= known.trusted and known.confirmed <= now
+        # The times alone do not show that: after the confirmation the clock may have been set back.
+        confirmed_ago = now - known.confirmed
+        during = since <= known.trusted and timedelta() <= confirmed_ago <= timedelta(seconds=unread_s)
         if during and hold.jumped_s - known.jumped_s <= SAME_JUMP_S:
             return Change(at=now)
     entry = AuditEntry(

@@ -74,6 +74,16 @@ class Draft:
         """Return all events of a maintenance, including the ended ones."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
 
+    def may_be_ready(self, event: Event) -> bool:
+        """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
+
+        The approval, or the end of the notice (`wake_at`), then wakes its maintenance.
+        """
+        if event.status is not Status.SCHEDULED:
+            return event.status is Status.PLANNED and event.born_approved
+        noticed = event.not_before is None or event.not_before <= self.now_in(event.scope)
+        return noticed or event.born_approved or not event.needs_approval or bool(event.approvals)
+
     # -- writing
 
     def put(self, event: Event) -> None:
@@ -217,18 +227,8 @@ class Draft:
             if known is not None and known.paused != maintenance.paused:
                 affected_scopes |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}
         for scope in affected_scopes:
-            wakes |= {e.maintenance_id for e in self.events_in(scope) if self._may_be_ready(e)}
+            wakes |= {e.maintenance_id for e in self.events_in(scope) if self.may_be_ready(e)}
         return wakes - self._refreshed
-
-    def _may_be_ready(self, event: Event) -> bool:
-        """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
-
-        The approval, or the end of the notice (`wake_at`), then wakes its maintenance.
-        """
-        if event.status is not Status.SCHEDULED:
-            return event.status is Status.PLANNED and event.born_approved
-        noticed = event.not_before is None or event.not_before <= self.now_in(event.scope)
-        return noticed or event.born_approved or not event.needs_approval or bool(event.approvals)
 
 
 def _status(events: Mapping[str, Event], event: Event) -> Status | None:

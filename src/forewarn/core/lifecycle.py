@@ -375,11 +375,20 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
 
 
 def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int) -> Change:
-    """Advance each open maintenance whose scopes are all in the snapshot."""
+    """Advance each open maintenance that a tick can move and whose scopes are all in the snapshot."""
     draft = Draft(snapshot, now, actor)
-    whole = [m.id for m in draft.maintenances.values() if m.ended is None and _lies_within(draft, m.id)]
-    advance(draft, whole, order_timeout_s)
+    movable = [m.id for m in draft.maintenances.values() if m.ended is None and _can_move(draft, m)]
+    advance(draft, [each for each in movable if _lies_within(draft, each)], order_timeout_s)
     return draft.change()
+
+
+def _can_move(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether the maintenance is to be woken by now, has no published event, or has one that may wait for other events."""
+    if maintenance.wake_at is not None and maintenance.wake_at <= draft.now:
+        return True
+    open_events = [event for event in draft.events_of(maintenance.id) if event.status in OPEN]
+    unpublished = all(event.status is Status.PLANNED for event in open_events)
+    return unpublished or any(draft.may_be_ready(event) for event in open_events)
 
 
 def _lies_within(draft: Draft, maintenance_id: str) -> bool:

@@ -316,7 +316,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One line of the audit: who did what, when, and from where. The store assigns `id`."""
+    """One line of the audit: who did what, when, and from where. The store assigns `id` and `hash`."""
 
     at: datetime
     who: str
@@ -327,6 +327,7 @@ class AuditEntry:
     event_id: str = ""
     detail: str = ""
     id: int = 0
+    hash: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

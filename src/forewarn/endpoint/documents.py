@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from forewarn.core.change import Change
-from forewarn.core.model import Event, Machine, Scope
+from forewarn.core.model import VISIBLE, Event, Machine, Scope, ScopeKind
 from forewarn.endpoint.callers import Callers
 from forewarn.endpoint.document_state import DocumentState, Moment, Now, ScopeView
 from forewarn.service.clock import Clock
@@ -23,6 +23,8 @@ from forewarn.store import FeedUpdate, Focus, MachineIdentity, Store
 T = TypeVar("T")
 # How many scopes or machines one read asks for.
 BATCH = 1_000
+# A scope with so many visible events is first read without them.
+MANY_EVENTS = 32
 
 
 @dataclass(slots=True)
@@ -233,13 +235,19 @@ class Documents:
         """
         names = tuple(names)
         with self._lock:
+            if not anew:
+                unseen = self._read_unseen_changes(names)
+                names = tuple(name for name in names if name not in unseen)
+            if not names:
+                return []
             snapshot = self._store.snapshot(Focus(scopes=names, whole_maintenances=False, document_only=True))
             for name in names:
                 if name not in snapshot.scopes:
                     self.views.pop(name, None)
             events: dict[str, list[Event]] = {}
             for event in snapshot.events.values():
-                events.setdefault(event.scope, []).append(event)
+                if event.status in VISIBLE:
+                    events.setdefault(event.scope, []).append(event)
             changed = []
             for name, scope in snapshot.scopes.items():
                 view = self.views.get(name)
@@ -261,6 +269,28 @@ class Documents:
                 view.state = state
             return changed
 
+    def _read_unseen_changes(self, names: Iterable[str]) -> set[str]:
+        """Read large scopes without their events; take in and return those whose document is the one in memory.
+
+        The same incarnation of an epoch means the same content, so the events in memory are still right.
+        """
+        large = tuple(
+            name for name in names if name in self.views and len(self.views[name].state.events) >= MANY_EVENTS
+        )
+        if not large:
+            return set()
+        focus = Focus(scopes=large, whole_maintenances=False, open_events=False, document_only=True)
+        unseen = set()
+        for name, scope in self._store.snapshot(focus).scopes.items():
+            known = self.views[name].state
+            if _document_of(scope) == _document_of(known.scope):
+                unseen.add(name)
+                if not self._knows(name, scope.version):
+                    state = DocumentState(scope, known.events)
+                    state.bodies, state.sent = known.bodies, known.sent
+                    self.views[name].state = state
+        return unseen
+
     def _read_machines(self, keys: Collection[tuple[str, str]], saved: Mapping[tuple[str, str], Machine]) -> None:
         """Put machines into memory as they are `saved`, or else as the store has them now.
 
@@ -277,6 +307,11 @@ class Documents:
                     self.callers.put(_known(machine), view)
                 else:  # removed, or its scope was just added and that change is still to be reported
                     self.callers.remove(key)
+
+
+def _document_of(scope: Scope) -> tuple[int, int, ScopeKind]:
+    """Return what identifies the content of a scope's document. The oldest version shows the kind of the scope."""
+    return scope.epoch, scope.incarnation, scope.kind
 
 
 def _known(m: Machine) -> MachineIdentity:

@@ -102,6 +102,10 @@ class Executor:
     def report_saved(self, report: OrderReport) -> None:
         """Forget the order: its end is saved, and the ticker will not ask for its `status` again."""
 
+    def problem(self) -> str:
+        """Return why orders would fail now, or "". Called at start and by /readyz, from any thread; it must return at once."""
+        return ""
+
     def tidy(self, unfinished: Collection[Work]) -> None:
         """Called once at start: remove what an earlier process left of orders that are not in `unfinished`."""
 

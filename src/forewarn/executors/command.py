@@ -26,8 +26,11 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, Progress, Work
+from forewarn.executors.command_environment import command_environment, read_names
+from forewarn.executors.command_user import CommandUser, find_user, program_problem
+from forewarn.executors.private_folder import make_private_folder
 from forewarn.executors.runner import boot_id, save
-from forewarn.executors.settings import parse_duration, read_arguments, read_flag, setting, whole_number
+from forewarn.executors.settings import parse_duration, read_arguments, read_flag, read_text, setting, whole_number
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _KILLED = "its runner was killed, and the command may still run"
@@ -57,6 +60,18 @@ class CommandSettings:
         "run a command again if its result is not known, on another node or after a restart of the machine. Otherwise its order"
         " is in doubt until an operator decides",
     )
+    user: str = setting(
+        "",
+        read_text,
+        "the user that commands run as, with the groups of that user. By default it is the user of the service. The service must"
+        " run as root, or with the capabilities in `packaging/forewarn-command-user.conf`",
+    )
+    environment: tuple[str, ...] = setting(
+        (),
+        read_names,
+        "names of environment variables that commands receive from the service, besides `PATH`, `HOME`, `LANG`, `LC_*`, `TZ`,"
+        " `TMPDIR`, `USER` and `LOGNAME`",
+    )
 
 
 class CommandExecutor(Executor):
@@ -79,18 +94,21 @@ class CommandExecutor(Executor):
         parallel: int,
         repeatable: bool = False,
         environment: Mapping[str, str],
+        also_passed: Collection[str] = (),
+        user: CommandUser | None = None,
     ) -> None:
         self._command = command
         self._folder = folder
         self._time_limit_s = time_limit_s
-        # The command must not see the service's secrets.
-        self._environment = {k: v for k, v in environment.items() if not k.startswith("FOREWARN_")}
+        self._environment = command_environment(environment, also_passed, user)
+        self._user = user
         self._parallel = parallel
         self.repeatable = repeatable
         self._watched: set[tuple[str, int]] = set()
         self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
         self._nudge: Callable[[], None] = lambda: None
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder.parent)
+        make_private_folder(folder)
         # Another node of this machine may share the folder: `tidy` must not remove the orders it takes from here on.
         self._found_at_start = [each for each in folder.iterdir() if each.is_dir()]
 
@@ -107,14 +125,19 @@ class CommandExecutor(Executor):
 
     @classmethod
     def from_settings(cls, settings: CommandSettings, state_dir: Path) -> "CommandExecutor":
-        return cls(
+        executor = cls(
             settings.command,
             folder=state_dir / "orders",
             time_limit_s=settings.time_limit_s,
             parallel=settings.parallel,
             repeatable=settings.repeatable,
             environment=os.environ,
+            also_passed=settings.environment,
+            user=find_user(settings.user),
         )
+        if problem := executor.problem():
+            raise InvalidSettings(f"command: {problem}")
+        return executor
 
     def connect(self, nudge: Callable[[], None], listen: Callable[[Callable[[Change], None]], None]) -> None:
         del listen
@@ -167,6 +190,9 @@ class CommandExecutor(Executor):
     def report_saved(self, report: OrderReport) -> None:
         _remove(self._folder / f"{report.order_id}-{report.attempt}")
 
+    def problem(self) -> str:
+        return program_problem(self._command[0], self._environment, self._user)
+
     def tidy(self, unfinished: Collection[Work]) -> None:
         known = {self._folder_of(work) for work in unfinished}
         for folder in self._found_at_start:
@@ -181,6 +207,7 @@ class CommandExecutor(Executor):
         folder = self._folder_of(work)
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        environment = _in_memory(json.dumps({**self._environment, **_variables(work)}))
         try:
             if not _lock_for_runner(folder, lock) or (folder / "begun").exists():
                 return None
@@ -189,18 +216,20 @@ class CommandExecutor(Executor):
             return subprocess.Popen(  # noqa: S603 - our own runner
                 [sys.executable, "-I", str(_RUNNER), str(folder)],
                 pass_fds=(lock,),
-                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                stdin=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         finally:
             os.close(lock)
+            os.close(environment)
 
     def _request(self, work: Work) -> dict[str, object]:
         return {
             "command": self._command,
-            "environment": {**self._environment, **_variables(work)},
+            "user": self._user and {"uid": self._user.uid, "gid": self._user.gid, "groups": self._user.groups},
             "stdin": json.dumps(_document(work)) + "\n",
             "time_limit_s": self._time_limit_s,
         }
@@ -260,6 +289,14 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(removed, ignore_errors=True)
         folder.rename(removed)
         shutil.rmtree(removed, ignore_errors=True)
+
+
+def _in_memory(text: str) -> int:
+    """Return a file with this text that is never on disk: a variable that an operator passes on may be a secret."""
+    file = os.memfd_create("environment")
+    os.write(file, text.encode("ascii"))
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _begun_since_boot(folder: Path) -> bool:

@@ -1,7 +1,8 @@
 """Runs the command of one order and saves its result in a folder. A program of its own, standard library only.
 
 It outlives the service: it runs in a session of its own and holds an inherited lock for as long as it lives. So a restarted
-service can tell a command that still runs from one that died. Called as `python runner.py FOLDER`.
+service can tell a command that still runs from one that died. Called as `python runner.py FOLDER`, with the environment of
+the command as JSON on standard input. If the command runs as another user, only the command does: the runner saves its result.
 """
 
 import errno
@@ -15,6 +16,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 MAX_OUTPUT_BYTES = 64 * 1024
 READ_BYTES = 65_536
@@ -23,16 +25,20 @@ MAX_LAST_READS = 1024 * 1024 // READ_BYTES
 GRACE_S = 5.0
 SAVE_TRIES = 600
 SAVE_AGAIN_S = 1.0
+# From <linux/prctl.h>.
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text("utf-8"))
+    environment = json.load(sys.stdin)
     if (folder / "begun").exists():
         return  # another runner began the command
     # From here on the command may have run: a service that finds this file without a result must not run it again.
     save(folder / "begun", boot_id())
     try:
-        result = run(request["command"], request["environment"], request["stdin"], request["time_limit_s"])
+        drop_ambient_capabilities()
+        result = run(request["command"], environment, request["stdin"], request["time_limit_s"], request["user"])
     except OSError as error:
         reason = f"{request['command'][0]} cannot be run: {error.strerror or error}"
         result = {"ok": False, "reason": reason, "output": ""}
@@ -69,7 +75,26 @@ def save(path: Path, text: str) -> None:
     os.close(folder)
 
 
-def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_s: float) -> dict[str, object]:
+def drop_ambient_capabilities() -> None:
+    """Keep the service's capabilities from the command: ambient ones would survive a change of user that is not from root."""
+    status = Path("/proc/self/status").read_text("utf-8", errors="replace")
+    ambient = [line.split()[1] for line in status.splitlines() if line.startswith("CapAmb:")]
+    if not ambient or int(ambient[0], 16) == 0:
+        return
+    import ctypes  # slow to import, and seldom needed
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "the capabilities of the service cannot be dropped")
+
+
+def run(
+    command: list[str],
+    environment: dict[str, str],
+    stdin: str,
+    time_limit_s: float,
+    user: "dict[str, Any] | None" = None,
+) -> dict[str, object]:
     deadline = time.monotonic() + time_limit_s
     process = subprocess.Popen(  # noqa: S603 - the operator's own command, as configured, without a shell
         command,
@@ -78,6 +103,9 @@ def run(command: list[str], environment: dict[str, str], stdin: str, time_limit_
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        user=user["uid"] if user else None,
+        group=user["gid"] if user else None,
+        extra_groups=user["groups"] if user else None,
     )
     tail, reading = bytearray(), threading.Lock()
     reader = threading.Thread(target=read_tail, args=(process, tail, reading), daemon=True)

@@ -77,7 +77,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
-        super().on_url(url)
+        # A request has no fragment, and the parser would drop it: `/v1/tokens#x` must not become `/v1/tokens`.
+        super().on_url(url.replace(b"#", b"%23"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
@@ -97,14 +98,30 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body, self._parsed_more = False, True
+        self._open_connections.work(self._peer)
         super().on_message_complete()
 
-    # -- called by uvicorn
+    # -- called by uvicorn and the event loop
+
+    def pause_writing(self) -> None:
+        self._open_connections.wait_for_reader(self._peer, self.transport.get_write_buffer_size)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._open_connections.end_request(self._peer)
+        else:
+            self._open_connections.work(self._peer)
+        super().resume_writing()
 
     def on_response_complete(self) -> None:
         more = bool(self.pipeline)
         super().on_response_complete()
-        if not more:
+        if more:
+            return
+        if self.transport.get_write_buffer_size():
+            self._open_connections.wait_for_reader(self._peer, self.transport.get_write_buffer_size)
+        else:
             self._open_connections.end_request(self._peer)
 
 

@@ -131,7 +131,7 @@ class OperatorMetrics:
         yield _gauge(prefix, "Open connections of operators.", connections.count)
         refused_text = "Connections of operators closed at once, by the limit they were over."
         yield _counts(f"{prefix}_refused", refused_text, "limit", connections.refused)
-        dropped_text = "Connections of operators without a request that were closed, by reason."
+        dropped_text = "Connections that waited for an operator and were closed, by reason."
         yield _counts(f"{prefix}_dropped", dropped_text, "reason", connections.dropped)
         overloaded_text = "Requests of operators answered 503 because too many were under way."
         yield CounterMetricFamily("forewarn_operator_overloaded", overloaded_text, connections.overloaded)

@@ -46,6 +46,7 @@ def operator_app(
     guests_accepted: Callable[[], bool],
     guest_counts: Callable[[], GuestCounts],
     open_connections: OpenConnections | None = None,
+    executor_problem: Callable[[], str] = lambda: "",
     warnings: Callable[[], Mapping[str, str]] = dict,
     facts: Callable[[], Facts] | None = None,
     pages: Sequence[Route] = (),
@@ -56,7 +57,8 @@ def operator_app(
 ) -> Starlette:
     """Build the application.
 
-    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_problem` returns "" if the store works.
+    `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_problem` returns "" if the store works,
+    `executor_problem` if the executor can carry out orders.
     `warnings` are shown by /readyz but do not make the service unready. `facts` and `open_connections` are for the metrics.
     `rest` answers every path that no page has. `guard` raises for a caller who may not read readiness and metrics. `hsts_s` is
     how long browsers must use TLS; 0 where there is none.
@@ -68,6 +70,7 @@ def operator_app(
         return {
             "store": store_problem() or "ok",
             "ticker": "ok" if ticking else "no cycle lately",
+            "executor": executor_problem() or "ok",
             "guest": "ok" if guests_accepted() else "the listener does not accept",
         }
 

@@ -1,8 +1,9 @@
 """The open connections of the operator listener: how many an address may have, and which one makes room for the next.
 
-A connection is *busy* from the end of a request's head to the end of its response. Otherwise it *waits*: for a TLS handshake, for
-a head, or for the next request. Where a limit is reached, a new connection takes the place of the one that has waited longest, so
-that connections without a request block nobody. Some connections beyond the limits are kept for health checks.
+A connection is *busy* while the service works on a complete request. Otherwise it waits for its caller: for a head (the TLS
+handshake included), for the rest of a body, or until the caller reads what it was sent. Where a limit is reached, a new
+connection takes the place of one that waits, so that a caller who sends or reads nothing blocks nobody. Some connections beyond
+the limits are kept for health checks.
 
 The listener's event loop makes all calls; the counters are read by other threads.
 """
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 # Connections beyond the limits that are for health checks only: of all callers together, and of one address.
@@ -22,6 +24,8 @@ RESERVED_PER_ADDRESS = 4
 # Operators' connections use at most this part of the process's descriptors, so that guests always find free ones.
 DESCRIPTOR_SHARE = 8
 BACKLOG = 2_048
+# A body, or what is left of a response, may take this long. The API answers 408 before this time is over.
+SLOW_WITHIN_S = 90.0
 
 Peer = tuple[str, int]
 
@@ -36,21 +40,42 @@ class ConnectionLimits:
     exempt: frozenset[str] = frozenset()
 
 
+class State(Enum):
+    """What a connection waits for; or the service works for it."""
+
+    HEAD = 1
+    CALLER = 2  # the rest of a body, or until the caller reads
+    BUSY = 3
+
+
 @dataclass(slots=True, eq=False)
 class OpenConnection:
     accepted: socket.socket
     peer: Peer
-    waits_since_s: float
-    busy: bool = False
+    since_s: float
+    state: State = State.HEAD
+    unsent: Callable[[], int] | None = (
+        None  # the bytes that the caller has still to read, if the connection waits for that
+    )
+    unsent_before: int = 0
 
 
 @dataclass(slots=True)
-class _Caller:
-    """The connections of one address."""
+class _Group:
+    """The connections of one address, or of all: by state, the longest in it first."""
 
-    open: int = 0
-    busy: int = 0
-    waiting: dict[OpenConnection, None] = field(default_factory=dict)  # the longest wait first
+    by_state: dict[State, dict[OpenConnection, None]] = field(default_factory=lambda: {each: {} for each in State})
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_state.values()))
+
+    @property
+    def busy(self) -> int:
+        return len(self.by_state[State.BUSY])
+
+    def longest_waiting(self) -> OpenConnection | None:
+        return next(iter(self.by_state[State.HEAD] or self.by_state[State.CALLER]), None)
 
 
 class OpenConnections:
@@ -60,9 +85,8 @@ class OpenConnections:
         self.limits = limits or ConnectionLimits()
         self._monotonic = monotonic
         self._by_peer: dict[Peer, OpenConnection] = {}
-        self._callers: dict[str, _Caller] = {}
-        self._waiting: dict[OpenConnection, None] = {}  # the longest wait first
-        self._busy = 0
+        self._callers: dict[str, _Group] = {}
+        self._all = _Group()
         self.refused = Counter(address=0, all=0)  # connections, by the limit
         self.dropped = Counter(displaced=0, late=0)
         self.overloaded = 0  # requests
@@ -78,16 +102,14 @@ class OpenConnections:
         limits, caller = self.limits, self._callers.get(peer[0])
         share = limits.connections_per_address + RESERVED_PER_ADDRESS
         limited = caller is not None and peer[0] not in limits.exempt
-        if caller is not None and limited and caller.open >= share and not self._displace(caller.waiting):
+        if caller is not None and limited and caller.count >= share and not self._displace(caller):
             self.refused["address"] += 1
             return False
-        if len(self._by_peer) >= self._most() and not self._displace(self._waiting):
+        if len(self._by_peer) >= self._most() and not self._displace(self._all):
             self.refused["all"] += 1
             return False
         connection = self._by_peer[peer] = OpenConnection(accepted, peer, self._monotonic())
-        caller = self._callers.setdefault(peer[0], _Caller())
-        caller.open += 1
-        self._waiting[connection] = caller.waiting[connection] = None
+        self._add(connection)
         return True
 
     def remove(self, accepted: socket.socket, peer: Peer) -> None:
@@ -97,39 +119,57 @@ class OpenConnections:
             self._forget(connection)
 
     def drop_late(self) -> None:
-        """Close the connections that have waited too long for the head of a request."""
-        late_s = self._monotonic() - self.limits.head_within_s
-        while self._waiting and (first := next(iter(self._waiting))).waits_since_s < late_s:
+        """Close the connections that have waited too long for their caller."""
+        now_s = self._monotonic()
+        heads, callers = self._all.by_state[State.HEAD], self._all.by_state[State.CALLER]
+        while heads and (first := next(iter(heads))).since_s < now_s - self.limits.head_within_s:
             self._drop(first, "late")
+        while callers and (first := next(iter(callers))).since_s < now_s - SLOW_WITHIN_S:
+            self._check_progress(first)
+
+    def _check_progress(self, connection: OpenConnection) -> None:
+        """Close a connection whose caller has read nothing for too long; one that reads slowly may stay."""
+        left = connection.unsent() if connection.unsent is not None else None
+        if left is None or left >= connection.unsent_before:
+            self._drop(connection, "late")
+        elif left:
+            connection.unsent_before = left
+            self._move(connection, State.CALLER)
+        else:
+            self._move(connection, State.HEAD)
 
     # -- requests
 
     def begin_request(self, peer: Peer, *, health: bool) -> bool:
-        """Count a request whose head has arrived; return whether it may be answered now."""
+        """Note that the head of a request has arrived; return whether the request may be answered now."""
         connection, limits = self._by_peer.get(peer), self.limits
         if connection is None:
             return True  # just dropped: its response goes nowhere
+        if connection.state is not State.BUSY:
+            connection.unsent = None
+            self._move(connection, State.CALLER)
         caller = self._callers[peer[0]]
-        if not connection.busy:
-            connection.busy = True
-            del self._waiting[connection], caller.waiting[connection]
-            self._busy += 1
-            caller.busy += 1
-        over_share = caller.busy > limits.connections_per_address and peer[0] not in limits.exempt
-        if health or not (over_share or self._busy > max(1, self._most() - RESERVED)):
+        over_share = caller.busy >= limits.connections_per_address and peer[0] not in limits.exempt
+        if health or not (over_share or self._all.busy >= max(1, self._most() - RESERVED)):
             return True
         self.overloaded += 1
         return False
 
-    def end_request(self, peer: Peer) -> None:
-        """Note that a connection has sent its response and waits for the next request."""
+    def wait_for_reader(self, peer: Peer, unsent: Callable[[], int]) -> None:
+        """Note that the caller has still to read some of its response."""
         connection = self._by_peer.get(peer)
-        if connection is not None and connection.busy:
-            caller = self._callers[peer[0]]
-            connection.busy, connection.waits_since_s = False, self._monotonic()
-            self._busy -= 1
-            caller.busy -= 1
-            self._waiting[connection] = caller.waiting[connection] = None
+        if connection is not None:
+            connection.unsent, connection.unsent_before = unsent, unsent()
+            self._move(connection, State.CALLER)
+
+    def work(self, peer: Peer) -> None:
+        """Note that a request is complete, or that the caller reads again."""
+        self._change(peer, State.CALLER, State.BUSY)
+
+    def end_request(self, peer: Peer) -> None:
+        """Note that a response is sent and the connection waits for the next request."""
+        self._change(peer, State.CALLER, State.HEAD)
+        self._change(peer, State.BUSY, State.HEAD)
 
     # -- helpers
 
@@ -137,9 +177,27 @@ class OpenConnections:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return min(self.limits.connections + RESERVED, descriptors // DESCRIPTOR_SHARE)
 
-    def _displace(self, waiting: dict[OpenConnection, None]) -> bool:
+    def _change(self, peer: Peer, before: State, after: State) -> None:
+        connection = self._by_peer.get(peer)
+        if connection is not None and connection.state is before:
+            self._move(connection, after)
+
+    def _move(self, connection: OpenConnection, state: State) -> None:
+        self._take_out(connection)
+        connection.state, connection.since_s = state, self._monotonic()
+        self._add(connection)
+
+    def _add(self, connection: OpenConnection) -> None:
+        for group in (self._all, self._callers.setdefault(connection.peer[0], _Group())):
+            group.by_state[connection.state][connection] = None
+
+    def _take_out(self, connection: OpenConnection) -> None:
+        for group in (self._all, self._callers[connection.peer[0]]):
+            del group.by_state[connection.state][connection]
+
+    def _displace(self, group: _Group) -> bool:
         """Close the connection that has waited longest; return whether there was one."""
-        connection = next(iter(waiting), None)
+        connection = group.longest_waiting()
         if connection is not None:
             self._drop(connection, "displaced")
         return connection is not None
@@ -152,14 +210,9 @@ class OpenConnections:
             connection.accepted.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, connection: OpenConnection) -> None:
-        caller = self._callers[connection.peer[0]]
         del self._by_peer[connection.peer]
-        self._waiting.pop(connection, None)
-        caller.waiting.pop(connection, None)
-        caller.open -= 1
-        caller.busy -= connection.busy
-        self._busy -= connection.busy
-        if not caller.open:
+        self._take_out(connection)
+        if not self._callers[connection.peer[0]].count:
             del self._callers[connection.peer[0]]
 
 

@@ -36,11 +36,15 @@ def boot_clock_s() -> float:
 
 
 class Jump(NamedTuple):
-    """The clock is `seconds` ahead of `trusted`, the expected time; `since` is its last reading before the jump."""
+    """The clock is `seconds` ahead of `trusted`, the expected time; `since` is its last reading before the jump.
+
+    `since_s` is what the boot clock showed at that reading.
+    """
 
     trusted: datetime
     seconds: float
     since: datetime
+    since_s: float
 
 
 class Reading(NamedTuple):
@@ -83,6 +87,9 @@ class Clock(Protocol):
     def note_jump(self, jump: Jump) -> None:
         """Acknowledge a jump: it has been saved."""
 
+    def seconds_since(self, jump: Jump) -> float:
+        """Return the real seconds since the last reading before the jump."""
+
     def save_reading(self) -> None:
         """Save the last reading for the next start, unless a jump is not acknowledged yet. Called before every decision."""
 
@@ -118,14 +125,18 @@ class _JumpDetector:
                 expected = self._last.booted + timedelta(seconds=read_s)
                 ahead_s = (reading - expected).total_seconds()
                 if ahead_s > MAX_JUMP_S:
-                    trusted, since = expected, self._last.at
+                    trusted, since = expected, self._last
                     if self._jump is not None:
-                        trusted, since = min(trusted, self._jump.trusted), min(since, self._jump.since)
-                    self._jump = Jump(trusted, (reading - trusted).total_seconds(), since)
+                        trusted = min(trusted, self._jump.trusted)
+                        since = Reading(min(since.at, self._jump.since), self._jump.since_s)
+                    self._jump = Jump(trusted, (reading - trusted).total_seconds(), since.at, since.boot_s)
             self._last = Reading(reading, read_s)
 
     def jump(self) -> Jump | None:
         return self._jump
+
+    def seconds_since(self, jump: Jump) -> float:
+        return self._boot_s() - jump.since_s
 
     def acknowledge(self, jump: Jump) -> None:
         with self._lock:
@@ -173,6 +184,9 @@ class SystemClock:
 
     def note_jump(self, jump: Jump) -> None:
         self._jumps.acknowledge(jump)
+
+    def seconds_since(self, jump: Jump) -> float:
+        return self._jumps.seconds_since(jump)
 
     def save_reading(self) -> None:
         self._jumps.save_reading()
@@ -258,6 +272,11 @@ class _Trusted:
 
     def note_jump(self, jump: Jump) -> None:
         """Do nothing: there is no jump."""
+
+    def seconds_since(self, jump: Jump) -> float:
+        """Return 0: there is no jump."""
+        del jump
+        return 0.0
 
     def save_reading(self) -> None:
         """Do nothing: the next process cannot compare this clock with the boot clock."""

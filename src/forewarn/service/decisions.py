@@ -117,7 +117,9 @@ class Decisions:
         jump = self._clock.jump()
         if jump is not None:
             hold = ClockHold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
-            change = hold_clock(self._store.snapshot(Focus()), hold, since=jump.since, now=now)
+            snapshot = self._store.snapshot(Focus())
+            unread_s = self._clock.seconds_since(jump)
+            change = hold_clock(snapshot, hold, since=jump.since, unread_s=unread_s, now=now)
             if not change.empty:
                 self._store.apply(change)
                 log.error(

@@ -2,20 +2,22 @@
 
 import logging
 import os
+import shlex
 import ssl
 import stat
 from pathlib import Path
 
 from forewarn.core.errors import InvalidSettings
+from forewarn.executors.private_folder import make_private_folder
 from forewarn.service.settings import Settings
 
 log = logging.getLogger("forewarn.service.private_files")
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder that only this user may enter, unless it exists."""
+    """Create a folder that only this user may enter, unless it exists. Raise InvalidSettings if it is unsafe."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path)
     except OSError as error:
         raise InvalidSettings(
             f"state_dir: {path} cannot be made: {error.strerror}; name another with --state-dir"
@@ -53,6 +55,25 @@ def write_private(path: Path, text: str) -> None:
         ) from None
 
 
+def check_secret(name: str, path: Path) -> None:
+    """Raise InvalidSettings if users outside the file's group can read the file, or users other than its owner can write it.
+
+    Its group may read it: files of the system with mode 0640 are shared with services in this way.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise InvalidSettings(
+            f"{name}: {path} cannot be read: {error.strerror}; name a file that this user may read"
+        ) from None
+    if mode & 0o027:
+        can = "read" if mode & 0o004 else "write"
+        raise InvalidSettings(
+            f"{name}: other users can {can} {path} (mode {mode:04o}): replace the secret if they may know it, and run"
+            f" `chmod 640 {shlex.quote(str(path))}`"
+        )
+
+
 def check_tls(settings: Settings) -> None:
     """Raise InvalidSettings with the wrong file if the certificate or its key cannot be used; called before listening."""
     if settings.tls_cert is None or settings.tls_key is None:
@@ -64,6 +85,7 @@ def check_tls(settings: Settings) -> None:
             raise InvalidSettings(
                 f"{name}: {path} cannot be read: {error.strerror}; name a PEM file that this user may read"
             ) from None
+    check_secret("tls_key", settings.tls_key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(settings.tls_cert)

@@ -139,7 +139,11 @@ class Settings:
         "where state is stored: `sqlite:PATH`, `memory:`, or `postgresql://USER@HOST/DATABASE`, which several nodes can share;"
         " put a password into `PGPASSWORD` or `~/.pgpass`. By default it is a file in `state_dir`",
     )
-    state_dir: Path = setting(Path(), read_path, "the folder for the default store and for running orders")
+    state_dir: Path = setting(
+        Path(),
+        read_path,
+        "the folder for the default store and for running orders; only the user of the service may write to it",
+    )
     store_direct: str = setting(
         "",
         _postgres,
@@ -188,7 +192,9 @@ class Settings:
     trusted_proxies: tuple[str, ...] = setting(
         (), _addresses, "addresses of proxies that sign the instance id of the caller (`X-Instance-ID`)"
     )
-    proxy_secret_file: Path | None = setting(None, read_path, "the file with the secret shared with `trusted_proxies`")
+    proxy_secret_file: Path | None = setting(
+        None, read_path, "the file with the secret shared with `trusted_proxies`; only its owner and group may read it"
+    )
     allowed_hosts: tuple[str, ...] = setting(
         (), _host_names, "host names that guests may use in the `Host` header, besides IP addresses and `localhost`"
     )
@@ -228,7 +234,9 @@ class Settings:
         "127.0.0.1:8170", _own_address, "where to listen for operators and their tools, `HOST:PORT`"
     )
     tls_cert: Path | None = setting(None, read_path, "the certificate chain (PEM) of the operator listener")
-    tls_key: Path | None = setting(None, read_path, "the private key (PEM) of the operator listener")
+    tls_key: Path | None = setting(
+        None, read_path, "the private key (PEM) of the operator listener; only its owner and group may read it"
+    )
     behind_tls_proxy: bool = setting(
         False,
         read_flag,

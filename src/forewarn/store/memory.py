@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from threading import RLock
 
 from forewarn.core.change import Change, Snapshot
@@ -46,6 +46,7 @@ from forewarn.store import (
     StorePosition,
     selected_scopes,
 )
+from forewarn.store.audit_chain import AuditChain, ChainMark, chained
 
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 
@@ -69,6 +70,7 @@ class MemoryStore:
         self._unfinished: dict[str, None] = {}
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
+        self._chain_start = ChainMark(0, "")
         self._last_seen: dict[tuple[str, str], datetime] = {}
         self._first_seen: dict[str, dict[str, datetime]] = {}
         self._event_count = 0
@@ -169,6 +171,7 @@ class MemoryStore:
                 self._scopes[scope.name] = replace(
                     scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1
                 )
+            self._sessions.clear()
             self._put_store_hold(change)
             self._add_audit(change.audit)
 
@@ -353,10 +356,15 @@ class MemoryStore:
             for maintenance_id in empty:
                 self._event_ids_of.pop(maintenance_id, None)
                 del self._maintenances[maintenance_id]
-            oldest = self._audit[:limit]
-            kept = [entry for entry in oldest if entry.at >= before]
-            self._audit[:limit] = kept
-            return len(events) + len(empty) + len(oldest) - len(kept)
+            oldest = list(takewhile(lambda entry: entry.at < before, self._audit[:limit]))
+            if oldest:
+                del self._audit[: len(oldest)]
+                self._chain_start = ChainMark(oldest[-1].id, oldest[-1].hash)
+            return len(events) + len(empty) + len(oldest)
+
+    def audit_chain(self) -> AuditChain:
+        with self._lock:
+            return self._chain()
 
     def tokens(self) -> list[Token]:
         with self._lock:
@@ -568,9 +576,13 @@ class MemoryStore:
             self._put_maintenance(replace(maintenance, wake_at=at))
 
     def _add_audit(self, entries: Iterable[AuditEntry]) -> None:
-        for entry in entries:
+        for entry in chained(self._chain().head.hash, entries):
             self._audit_count += 1
             self._audit.append(replace(entry, id=self._audit_count))
+
+    def _chain(self) -> AuditChain:
+        newest = self._audit[-1] if self._audit else self._chain_start
+        return AuditChain(self._chain_start, ChainMark(newest.id, newest.hash))
 
     def _put_maintenance(self, maintenance: Maintenance) -> None:
         self._maintenances[maintenance.id] = replace(maintenance, version=maintenance.version + 1)

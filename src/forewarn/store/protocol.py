@@ -21,6 +21,7 @@ from forewarn.core.model import (
     Scope,
     Token,
 )
+from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (
     AuditQuery,
     EventQuery,
@@ -214,7 +215,7 @@ class Store(Protocol):
     def begin_anew(self, change: Change) -> None:
         """Save the hold of a database that was replaced, and begin a new epoch in every scope.
 
-        Guests may have seen later incarnations, which must not be used again in the old epoch.
+        Guests may have seen later incarnations, which must not be used again in the old epoch. Every login ends.
         """
 
     # Hints: may be a moment old; the caller decides again on a snapshot.
@@ -271,11 +272,14 @@ class Store(Protocol):
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]: ...
 
+    def audit_chain(self) -> AuditChain:
+        """Return where the hash chain of the audit begins and ends."""
+
     def maintenance(self, maintenance_id: str) -> Maintenance | None: ...
 
     def prune(self, before: datetime, limit: int) -> int:
         """Delete up to `limit` events of maintenances that ended before, then those maintenances that have none left, and up
-        to `limit` audit entries; return the number of deleted rows."""
+        to `limit` of the oldest audit entries, whose last hash is kept; return the number of deleted rows."""
 
     # Tokens, logins, and receipts of answered requests.
 

@@ -36,6 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         host, machines = build_bridge(lab)
         lab.write({name: block(HEADING, name) for name in ("fleet.toml", "serve.toml")})
         lab.write({"proxy.secret": SECRET + "\n", "nova.py": NOVA})
+        (lab.folder / "proxy.secret").chmod(0o600)
         site = Site(lab, host, machines, prepare(lab.folder), HEADING)
         lab.start(host, ["python3", "nova.py"])
         serve_as_printed(site, HEADING)

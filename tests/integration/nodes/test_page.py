@@ -57,7 +57,7 @@ def test_every_node_is_ready_and_sees_the_standby(site: Site) -> None:
     assert [site.ask(node, "/v1/scopes")[0] for node in (*OPERATORS, *GUESTS)] == [200, 200, 404, 404]
 
 
-READY = {"ready": True, "checks": {"store": "ok", "ticker": "ok", "guest": "ok"}}
+READY = {"ready": True, "checks": {"store": "ok", "ticker": "ok", "executor": "ok", "guest": "ok"}}
 
 
 def test_haproxy_balances_guests_by_source_and_says_who_they_are(site: Site) -> None:
@@ -121,7 +121,10 @@ def test_nginx_balances_guests_by_source(site: Site) -> None:
 
 
 def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> None:
-    """With the commands of the page; its nodes find that it is another, and there is nothing to migrate."""
+    """With the commands of the page; its nodes find that it is another, and there is nothing to migrate.
+
+    It is held until an operator resumes it, and can be held by hand as after a recovery to a point in time.
+    """
     site.shell(block("a backup"), **site.variables)
     create, restore = block("restored, into a new database").split("\npg_restore ")
     site.shell(create, **SUPERUSER)
@@ -138,6 +141,12 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
     until(lambda: "the database was restored" in (site.folder / "restored.log").read_text())
     before, after = epochs(site, "forewarn"), epochs(site, "restored")
     assert before.keys() == after.keys()
+    hold = block("after a recovery to a point in time")
+    resume = hold.replace("db hold", "db resume --yes").replace('--reason "recovered to 12:00"', "")
+    resumed = site.shell(resume.replace("/forewarn?", "/restored?"), **site.variables)
+    assert "held since" in resumed
+    assert "the store is held" in site.shell(hold.replace("/forewarn?", "/restored?"), **site.variables)
+    assert "recovered to 12:00" in site.shell(resume.replace("/forewarn?", "/restored?"), **site.variables)
     assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)
     end(node)
 

@@ -446,6 +446,23 @@ def test_tokens_are_created_listed_and_revoked(service: RunningService) -> None:
     assert service.request("POST", "/v1/tokens", {"name": "x", "role": "owner", "scopes": ["none"]}).status == 404
 
 
+def test_the_audit_is_exported_as_a_chain(service: RunningService) -> None:
+    """Oldest first, with every hash, page by page; the chain names its start and its head; only operators read it."""
+    service.schedule("shop/web-0")
+    chain = service.get("/v1/audit/chain")
+    first = service.get("/v1/audit/export?limit=1")
+    rest = service.get(f"/v1/audit/export?cursor={first['next_cursor']}")
+    entries = [*first["items"], *rest["items"]]
+    assert [entry["id"] for entry in entries] == list(range(1, len(entries) + 1))
+    assert chain == {
+        "start": {"id": 0, "hash": ""},
+        "head": {"id": entries[-1]["id"], "hash": entries[-1]["hash"]},
+    }
+    assert rest["next_cursor"] is None
+    for path in ("/v1/audit/chain", "/v1/audit/export"):
+        assert service.request("GET", path, token=service.token_of("viewer")).status == 403
+
+
 def test_a_held_store_hands_out_nothing_until_it_is_resumed(service: RunningService) -> None:
     """No order is offered or can be taken; what would happen is shown; only the hold that was shown is resumed."""
     made = service.schedule("shop/web-0", emergency=True)

@@ -67,6 +67,22 @@ def list_audit(api: Api, context: CallContext) -> Result:
     return page_of(items, cursor_of(last.id) if last else None)
 
 
+def export_audit(api: Api, context: CallContext) -> Result:
+    """Return the whole audit in the order of the chain, page by page."""
+    query = context.query
+    after = read_cursor(query.cursor, tuple[Number])
+    rows = api.store.audit(AuditQuery(after=after[0] if after else 0, limit=query.limit + 1))
+    page, last = split_page(rows, query.limit)
+    return page_of(map(views.audit_out, page), cursor_of(last.id) if last else None)
+
+
+def get_audit_chain(api: Api, context: CallContext) -> Result:
+    del context
+    chain = api.store.audit_chain()
+    start, head = (bodies.ChainMarkOut(id=mark.id, hash=mark.hash) for mark in (chain.start, chain.head))
+    return Result(200, bodies.AuditChainOut(start=start, head=head))
+
+
 # -- tokens
 
 

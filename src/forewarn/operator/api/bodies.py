@@ -370,6 +370,24 @@ class AuditOut(ResponseBody):
     maintenance_id: str
     event_id: str
     detail: str
+    hash: str
+
+
+class ChainMarkOut(ResponseBody):
+    """An entry of the audit and its hash."""
+
+    id: int
+    hash: str
+
+
+class AuditChainOut(ResponseBody):
+    """Where the hash chain of the audit begins and ends.
+
+    Entries up to `start` were pruned, or are older than the chain. `head` is the newest entry.
+    """
+
+    start: ChainMarkOut
+    head: ChainMarkOut
 
 
 class TokenOut(ResponseBody):

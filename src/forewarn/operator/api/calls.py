@@ -175,6 +175,14 @@ CALLS: tuple[Call, ...] = (
     _post("/v1/orders/{id}/fail", orders.fail_order, bodies.OrderOut, "Report that the work failed.", takes=bodies.FailIn),
     _get("/v1/audit", admin.list_audit, bodies.Page[bodies.AuditOut], "Who did what, newest first.", query=admin.AuditsQuery),
     _get(
+        "/v1/audit/chain", admin.get_audit_chain, bodies.AuditChainOut, "Where the hash chain of the audit begins and ends.",
+        roles=OPERATORS,
+    ),
+    _get(
+        "/v1/audit/export", admin.export_audit, bodies.Page[bodies.AuditOut], "The whole audit, oldest first, with its hashes.",
+        roles=OPERATORS, query=Paged,
+    ),
+    _get(
         "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut], "The tokens, newest first.", roles=OPERATORS,
         query=Paged,
     ),

@@ -25,7 +25,7 @@ RESERVED = frozenset(
         "ticker",
     }
 )
-RESERVED_BEGINNINGS = ("operator of ",)
+RESERVED_BEGINNINGS = ("forewarn ", "operator of ")
 # Cyrillic and Greek letters that look like Latin ones.
 LOOKALIKES = str.maketrans("авсԁеһіјкӏмнорԛѕтуԝхѵαεικνορτυχ", "abcdehijklmhopqstywxvaeiknoptux")
 

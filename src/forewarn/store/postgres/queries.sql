@@ -411,9 +411,25 @@ ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.dea
     reason = excluded.reason, output = excluded.output;
 
 -- name: add_audit
--- Add an audit entry.
+-- Add an audit entry; a trigger chains it to the entry before.
 INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
 VALUES (%(at)s, %(who)s, %(action)s, %(origin)s, %(scope)s, %(maintenance_id)s, %(event_id)s, %(detail)s);
+
+-- name: audit_start
+-- Return where the chain of the audit begins.
+SELECT id, hash FROM audit_start;
+
+-- name: newest_audit
+-- Return the newest audit entry, the head of the chain.
+SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1;
+
+-- name: oldest_audit
+-- Return the oldest audit entries.
+SELECT id, at, hash FROM audit ORDER BY id LIMIT %(limit)s;
+
+-- name: move_audit_start
+-- Record the newest entry that is pruned as the beginning of the chain.
+UPDATE audit_start SET id = %(id)s, hash = %(hash)s WHERE id < %(id)s;
 
 -- name: add_token
 -- Add a token. If its id or digest exists, this changes no row, and the store raises Conflict.
@@ -476,8 +492,8 @@ DELETE FROM maintenances WHERE id = ANY(%(ids)s::text[])
     AND NOT EXISTS (SELECT FROM events WHERE maintenance_id = maintenances.id);
 
 -- name: forget_audit
--- Delete the oldest audit entries. Their ids grow with time, so the oldest have the lowest ids.
-DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT %(limit)s) AND at < %(before)s;
+-- Delete the audit entries up to an id.
+DELETE FROM audit WHERE id <= %(id)s;
 
 -- name: forget_receipts
 -- Delete the oldest receipts.
@@ -577,7 +593,7 @@ WHERE one AND held = %(held)s AND resumed IS NULL;
 -- name: position
 -- Return which database this is, how far its audit has come, whether an operator resumed this very database, whether it is
 -- held, and whether there is unfinished work.
-SELECT found.*, (SELECT coalesce(max(id), 0) FROM audit) AS audit_id,
+SELECT found.*, (SELECT greatest((SELECT max(id) FROM audit), id) FROM audit_start) AS audit_id,
     EXISTS (SELECT FROM store_hold h WHERE h.resumed IS NOT NULL AND h.identity = found.identity) AS resumed,
     EXISTS (SELECT FROM store_hold WHERE resumed IS NULL) AS held,
     EXISTS (SELECT FROM maintenances WHERE status IN ('Planned', 'Running', 'Paused')) AS unfinished

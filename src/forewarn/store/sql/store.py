@@ -4,10 +4,10 @@ A subclass implements `_reading` and `_writing`; each yields a `SqlSession`, an 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
@@ -45,6 +45,7 @@ from forewarn.store import (
     ScopeQuery,
     StorePosition,
 )
+from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists
 from forewarn.store.sql.rows import Row, Rows, Values
 
@@ -100,6 +101,10 @@ class SqlStore:
         held = query_held(writer, change)
         check_versions(change, query_versions(writer, change))
         check_not_held(held)
+
+    def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
+        """Add audit entries to the end of the chain."""
+        raise NotImplementedError
 
     def _announce(self, writer: SqlSession, change: Change) -> None:
         """Announce the change to other nodes. Called before the audit entries, which are written last."""
@@ -180,7 +185,7 @@ class SqlStore:
             _write_hold(writer, change)
             write_store_hold(writer, change)
             self._announce(writer, change)
-            writer.execute_many("add_audit", (writer.rows.audit.encode(entry) for entry in change.audit))
+            self._add_audit(writer, change.audit)
 
     # -- hints
 
@@ -293,7 +298,18 @@ class SqlStore:
             if old:
                 forgotten += writer.execute("forget_events", ids=writer.as_list(old), limit=limit)
                 forgotten += writer.execute("forget_maintenances", ids=writer.as_list(old))
-            return forgotten + writer.execute("forget_audit", before=moment, limit=limit)
+            # Only the oldest entries, without a gap: what is left is still a chain, and its start is recorded.
+            oldest = list(takewhile(lambda row: row["at"] < moment, writer.query("oldest_audit", limit=limit)))
+            if oldest:
+                forgotten += writer.execute("forget_audit", id=oldest[-1]["id"])
+                writer.execute("move_audit_start", id=oldest[-1]["id"], hash=oldest[-1]["hash"])
+            return forgotten
+
+    def audit_chain(self) -> AuditChain:
+        with self._reading() as reader:
+            starts, heads = reader.query("audit_start"), reader.query("newest_audit")
+            (start,) = (ChainMark(row["id"], row["hash"]) for row in starts)
+            return AuditChain(start, next((ChainMark(row["id"], row["hash"]) for row in heads), start))
 
     # -- tokens, sessions and receipts
 

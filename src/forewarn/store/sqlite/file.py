@@ -3,13 +3,15 @@
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, StoreInUse, StoreUnavailable
+from forewarn.core.model import AuditEntry
+from forewarn.store.audit_chain import chained
 from forewarn.store.sql.rows import TEXT_ROWS
 from forewarn.store.sql.scripts import migrations, queries, schema
 
@@ -160,7 +162,9 @@ def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = F
                     reading.backup(between)
                     migrate(between, draft)
                     begin_anew(between, change)
-                    tokens = _end_logins(between, change, revoke_tokens=revoke_tokens)
+                    tokens = _count_tokens(between)
+                    if revoke_tokens:
+                        _revoke_tokens(between, tokens, change)
                     between.backup(writing)
             finally:
                 draft.unlink(missing_ok=True)
@@ -171,21 +175,32 @@ def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
     """Make a restored or replaced database one of its own: a new identity, new epochs, the hold and its audit entries."""
     connection.execute(_SQL["change_identity"])
     connection.execute(_SQL["begin_epochs"])
+    connection.execute("DELETE FROM sessions")  # a log-out may be later than the backup
     if change.store_hold is not None:
         connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
-    connection.executemany(_SQL["add_audit"], [TEXT_ROWS.audit.encode(entry) for entry in change.audit])
+    add_audit(connection, change.audit)
 
 
-def _end_logins(connection: sqlite3.Connection, change: Change, *, revoke_tokens: bool) -> int:
-    """Delete the logins, and all tokens if they are to be revoked; return the number of tokens."""
-    connection.execute("DELETE FROM sessions")
-    tokens: int = connection.execute("SELECT count(*) FROM tokens").fetchone()[0]
-    if tokens and revoke_tokens:
-        connection.execute("DELETE FROM tokens")
-        connection.execute("DELETE FROM token_uses")
-        entry = replace(change.audit[0], action="token revoked", detail=f"all {tokens}, at a restore")
-        connection.execute(_SQL["add_audit"], TEXT_ROWS.audit.encode(entry))
-    return tokens
+def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> None:
+    """Add audit entries to the end of the chain, in the open transaction."""
+    if not entries:
+        return
+    newest = connection.execute(_SQL["newest_audit"]).fetchone() or connection.execute(_SQL["audit_start"]).fetchone()
+    values = [TEXT_ROWS.audit.encode(entry) for entry in chained(newest[1], entries)]
+    connection.executemany(_SQL["add_audit"], values)
+
+
+def _count_tokens(connection: sqlite3.Connection) -> int:
+    count: int = connection.execute("SELECT count(*) FROM tokens").fetchone()[0]
+    return count
+
+
+def _revoke_tokens(connection: sqlite3.Connection, tokens: int, change: Change) -> None:
+    """Delete all tokens of a restored database and say so in the audit, by the actor of the change."""
+    connection.execute("DELETE FROM tokens")
+    connection.execute("DELETE FROM token_uses")
+    entry = replace(change.audit[0], action="token revoked", detail=f"all {tokens}, at a restore")
+    add_audit(connection, [entry])
 
 
 def describe(path: Path) -> list[tuple[str, str]]:

@@ -408,8 +408,24 @@ ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.dea
 
 -- name: add_audit
 -- Add an audit entry.
-INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
-VALUES (:at, :who, :action, :origin, :scope, :maintenance_id, :event_id, :detail);
+INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail, hash)
+VALUES (:at, :who, :action, :origin, :scope, :maintenance_id, :event_id, :detail, :hash);
+
+-- name: audit_start
+-- Return where the chain of the audit begins.
+SELECT id, hash FROM audit_start WHERE one = 1;
+
+-- name: newest_audit
+-- Return the newest audit entry, the head of the chain.
+SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1;
+
+-- name: oldest_audit
+-- Return the oldest audit entries.
+SELECT id, at, hash FROM audit ORDER BY id LIMIT :limit;
+
+-- name: move_audit_start
+-- Record the newest entry that is pruned as the beginning of the chain.
+UPDATE audit_start SET id = :id, hash = :hash WHERE one = 1 AND id < :id;
 
 -- name: add_token
 -- Add a token. If its id or digest exists, this changes no row, and the store raises Conflict.
@@ -468,8 +484,8 @@ DELETE FROM maintenances WHERE id IN (SELECT value FROM json_each(:ids))
     AND NOT EXISTS (SELECT 1 FROM events WHERE maintenance_id = maintenances.id);
 
 -- name: forget_audit
--- Delete the oldest audit entries. Their ids grow with time, so the oldest have the lowest ids.
-DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit) AND at < :before;
+-- Delete the audit entries up to an id.
+DELETE FROM audit WHERE id <= :id;
 
 -- name: forget_receipts
 -- Delete the oldest receipts.
@@ -568,7 +584,7 @@ WHERE one = 1 AND held = :held AND resumed IS NULL;
 -- name: position
 -- Return which database this is, how far its audit has come, whether an operator resumed this very database, whether it is
 -- held, and whether there is unfinished work.
-SELECT identity, 0 AS timeline, (SELECT coalesce(max(id), 0) FROM audit) AS audit_id,
+SELECT identity, 0 AS timeline, (SELECT max(coalesce((SELECT max(id) FROM audit), 0), id) FROM audit_start WHERE one = 1) AS audit_id,
     EXISTS (SELECT 1 FROM store_hold h WHERE h.one = 1 AND h.resumed IS NOT NULL AND h.identity = i.identity) AS resumed,
     EXISTS (SELECT 1 FROM store_hold WHERE one = 1 AND resumed IS NULL) AS held,
     EXISTS (SELECT 1 FROM maintenances WHERE status IN ('Planned', 'Running', 'Paused')) AS unfinished

@@ -219,7 +219,8 @@ CREATE TABLE audit (
     scope          TEXT NOT NULL,
     maintenance_id TEXT NOT NULL,
     event_id       TEXT NOT NULL,
-    detail         TEXT NOT NULL
+    detail         TEXT NOT NULL,
+    hash           TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX audit_by_event ON audit (event_id, id) WHERE event_id <> '';
 CREATE INDEX audit_by_maintenance ON audit (maintenance_id, id) WHERE maintenance_id <> '';
@@ -317,3 +318,17 @@ CREATE TABLE store_identity (
     identity TEXT NOT NULL
 );
 INSERT INTO store_identity VALUES (1, lower(hex(randomblob(16))));
+
+-- Where the chain begins: entries up to here were pruned, or are older than the chain.
+CREATE TABLE audit_start (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    id   INTEGER NOT NULL,
+    hash TEXT NOT NULL
+);
+INSERT INTO audit_start SELECT 1, coalesce(max(id), 0), '' FROM audit;
+
+CREATE TRIGGER audit_is_chained BEFORE INSERT ON audit
+WHEN new.hash = ''
+BEGIN
+    SELECT RAISE(ABORT, 'an audit entry has a hash');
+END;

@@ -8,17 +8,19 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from forewarn.core.change import Change
 from forewarn.core.errors import ForewarnError
+from forewarn.core.model import AuditEntry
 from forewarn.store.sql.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
-from forewarn.store.sql.store import SqlStore
+from forewarn.store.sql.store import SqlSession, SqlStore
 from forewarn.store.sqlite.file import (
+    add_audit,
     begin_anew,
     connect,
     create,
@@ -99,6 +101,10 @@ class SqliteStore(SqlStore):
             if self._lock_fd is not None:
                 os.close(self._lock_fd)
                 self._lock_fd = None
+
+    def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
+        del writer  # the transaction that is open on our one writing connection
+        add_audit(self._writer, entries)
 
     def begin_anew(self, change: Change) -> None:
         with self._writing():

@@ -153,10 +153,10 @@ def prepares_once(trial: Trial) -> None:
 
 
 def _show_it_again(trial: Trial, event: Scheduled) -> None:
-    """Change the document twice while it still shows the event."""
-    for _ in range(2):
+    """Change the document twice while it still shows the event, by one user event of each type."""
+    for type_ in ("Redeploy", "Reboot"):
         before = trial.answered
-        trial.emulator.schedule("Redeploy", "vm-1", source="User")
+        trial.emulator.schedule(type_, "vm-1", source="User")
         trial.wait_next_poll(event, but=before)
 
 

@@ -6,9 +6,11 @@ import pytest
 
 from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
+from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Source, Status, Targets
+from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.store import EventQuery, Focus
@@ -53,6 +55,9 @@ class LargeScope:
         )
         self.control.apply_fleet(fleet, OPERATOR)
         self.control.enable("shop", OPERATOR)
+        self.documents = Documents(self.store, self.service.clock)
+        self.documents.load()
+        self.control.listen(self.documents.on_change)
         for key in keys:
             self.restart(key)
         self.service.ticker.advance(0)
@@ -90,9 +95,8 @@ def take_over_order(scope: LargeScope) -> None:
     scope.control.take_over_order(scope.started.id, OPERATOR, node="there", of="here")
 
 
-def disable_and_enable(scope: LargeScope) -> None:
+def disable(scope: LargeScope) -> None:
     scope.control.disable("shop", OPERATOR)
-    scope.control.enable("shop", OPERATOR)
 
 
 def restart_another(scope: LargeScope) -> None:
@@ -112,10 +116,37 @@ def start(scope: LargeScope) -> None:
     scope.control.tick([scope.waiting.maintenance_id], OPERATOR)
 
 
-@pytest.mark.parametrize("write", [approve, approve_as_operator, take_order, take_over_order, disable_and_enable])
+@pytest.mark.parametrize("write", [approve, approve_as_operator, take_order, take_over_order, disable])
 def test_what_concerns_one_event_reads_no_other(write: Callable[[LargeScope], object]) -> None:
-    """As many rows are read and written in a large scope as in a small one."""
-    assert LargeScope(MANY).cost(write) == LargeScope(FEW).cost(write)
+    """In a large scope no more rows are read and written than in a small one, also for the documents in memory."""
+    large, small = LargeScope(MANY).cost(write), LargeScope(FEW).cost(write)
+    assert large[0] <= small[0]
+    assert large[1] == small[1]
+
+
+def test_memory_shows_what_is_saved_whether_it_was_read_or_not() -> None:
+    """A change that guests do not see keeps the events in memory; a change that they see replaces them."""
+    scope = LargeScope(MANY)
+    for write in (take_order, approve, cancel, finish):
+        write(scope)
+        state = scope.documents.views["shop"].state
+        assert state.body(len(VERSIONS) - 1) == scope.control.document("shop", VERSIONS[NEWEST])
+        assert state.scope == scope.store.scopes()["shop"]
+
+
+def test_a_guest_has_not_seen_what_is_only_planned() -> None:
+    """The state of a document holds only the events that guests see, not those of later waves."""
+    scope = LargeScope(FEW)
+    scope.control.apply_fleet(
+        Fleet(
+            {"wide": Scope(name="wide", kind=ScopeKind.AVAILABILITY_SET)},
+            {("wide", f"m-{n}"): Machine(scope="wide", name=f"m-{n}", update_domain=n) for n in range(2)},
+        ),
+        OPERATOR,
+    )
+    scope.control.enable("wide", OPERATOR)
+    scope.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="wide")), OPERATOR)
+    assert [event.resources for event in scope.documents.views["wide"].state.events] == [("m-0",)]
 
 
 @pytest.mark.parametrize("write", [restart_another, cancel, finish, start])
